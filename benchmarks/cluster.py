@@ -43,8 +43,8 @@ from benchmarks.measure import (
 )
 from benchmarks.structure_gate import TARGETS as COMPILE_TARGETS
 from benchmarks.structure_gate import make_set
-from ci_build.cluster.client import Cluster
-from ci_build.cluster.request import ClusterRequest
+from ci_build.cluster.cluster_client import Cluster
+from ci_build.cluster.cluster_request import ClusterRequest
 from core.report import NoProgress
 from core.tasks import Task
 

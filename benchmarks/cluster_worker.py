@@ -16,7 +16,7 @@ from typing import Any
 import distributed
 
 from ci_build.cluster.kinds import KINDS
-from ci_build.cluster.run import MEMORY
+from ci_build.cluster.task_run import MEMORY
 from ci_build.cluster.worker import WorkerSetup, become_worker
 from core.tasks import TaskContext
 

@@ -136,7 +136,7 @@ def fetch(url: str, folder: Path, *, full: bool, keep: bool, sha256: str) -> Non
     """Download, verify and unpack a tarball."""
     # The other child processes do not need these modules.
     from ci_build.rocm.facts import selection
-    from ci_build.rocm.store import RocmStore
+    from ci_build.rocm.rocm_store import RocmStore
     from core.http.client import Client
     from core.report import Reporter
 

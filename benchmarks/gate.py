@@ -39,11 +39,11 @@ from core.defaults import defaults
 from core.process import HostRunner, merge_environment
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.config import LOCK
+from promotion.gates.device.gpu_machine import detect_allotment
 from promotion.gates.device.lease import JaxPlatform, leases
-from promotion.gates.device.machine import detect_allotment
 from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import Pass, Suite, base_env
-from promotion.gates.device.sessions.plan import RunPlan
+from promotion.gates.device.sessions.session_plan import RunPlan
 from promotion.gates.device.shards import split_tests
 from promotion.gates.device.suite import smoke_suite
 

@@ -13,7 +13,7 @@ from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_c
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 PYTHONS = ("cp311", "cp312", "cp313", "cp314")
 SET_WHEELS = 1 + 2 * len(PYTHONS)

@@ -28,7 +28,7 @@ from promotion.index.publish import publish, read_head
 from promotion.index.retention import RetentionRule, apply
 from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import open_bucket
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.archive.wheel_archive import WheelArchive
 
 if TYPE_CHECKING:
-    from wheelkit.repair.plan import RepairPlan
+    from wheelkit.repair.repair_plan import RepairPlan
 
 # Each case imports only the modules that it needs, as a separate program would.
 
@@ -64,7 +64,7 @@ def verified(wheel: Path, folder: Path) -> None:
 
 
 def _verify(archive: WheelArchive, library: Path) -> None:
-    from wheelkit.archive.verify import verify_record
+    from wheelkit.archive.record_check import verify_record
 
     problems = verify_record(archive, extract={_library(archive): library})
     if problems:
@@ -99,7 +99,7 @@ def full_first(wheel: Path, folder: Path) -> None:
 def _repair(
     wheel: Path, plan: RepairPlan, folder: Path, debug_dir: Path | None = None
 ) -> None:
-    from wheelkit.repair.repair import repair
+    from wheelkit.repair.wheel_repair import repair
 
     repair(wheel, plan, folder, debug_dir=debug_dir)
 
@@ -107,7 +107,7 @@ def _repair(
 def _plan(wheel: Path, *targets: str) -> RepairPlan:
     from core import versions
     from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
-    from pjrt.recipe import repair_plan
+    from pjrt.pjrt_wheel import repair_plan
     from wheelkit.archive.filename import WheelName
 
     rocm = RocmVersion(text="7.2.0")

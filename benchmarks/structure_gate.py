@@ -37,8 +37,8 @@ from benchmarks.measure import (
     report,
     table,
 )
-from ci_build.cli.options.request import this_python_and_one_more
-from ci_build.release.request import CORPORA
+from ci_build.cli.options.request_conversion import this_python_and_one_more
+from ci_build.release.release_request import CORPORA
 from core.defaults import defaults
 
 TARGETS = "gfx942,gfx950,gfx90a,gfx1100,gfx1201"

@@ -122,10 +122,8 @@ def fit(text: str, width: int) -> str:
 
     A long one ends with two dots, control characters vanish.
     """
-    from rich.cells import (
-        cell_len,
-        set_cell_size,
-    )  # Start-up time: importing rich costs 0.1 s.
+    # Start-up time: importing rich costs 0.1 s.
+    from rich.cells import cell_len, set_cell_size
 
     text = printable(text)
     return (

@@ -14,12 +14,12 @@ from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
 from core.steps import step_key, tool_versions
 from core.tasks import Tasks
-from kernels import recipe
+from kernels import kernel_recipe as recipe
 from kernels.build import KernelBuild, KernelBuildResult
+from kernels.compiled_store import Cost, KernelStore
 from kernels.graph import Capacity
 from kernels.packing import FOLDER, build_wheel, write_files
 from kernels.rocmchain import with_rocm
-from kernels.store import Cost, KernelStore
 from kernels.toolchains import Toolchain, obtain_pypi
 
 
@@ -142,7 +142,7 @@ def make_wheel(
         RequestError: the request names no targets.
     """
     # Imported here, because the import costs 0.1 s of CPU and dry runs do not need it.
-    from wheelkit.repair.repair import repair
+    from wheelkit.repair.wheel_repair import repair
 
     job = prepare(
         request,

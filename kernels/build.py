@@ -11,17 +11,19 @@ from core.model import GfxTarget, InputFile, KernelRequest, Progress
 from core.process import Runner
 from core.tasks import Tasks
 from core.units import human
-from kernels import estimate, recipe, sources
-from kernels.catalog import load_catalog
+from kernels import aiter_sources as sources
+from kernels import estimate
+from kernels import kernel_recipe as recipe
+from kernels.compiled_store import KernelStore, StoredFile
+from kernels.compiler_steps import SRC, CompileStep, library_steps, unit_steps
 from kernels.devicelib import LinkInputs, device_objects, shim_steps
 from kernels.generate import Generated, generate
 from kernels.graph import Capacity, Forecast, Graph
+from kernels.kernel_recipe import NativeFile
+from kernels.module_catalog import load_catalog
 from kernels.modules import Catalog, ModuleKind, processors
 from kernels.objects import find_objects
-from kernels.recipe import NativeFile
-from kernels.remote import run_steps
-from kernels.steps import SRC, CompileStep, library_steps, unit_steps
-from kernels.store import KernelStore, StoredFile
+from kernels.remote_steps import run_steps
 from kernels.toolchains import Toolchain
 
 

@@ -14,13 +14,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernels.checks import COMMON_EXPORTS
+from kernels.aiter_sources import SourceTree, digest_of
+from kernels.compiled_checks import COMMON_EXPORTS
+from kernels.compiled_store import key_of
+from kernels.compiler_steps import (
+    EXPORTS,
+    NAMED,
+    SRC,
+    CompileStep,
+    closure,
+    fill,
+    named,
+)
 from kernels.estimate import HOST_SHARE
 from kernels.generate import Generated, cuid
 from kernels.modules import KernelModule
-from kernels.sources import SourceTree, digest_of
-from kernels.steps import EXPORTS, NAMED, SRC, CompileStep, closure, fill, named
-from kernels.store import key_of
 from kernels.toolchains import Toolchain
 
 _PRELUDE = "hip_libcxx.h"

@@ -14,10 +14,10 @@ from core.digests import file_sha256
 from core.errors import KernelError, ProcessError
 from core.model import Progress
 from core.process import Runner
+from kernels.aiter_sources import SourceTree, digest_of
+from kernels.compiled_store import key_of
+from kernels.compiler_steps import fill
 from kernels.modules import GENERATORS, Generator, KernelModule
-from kernels.sources import SourceTree, digest_of
-from kernels.steps import fill
-from kernels.store import key_of
 
 _CHILD = Path(__file__).with_name("generator_child.py")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from core import targets as table
-from kernels.catalog import load_catalog
+from kernels.module_catalog import load_catalog
 
 GFX_TABLE_INC = Path(__file__).with_name("src") / "gfx_table.inc"
 VARIANTS_INC = Path(__file__).with_name("src") / "variants.inc"

@@ -19,8 +19,8 @@ from pathlib import Path
 from core.errors import KernelError
 from core.model import Progress
 from core.process import Runner
-from kernels.steps import CompileStep, fill
-from kernels.store import Cost, KernelStore, StoredFile
+from kernels.compiled_store import Cost, KernelStore, StoredFile
+from kernels.compiler_steps import CompileStep, fill
 from kernels.toolchains import Toolchain
 
 _FAILED = re.compile(r"^failed: (.*(?:\n  .*)*)", re.MULTILINE)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import KernelError
-from kernels.checks import code_problems
+from kernels.aiter_sources import SourceTree, located
+from kernels.compiled_checks import code_problems
+from kernels.kernel_recipe import NativeFile, object_path
 from kernels.modules import CodeObjectSet, KernelModule
-from kernels.recipe import NativeFile, object_path
-from kernels.sources import SourceTree, located
 
 
 def find_objects(

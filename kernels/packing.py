@@ -12,7 +12,7 @@ from pathlib import Path
 
 from core.model import GfxTarget, KernelRequest, Progress
 from core.process import Runner
-from kernels import recipe
+from kernels import kernel_recipe as recipe
 from kernels.build import KernelBuild, KernelBuildResult
 from kernels.graph import Capacity
 from kernels.modules import Catalog

@@ -22,11 +22,11 @@ from core.errors import CiBuildError, KernelError
 from core.model import GfxTarget
 from core.process import HostRunner, render
 from core.targets import machs
-from kernels.checks import code_problems, library_problems
-from kernels.store import Cost, KernelStore
+from kernels.compiled_checks import code_problems, library_problems
+from kernels.compiled_store import Cost, KernelStore
 from wheelkit.elf.constants import SHT_SYMTAB
-from wheelkit.elf.reader import ElfImage, string_at
-from wheelkit.gpu import bundle
+from wheelkit.elf.elf_tables import ElfImage, string_at
+from wheelkit.gpu import offload_bundle as bundle
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem
 
 TIMED = ("/bin/sh", "-c", '"$@"; code=$?; times >&2; exit "$code"', "sh")

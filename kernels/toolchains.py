@@ -22,8 +22,8 @@ from core.errors import InputError, MachineError
 from core.model import Progress
 from core.pip import fetch_argv, run_pip
 from core.process import Runner
-from wheelkit.archive.reader import WheelArchive
-from wheelkit.archive.verify import verify_record
+from wheelkit.archive.record_check import verify_record
+from wheelkit.archive.wheel_archive import WheelArchive
 
 TOOLCHAINS_TOML = Path(__file__).with_name("toolchains.toml")
 LOCK = Path(__file__).parents[1] / "build" / "requirements-kernels.lock"

@@ -25,7 +25,7 @@ from core.model import WheelSet
 from core.own_files import NOT_RUN, PACKAGES, ROOT
 from core.process import Runner
 from promotion.gates.common.installers import Command, download
-from promotion.gates.common.requirements import write_lines
+from promotion.gates.common.set_requirements import write_lines
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.suite import SuiteSource
 

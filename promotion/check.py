@@ -17,17 +17,17 @@ from promotion.evidence.evidence import EvidenceFile, read_all
 from promotion.evidence.provenance import provenance_name
 from promotion.index.authority import PolicySource
 from promotion.index.core_metadata import core_metadata, disagreements
+from promotion.index.index_reader import parse_project_page
 from promotion.index.ledger import Entries, PromotedSet, find_head
 from promotion.index.operations import Clock, utc_now
 from promotion.index.pages import metadata_name
 from promotion.index.publish import read_snapshot
-from promotion.index.reader import parse_project_page
-from promotion.policy.policy import Policy
+from promotion.policy.promotion_policy import Policy
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import (
+from promotion.storage.object_keys import (
     PROVENANCE_SUFFIX,
     TOMBSTONE_SUFFIX,
     ReleasedIndex,

@@ -13,7 +13,7 @@ from promotion.index.pages import metadata_name
 from promotion.stage import raise_if_any, stored_problems
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import ReleasedIndex, StagedSet
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
 
 
 def copy_set(

@@ -12,15 +12,15 @@ from promotion.index.ledger import PromotedSet, channel_of
 from promotion.index.operations import utc_now
 from promotion.index.publish import read_head
 from promotion.nights import Night, is_staged, list_nights, read_night
-from promotion.policy.policy import load_policy
-from promotion.policy.requirements import counted_evidence
+from promotion.policy.promotion_policy import load_policy
+from promotion.policy.tier_requirements import counted_evidence
 from promotion.policy.verdict import NO_TIER, tiers_of
 from promotion.promote import promotion_of
 from promotion.set_report import code_size, seconds_of
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
+from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
 
 CODE_GATE = "coverage"
 """The gate whose evidence has the size of each target's device code."""

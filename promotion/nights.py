@@ -19,7 +19,7 @@ from core.errors import BucketError
 from core.model import WHEELS_JSON, to_json
 from promotion.index.operations import Clock, utc_now
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
-from promotion.storage.keys import StagedSet, nights_folder
+from promotion.storage.object_keys import StagedSet, nights_folder
 
 SCHEMA = 1
 _TIME = "%Y%m%dT%H%M%S%fZ"

@@ -31,12 +31,12 @@ from promotion.index.page_diff import weakest
 from promotion.index.pages import install_requirements
 from promotion.index.publish import publish, read_head
 from promotion.index.set_lookup import entries_of_set
-from promotion.policy.policy import Policy
+from promotion.policy.promotion_policy import Policy
 from promotion.set_report import report_files
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import ReleasedIndex, StagedSet
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,15 +25,15 @@ from core.errors import (
 from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
 from core.units import parse_url
-from promotion.gates.common.gate import Check, error
+from promotion.gates.common.gate_context import Check, error
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.install.gate import supported
+from promotion.gates.install.install_gate import supported
 from promotion.gates.install.installation import InstallationSource, InstallationTest
 from promotion.gates.install.installer_table import NEWEST, configured_installers
+from promotion.index.index_reader import PublishedIndex
 from promotion.index.ledger import PromotedSet, load_entry
-from promotion.index.reader import PublishedIndex
 from promotion.storage.bucket import sha256_of
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 _SECONDS = 60.0
 _REMEDY = (

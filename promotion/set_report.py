@@ -24,14 +24,14 @@ from core.model import (
     WheelSet,
 )
 from core.versions import KERNELS_PROJECT
-from promotion.compatibility.evidence import GATES, EvidenceChecks, read_checks
+from promotion.compatibility.promoted_results import GATES, EvidenceChecks, read_checks
 from promotion.compatibility.tables import load_spec, module_support
 from promotion.evidence.evidence import latest_by_target, load_evidence, time_of
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.requirements import hashed, locked, wheels_for
-from promotion.gates.device.evidence import results_names
+from promotion.gates.common.set_requirements import hashed, locked, wheels_for
+from promotion.gates.device.device_evidence import results_names
 from promotion.index.overview import TIERS, natural_key
-from promotion.index.summary import (
+from promotion.index.set_summary import (
     REPORT,
     REQUIREMENTS,
     SUMMARY,
@@ -41,7 +41,7 @@ from promotion.index.summary import (
 )
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from promotion.website.render import render
 
 _GPU_GATE = "device"

@@ -18,9 +18,9 @@ from core.units import human
 from core.wheels_json import load_wheel_set
 from core.wheelset import check_files, read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
+from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
-from promotion.index.reader import IndexedWheel
 from promotion.storage.bucket import (
     Bucket,
     ConflictError,
@@ -30,7 +30,7 @@ from promotion.storage.bucket import (
     sha256_of,
 )
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import ReleasedIndex, StagedSet, root_pages
+from promotion.storage.object_keys import ReleasedIndex, StagedSet, root_pages
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
 _MAX_UPLOADS = 4

@@ -15,7 +15,12 @@ from promotion.index.publish import read_head
 from promotion.index.set_lookup import SHORTEST_DIGEST
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet, is_digest
+from promotion.storage.object_keys import (
+    EVIDENCE_FOLDER,
+    ReleasedIndex,
+    StagedSet,
+    is_digest,
+)
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
 

@@ -5,7 +5,7 @@ Code objects in one folder per target, libraries that launch the code, and a man
 Layout: `jax_aiter/_kernels/lib/lib<module>.so`;
 `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co` with tables (`*.csv`) from
 which launchers choose a kernel, and AITER's measurements in its folder `tuned`; and
-`jax_aiter/_kernels/manifest.json` with the digest of each file. `kernels/recipe.py`
+`jax_aiter/_kernels/manifest.json` with the digest of each file. `kernels/kernel_recipe.py`
 writes the manifest.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 
 from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, MemberInfo
-from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import finding
 from wheelkit.gpu.code_check import check_code
 from wheelkit.gpu.code_object import (

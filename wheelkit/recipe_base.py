@@ -13,9 +13,10 @@ from typing import Any
 
 from packaging.version import Version
 
-from core import layouts, targets, versions
+from core import rocm_layouts as layouts
+from core import targets, versions
 from core.model import BuildRequest, to_json
-from wheelkit.repair.plan import RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan
 
 RECIPE = "recipe"
 """Field of `build_info.json` with the `recipe_digest`."""

@@ -10,7 +10,7 @@ import click
 from ci_build.cli.options.environment import ENV_PREFIX, OTHER_VARIABLES
 from ci_build.cli.options.project_file import SECRETS
 from ci_build.cli.options.table import build_options, option_names, variable_of
-from ci_build.docs.request import CommandHelp, OptionHelp
+from ci_build.docs.docs_request import CommandHelp, OptionHelp
 
 _EVERYWHERE = ("cache_dir", "container_engine")
 """Options that every command with such an option reads as the options of the table."""

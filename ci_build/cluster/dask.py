@@ -6,7 +6,7 @@ import importlib
 import logging
 from typing import Any
 
-from ci_build.cluster.request import ClusterRequest
+from ci_build.cluster.cluster_request import ClusterRequest
 from core.errors import MachineError
 
 HOW_TO_INSTALL = (

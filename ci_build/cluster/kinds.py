@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ci_build.build import matrix_run
-from ci_build.build.kernels import find_compilers
 from ci_build.release import device_cluster
 from ci_build.rocm.tree import read_tree
+from ci_build.wheelset import matrix_run
+from ci_build.wheelset.kernel_build import find_compilers
 from core.errors import CiBuildError
 from core.model import KernelRequest
 from core.report import NoProgress
 from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
 from kernels.assemble import toolchain_for
-from kernels.remote import KIND as KERNEL_STEP
-from kernels.remote import compile_step
+from kernels.remote_steps import KIND as KERNEL_STEP
+from kernels.remote_steps import compile_step
 from kernels.toolchains import Toolchain
-from promotion.gates.common.rocm_manifest import RocmTree
-from promotion.gates.common.site import RocmLibraries, Site
-from promotion.gates.compile.remote import KIND as COMPILE_PROGRAMS
-from promotion.gates.compile.remote import compile_programs, site_of
-from promotion.gates.device import cluster as device_gate
+from promotion.gates.common.gate_rocm import RocmTree
+from promotion.gates.common.gate_site import RocmLibraries, Site
+from promotion.gates.compile.remote_compile import KIND as COMPILE_PROGRAMS
+from promotion.gates.compile.remote_compile import compile_programs, site_of
+from promotion.gates.device import device_cluster as device_gate
 
 _trees: dict[str, RocmTree] = {}
 _toolchains: dict[KernelRequest, Toolchain] = {}

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from ci_build.cluster.request import ClusterRequest
+from ci_build.cluster.cluster_request import ClusterRequest
 from core.model import Progress
 
 
@@ -32,9 +32,8 @@ Launcher = Callable[[ClusterRequest, Progress], AbstractContextManager[Launched]
 def _slurm(
     request: ClusterRequest, progress: Progress
 ) -> AbstractContextManager[Launched]:
-    from ci_build.cluster.slurm import (
-        slurm_cluster,
-    )  # Start-up time: only `--cluster slurm` needs it.
+    # Start-up time: only `--cluster slurm` needs it.
+    from ci_build.cluster.slurm import slurm_cluster
 
     return slurm_cluster(request, progress)
 

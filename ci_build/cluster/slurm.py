@@ -18,10 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from ci_build.cluster.cluster_request import ClusterRequest, SlurmRequest
 from ci_build.cluster.dask import dask_module, security_of
 from ci_build.cluster.launchers import Launched
-from ci_build.cluster.request import ClusterRequest, SlurmRequest
-from ci_build.cluster.store import MOST_TRIES
+from ci_build.cluster.task_files import MOST_TRIES
 from core.errors import MachineError, RequestError
 from core.model import Progress
 from core.process import HostRunner, Runner

@@ -21,7 +21,7 @@ from typing import Any
 from ci_build.cluster.identity import own_identity
 from ci_build.cluster.kinds import KINDS
 from ci_build.cluster.messages import Order, WorkerAnswer, load_order
-from ci_build.cluster.store import ClusterStore, DamagedBlobError, Try
+from ci_build.cluster.task_files import ClusterStore, DamagedBlobError, Try
 from core.errors import BucketError, CiBuildError, MachineError, RequestError
 from core.os_errors import describe, machine_failure
 from core.process import HostRunner, LineSink, ProcessResult, Watch

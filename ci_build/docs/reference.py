@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ci_build.docs.findings import finding_entries
+from ci_build.docs.docs_request import CommandHelp, DocsRequest, OptionHelp
+from ci_build.docs.findings_page import finding_entries
 from ci_build.docs.markdown import block, code, page, plain, table
-from ci_build.docs.request import CommandHelp, DocsRequest, OptionHelp
 from ci_build.docs.schema import SCHEMAS
 from ci_build.docs.toml_files import TOML_FILES, comment_of, keys_of
 from core.errors import CiBuildError
-from promotion.storage import keys
+from promotion.storage import object_keys as keys
 
 EXIT_CODES = {
     0: ("", "The command succeeded."),
@@ -42,7 +42,7 @@ _SAMPLE = {
     "project": "PROJECT",
     "filename": "WHEEL",
 }
-"""Name of a parameter of the functions in `promotion.storage.keys` -> value that the page shows."""
+"""Parameter of a function in `promotion.storage.object_keys` -> value that the page shows."""
 
 
 def reference_pages(request: DocsRequest) -> Mapping[str, str]:
@@ -242,7 +242,7 @@ def bucket_page() -> str:
 
 
 def bucket_keys() -> Iterator[tuple[str, str]]:
-    """Yield key and content for everything that `promotion.storage.keys` names."""
+    """Yield key and content for everything that `promotion.storage.object_keys` names."""
     staged = keys.StagedSet(index="INDEX", digest=str(_SAMPLE["digest"]))
     for owner in (staged, keys.ReleasedIndex(index="INDEX")):
         for name, member in vars(type(owner)).items():

@@ -19,9 +19,10 @@ from core.model import Evidence, WheelSet
 from core.number_ranges import PATTERN, NumberRanges
 from promotion.evidence import evidence
 from promotion.evidence.signing import SCHEMA_VERSION as SIGNATURE_VERSION
-from promotion.index import ledger, summary
+from promotion.index import ledger
+from promotion.index import set_summary as summary
+from promotion.index.index_reader import STATUS_SCHEMA
 from promotion.index.json_types import PolicyRecord, StatusFile
-from promotion.index.reader import STATUS_SCHEMA
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SIMPLE: Mapping[object, str] = {

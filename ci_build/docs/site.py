@@ -11,9 +11,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from ci_build.build.output_dir import replace_folder
-from ci_build.docs.pages import REFERENCE, configuration, write_pages
-from ci_build.docs.request import DocsRequest
+from ci_build.docs.docs_pages import REFERENCE, configuration, write_pages
+from ci_build.docs.docs_request import DocsRequest
+from ci_build.wheelset.output_dir import replace_folder
 from core.errors import ProcessError, RequestError
 from core.model import Progress
 from core.os_errors import writes_to

@@ -68,11 +68,11 @@ TOML_FILES = (
         path="core/targets.toml",
         names={"targets": "target", "families": "family", "generics": "target"},
     ),
-    TomlFile(path="core/layouts.toml", names={}),
+    TomlFile(path="core/rocm_layouts.toml", names={}),
     TomlFile(path="core/rocm_releases.toml", names={"": "name"}),
     TomlFile(path="ci_build/rocm/parts.toml", names={}),
-    TomlFile(path="ci_build/build/source/sources.toml", names={}),
-    TomlFile(path="ci_build/build/source/pins.toml", names={}),
+    TomlFile(path="ci_build/wheelset/source/sources.toml", names={}),
+    TomlFile(path="ci_build/wheelset/source/pins.toml", names={}),
     TomlFile(path="docker/images.toml", names={}),
     TomlFile(
         path="kernels/modules.toml", names={"modules": "module", "sources": "source"}

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ci_build.doctor import choice, examined, machine, packages, rocm, screen
+from ci_build.doctor import choice, examined, machine, packages
+from ci_build.doctor import doctor_screen as screen
+from ci_build.doctor import installed_rocms as rocm
 from ci_build.doctor.diagnosis import Facts, Problem, of_machine
 from ci_build.doctor.diagnosis_packages import of_packages, of_python, of_rocm
 from ci_build.doctor.examined import ExaminedSystem

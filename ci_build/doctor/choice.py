@@ -15,7 +15,7 @@ from core import targets
 from core.defaults import defaults
 from core.errors import CiBuildError, InputError
 from core.rocm_releases import load_releases
-from promotion.index.reader import find_indexes
+from promotion.index.index_reader import find_indexes
 
 _DEFAULTS = defaults()
 SUPPORTED: tuple[str, ...] = tuple(_DEFAULTS["pythons"]["supported"])
@@ -79,7 +79,7 @@ def read_sets(place: str) -> tuple[OfferedSet, ...]:
     """Return the visible sets of the indexes at a place, newest first.
 
     Args:
-        place: see `promotion.index.reader.find_indexes`.
+        place: see `promotion.index.index_reader.find_indexes`.
 
     Raises:
         InputError: the place has no index of this project, or the index cannot be read.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ci_build.doctor import containers
 from ci_build.doctor.choice import OfferedSet, PackageChoice
 from ci_build.doctor.examined import Python
+from ci_build.doctor.installed_rocms import Trees
 from ci_build.doctor.machine import MachineFacts
 from ci_build.doctor.packages import InstalledPackages
-from ci_build.doctor.rocm import Trees
 from core.model import Severity
 
 _GLIBC = (2, 28)

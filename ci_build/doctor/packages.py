@@ -18,7 +18,8 @@ from typing import Any
 from ci_build.doctor.examined import ExaminedSystem, versions
 from ci_build.doctor.examined import rocm as finder
 from core.errors import ElfError
-from wheelkit.elf import constants, reader
+from wheelkit.elf import constants
+from wheelkit.elf import elf_tables as reader
 
 _OURS = re.compile(
     r"jax|jaxlib|jax-(?:rocm|cuda)[0-9]+-(?:pjrt|plugin)|rocm|rocm-sdk(?:-[a-z0-9-]+)?|libtpu"

@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
-from ci_build.images.builder import ImageBuilder
 from ci_build.images.dockerfile import read_arguments
-from ci_build.images.local import is_loopback
+from ci_build.images.engine_images import is_loopback
+from ci_build.images.image_builder import ImageBuilder
+from ci_build.images.image_pins import ARCHES, DOCKER, Pin, save
 from ci_build.images.mirrors import api_host, mirrored
-from ci_build.images.pins import ARCHES, DOCKER, Pin, save
 from core.errors import InputError, RequestError
 from core.http.client import Client
 from core.http.download import RemoteFile

@@ -12,11 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ci_build.images.builder import ImageBuilder
-from ci_build.images.local import sanitize
-from ci_build.images.manylinux import BUILDER, tool_pins
-from ci_build.images.pins import DOCKER
-from ci_build.images.recipe import (
+from ci_build.images.engine_images import sanitize
+from ci_build.images.image_builder import ImageBuilder
+from ci_build.images.image_pins import DOCKER
+from ci_build.images.image_recipe import (
     BaseImage,
     ContextFile,
     Recipe,
@@ -25,6 +24,7 @@ from ci_build.images.recipe import (
     stand_in,
     text_file,
 )
+from ci_build.images.manylinux_image import BUILDER, tool_pins
 from core.defaults import defaults
 from core.digests import file_sha256
 from core.errors import InputError, RequestError

@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci_build.cluster.request import connected
-from ci_build.release import device_step, gating, steps
-from ci_build.release.authority import policy_source, read_authority
-from ci_build.release.request import (
+from ci_build.cluster.cluster_request import connected
+from ci_build.release import device_step, gating
+from ci_build.release import release_steps as steps
+from ci_build.release.index_authority import policy_source, read_authority
+from ci_build.release.release_request import (
     GATES,
     NO_URL,
     STRUCTURE,
@@ -32,22 +33,22 @@ from core.process import HostRunner
 from core.report import Reporter
 from promotion.check import check, raise_if_blocked
 from promotion.evidence.attestation_verification import lazy_verifier
-from promotion.gates.common.gate import Check
-from promotion.gates.common.runs import raise_for_failures
+from promotion.gates.common.gate_context import Check
+from promotion.gates.common.gate_runs import raise_for_failures
 from promotion.index.authority import PolicySource
 from promotion.index.ledger import LedgerEntry
 from promotion.index.publish import publish
 from promotion.index.serve import IndexServer
 from promotion.night_results import description_of
 from promotion.policy.families import GATE
-from promotion.policy.policy import Policy, load_policy
-from promotion.policy.requirements import DISTINCT_SETTINGS, NEVER_RAN
+from promotion.policy.promotion_policy import Policy, load_policy
+from promotion.policy.tier_requirements import DISTINCT_SETTINGS, NEVER_RAN
 from promotion.promote import promotion_of
 from promotion.published_check import check_published, raise_for_checks, read_published
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex, StagedSet
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
 
 _POLL = 30.0
 """Seconds between two looks for the evidence of other machines."""

@@ -19,23 +19,27 @@ from core.process import HostRunner
 from core.report import Reporter
 from core.tasks import TaskContext
 from promotion.evidence.evidence import ANY, is_machine_failure
-from promotion.gates.common.runs import run_gates
-from promotion.gates.device.cluster import (
+from promotion.gates.common.gate_runs import run_gates
+from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.device_cluster import (
     NOT_SENT,
     ClusterRun,
     make_cluster_gate,
     with_offered_devices,
 )
-from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.gpu_machine import (
+    MachineInfo,
+    detect_allotment,
+    detect_machine,
+)
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
-from promotion.gates.device.machine import MachineInfo, detect_allotment, detect_machine
-from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.shards import SHARD_FILE, Shard
 from promotion.policy.families import load_families
 from promotion.stage import read_staged, stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 
 _LOCK = threading.Lock()
 _TAKEN: set[str] = set()

@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from ci_build.release import gating, steps
+from ci_build.release import gating
+from ci_build.release import release_steps as steps
 from core.errors import GateError, RequestError
 from core.model import Evidence, WheelSet
 from core.process import Runner
@@ -22,24 +23,28 @@ from core.targets import expand
 from promotion.evidence.known_tests import known_tests_for, load_entries
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_results import TestVerdict, load_results
+from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.common.runs import run_gates
 from promotion.gates.device.baseline import RUN, baseline
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.evidence import first_lines
+from promotion.gates.device.device_evidence import first_lines
+from promotion.gates.device.device_request import (
+    DeviceRequest,
+    check_image,
+    parse_suite_env,
+)
+from promotion.gates.device.device_run import make_gate
+from promotion.gates.device.gpu_machine import detect_machine
 from promotion.gates.device.lease import JaxPlatform, visible_devices
-from promotion.gates.device.machine import detect_machine
 from promotion.gates.device.merge import make_merge_gate
-from promotion.gates.device.request import DeviceRequest, check_image, parse_suite_env
-from promotion.gates.device.run import make_gate
 from promotion.gates.device.sessions.processes import end_interrupted
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, read_list, suite_id
 from promotion.policy.families import load_families
-from promotion.policy.policy import load_waivers
+from promotion.policy.promotion_policy import load_waivers
 from promotion.stage import read_staged, refuse_changed_files
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 
 SHOWN_FAILURES = 3
 """Number of failures that are printed with their tracebacks."""

@@ -24,9 +24,9 @@ from ci_build.containers.container import (
 )
 from ci_build.containers.engine import Engine, find_engine
 from ci_build.containers.gpus import find_gpus
-from ci_build.images import local
+from ci_build.images import engine_images as local
 from ci_build.images.mirrors import full_name, mirrored
-from ci_build.release.request import ContainerSettings, SigningKey
+from ci_build.release.release_request import ContainerSettings, SigningKey
 from core.errors import InputError, MachineError, RequestError
 from core.model import Evidence
 from core.process import HostRunner, LineSink
@@ -34,12 +34,12 @@ from core.report import Reporter
 from core.store import lock_shared
 from promotion.evidence.evidence import SCHEMA_VERSION, load_evidence
 from promotion.gates.common.installers import pip_config
+from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.suite import parse_source
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 
 REPOSITORY = "/ci_build"
 """This checkout in the container."""

@@ -6,25 +6,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ci_build.cluster.request import connected
+from ci_build.cluster.cluster_request import connected
 from ci_build.release import device_gate, device_image
 from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
 from ci_build.release.policy_report import device_request
-from ci_build.release.request import DeviceStep, ReleaseOptions
+from ci_build.release.release_request import DeviceStep, ReleaseOptions
 from ci_build.release.set_rocm import with_rocm_of_set
 from core.errors import BucketError, BusyError, InputError, MachineError, RequestError
 from core.model import ROCM_LOCK, Evidence, Outcome, Requirement, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.evidence.signing import Signer
-from promotion.gates.device.cluster import SHARDS, ClusterRun
+from promotion.gates.device.device_cluster import SHARDS, ClusterRun
+from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.gpu_machine import detect_machine
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
-from promotion.gates.device.machine import detect_machine
-from promotion.gates.device.request import DeviceRequest
 from promotion.policy.families import load_families
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 
 
 def check_machines(

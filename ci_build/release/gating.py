@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ci_build.build.expected import this_program
-from ci_build.release.authority import signer_of
-from ci_build.release.request import CORPORA, GATES, STRUCTURE, SigningKey
+from ci_build.release.index_authority import signer_of
+from ci_build.release.release_request import CORPORA, GATES, STRUCTURE, SigningKey
 from ci_build.rocm.tree import read_tree
+from ci_build.wheelset.expected import this_program
 from core.errors import RequestError
 from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
@@ -21,24 +21,23 @@ from core.targets import requested
 from core.tasks import Tasks
 from promotion import stage as promotion_stage
 from promotion import staged_sets
-from promotion.corpus.catalog import load_corpus
+from promotion.corpus.program_catalog import load_corpus
 from promotion.evidence.signing import Signer, new_key
-from promotion.gates import inspection
-from promotion.gates.abi import gate as abi_gate
-from promotion.gates.common import runs
-from promotion.gates.common.gate import Gate
-from promotion.gates.common.rocm_manifest import RocmTree
-from promotion.gates.compile import gate as compile_gate
-from promotion.gates.compile import view
-from promotion.gates.coverage import gate as coverage_gate
-from promotion.gates.install import gate as install_gate
+from promotion.gates import inspection_gate as inspection
+from promotion.gates.abi import abi_gate
+from promotion.gates.common import gate_runs as runs
+from promotion.gates.common.gate_context import Gate
+from promotion.gates.common.gate_rocm import RocmTree
+from promotion.gates.compile import compile_gate, view
+from promotion.gates.coverage import coverage_gate
+from promotion.gates.install import install_gate
 from promotion.gates.install.installer_table import NEWEST
-from promotion.gates.load import gate as load_gate
+from promotion.gates.load import load_gate
 from promotion.index.ledger import channel_of
 from promotion.index.publish import read_head
-from promotion.policy.policy import LOCAL, Policy, load_policy
+from promotion.policy.promotion_policy import LOCAL, Policy, load_policy
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import ReleasedIndex, StagedSet, is_digest
+from promotion.storage.object_keys import ReleasedIndex, StagedSet, is_digest
 
 _MOST_SHOWN = 3
 """Number of warnings of one kind that are printed."""

@@ -11,10 +11,10 @@ from typing import Any
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from ci_build.build.published import requirements, resolve
-from ci_build.build.request import WheelSetRequest
-from ci_build.build.source.sources import folder_commit
-from ci_build.rocm.request import RocmSource
+from ci_build.rocm.rocm_request import RocmSource
+from ci_build.wheelset.published import requirements, resolve
+from ci_build.wheelset.source.source_checkouts import folder_commit
+from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.digests import file_sha256
 from core.errors import RequestError
 from core.model import BuildRequest, to_json
@@ -25,7 +25,7 @@ from core.versions import package_name, set_version
 from promotion.nights import list_nights, read_night
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.object_keys import TOMBSTONE_SUFFIX, ReleasedIndex
 
 _OF_THE_SET = (
     "payload",

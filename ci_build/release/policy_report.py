@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ci_build.build.source.pins import COMMIT, load_pins, repository_url
+from ci_build.wheelset.source.pins import COMMIT, load_pins, repository_url
 from core.model import ROCM_LOCK, GfxTarget, Requirement, Verdict, WheelSet, to_json
 from core.process import render
 from core.report import Reporter
 from core.targets import family_of
 from promotion.evidence.evidence import ANY
+from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.sessions.passes import MULTI
 from promotion.policy.families import GATE, Families, Trigger, load_families
-from promotion.policy.requirements import DISTINCT_SETTINGS
-from promotion.storage.keys import StagedSet
+from promotion.policy.tier_requirements import DISTINCT_SETTINGS
+from promotion.storage.object_keys import StagedSet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,16 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_build.rocm.lock import RocmLock, parse_lock, write_lock
-from ci_build.rocm.request import RocmSource, RocmStorage, check_source, is_dnf, is_url
+from ci_build.rocm.rocm_request import (
+    RocmSource,
+    RocmStorage,
+    check_source,
+    is_dnf,
+    is_url,
+)
 from ci_build.rocm.source import obtain_rocm
 from core.errors import BucketError, InputError, RequestError
 from core.model import ROCM_LOCK
 from core.process import Runner
 from core.report import Reporter
-from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.device_request import DeviceRequest
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 
 if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect

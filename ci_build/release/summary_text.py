@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.release.summary import RunSummary, SetSummary
+from ci_build.release.run_summary import RunSummary, SetSummary
 from core.atomic import write_whole
 from core.model import to_json
 from core.units import human

@@ -9,7 +9,7 @@ import re
 from urllib.parse import urlsplit
 
 from ci_build.rocm.lock import RocmLock
-from ci_build.rocm.request import RocmSource, file_name, is_url
+from ci_build.rocm.rocm_request import RocmSource, file_name, is_url
 from core.errors import InputError
 from core.http.client import Client, sidecar
 from core.process import without_credentials

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.rocm.store import Selection
+from ci_build.rocm.rocm_store import Selection
 from ci_build.rocm.tree import read_tree
 from core import targets
 from core.digests import file_sha256
 from core.errors import InputError
 from core.model import GfxTarget, Progress
-from core.unpack.contents import Contents
+from core.unpack.tree_contents import Contents
 from wheelkit.rocm_manifest import RocmManifest
 
 

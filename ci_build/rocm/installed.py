@@ -10,7 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.rocm.packages import Packages
+from ci_build.rocm.pip_rocm import Packages
 from core.errors import InputError
 from core.process import Runner
 from core.unpack.decompress import chunks_of

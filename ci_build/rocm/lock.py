@@ -19,7 +19,7 @@ from core.errors import InputError
 
 if TYPE_CHECKING:  # reading a lock needs no facts
     from ci_build.rocm.facts import RocmFacts
-    from ci_build.rocm.packages import Packages
+    from ci_build.rocm.pip_rocm import Packages
 
 SCHEMA = 1
 

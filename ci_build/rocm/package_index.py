@@ -12,10 +12,9 @@ from collections.abc import Mapping
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from ci_build.rocm.packages import CORE, DEVEL, DEVICE, LIBRARIES, Packages
-from ci_build.rocm.request import SCHEME, RocmSource
+from ci_build.rocm.pip_rocm import CORE, DEVEL, DEVICE, LIBRARIES, Packages
+from ci_build.rocm.rocm_request import SCHEME, RocmSource
 from core.errors import InputError
-from core.layouts import family_packages
 from core.model import Progress
 from core.pip import (
     InputStore,
@@ -26,6 +25,7 @@ from core.pip import (
     run_pip,
 )
 from core.process import Runner
+from core.rocm_layouts import family_packages
 
 
 def newest_version(url: str, runner: Runner) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from ci_build.rocm.lock import RocmLock, dump_lock
-from ci_build.rocm.request import is_url
+from ci_build.rocm.rocm_request import is_url
 from core.errors import RequestError
 
 

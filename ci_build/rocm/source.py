@@ -15,11 +15,10 @@ from pathlib import Path
 from ci_build.rocm.checksum import expected_sha256, transport, trust_notes, trust_text
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.installed import DnfRocm
-from ci_build.rocm.listing import parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
 from ci_build.rocm.package_index import fetch_packages
-from ci_build.rocm.packages import Packages, prefix_of
-from ci_build.rocm.request import (
+from ci_build.rocm.pip_rocm import Packages, prefix_of
+from ci_build.rocm.rocm_request import (
     DNF,
     SCHEME,
     RocmSource,
@@ -30,9 +29,10 @@ from ci_build.rocm.request import (
     is_index,
     is_url,
 )
+from ci_build.rocm.rocm_store import RocmStore, StoredTree
 from ci_build.rocm.set_lock import locked_source
-from ci_build.rocm.store import RocmStore, StoredTree
-from core import cache
+from ci_build.rocm.tarball_listing import parse_name
+from core import cache_entries as cache
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client, Connect, canonical, without_user
 from core.model import Progress
@@ -40,8 +40,8 @@ from core.pip import InputStore
 from core.process import Runner, without_credentials
 from core.report import Reporter
 from core.rocm_trust import ChecksumOrigin, RocmTrust
-from core.unpack.contents import Contents
-from core.unpack.contents import differences as changes_of
+from core.unpack.tree_contents import Contents
+from core.unpack.tree_contents import differences as changes_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

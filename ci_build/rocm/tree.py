@@ -18,8 +18,8 @@ from pathlib import Path
 from core.digests import file_sha256
 from core.errors import ElfError, InputError, RequestError
 from core.model import Progress
-from core.unpack.contents import Contents, Item
 from core.unpack.tar import Kind
+from core.unpack.tree_contents import Contents, Item
 from wheelkit.elf import libstdcxx
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary, RocmManifest

@@ -15,9 +15,9 @@ from pathlib import Path
 from isal import isal_zlib
 
 from core.errors import ArchiveError
-from core.unpack.contents import Contents, Item
 from core.unpack.decompress import Chunks, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
+from core.unpack.tree_contents import Contents, Item
 
 _LONGEST_END = 1 << 20
 """Maximum number of bytes after the end mark.

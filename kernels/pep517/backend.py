@@ -61,10 +61,9 @@ class _Build:
 
     def version(self) -> str:
         """Return the version of the wheel; that of a source archive does not depend on targets."""
-        from core.targets import (
-            requested,
-        )  # Imported here: `files` and `version` need neither.
-        from kernels.recipe import own_version, version_for
+        # Imported here: `files` and `version` need neither.
+        from core.targets import requested
+        from kernels.kernel_recipe import own_version, version_for
 
         if self.archive:
             return own_version()
@@ -76,9 +75,8 @@ class _Build:
         """Return a folder with the kernels and their manifest, compiled if necessary."""
         if "files" in self.settings:
             return Path(self.settings["files"])
-        from core.model import (
-            KernelRequest,
-        )  # Imported here: only wheels need the kernels.
+        # Imported here: only wheels need the kernels.
+        from core.model import KernelRequest
         from core.process import HostRunner
         from core.report import Reporter
         from core.targets import requested

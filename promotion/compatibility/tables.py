@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from core.errors import RequestError
 from core.model import Outcome, Tier
-from promotion.compatibility.evidence import (
+from promotion.compatibility.promoted_results import (
     GATES,
     GOOD,
     SILENT,
@@ -28,7 +28,7 @@ from promotion.compatibility.evidence import (
 )
 from promotion.evidence.known_tests import regex_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
-from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
+from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
 
 COMPAT_FILE = Path(__file__).with_name("compatibility.toml")
 _SCHEMA_VERSION = 1

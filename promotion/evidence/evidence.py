@@ -23,7 +23,7 @@ from promotion.evidence.signing import (
 )
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 
 SCHEMA_VERSION = 3
 ENVIRONMENT = "environment"

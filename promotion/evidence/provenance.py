@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from promotion.storage.keys import PROVENANCE_SUFFIX
+from promotion.storage.object_keys import PROVENANCE_SUFFIX
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PUBLISH = "https://docs.pypi.org/attestations/publish/v1"

@@ -15,13 +15,13 @@ from typing import Any
 
 from core.errors import ArchiveError, BucketError, CiBuildError
 from core.model import SBOM, Finding, Payload, Severity, Wheel, WheelSet, to_json
-from promotion.gates.common.gate import error
+from promotion.gates.common.gate_context import error
 from promotion.storage.bucket import AbsentError
 from wheelkit.archive.canonical import check_canonical
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import some
-from wheelkit.inspect.metadata import JAX_ROCM
-from wheelkit.inspect.model import ElfFacts
+from wheelkit.inspect.inspection_model import ElfFacts
+from wheelkit.inspect.metadata_rules import JAX_ROCM
 from wheelkit.recipe_base import RECIPE
 from wheelkit.repair.metadata import (
     GENERATOR,
@@ -30,7 +30,7 @@ from wheelkit.repair.metadata import (
     rewrite_metadata,
     rewrite_wheel,
 )
-from wheelkit.repair.plan import RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan
 
 _REBUILD = (
     "Build the wheel again; if the change is intended, change the payload or recipe and"

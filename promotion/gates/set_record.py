@@ -41,10 +41,10 @@ from core.model import (
 )
 from core.targets import MULTI_ARCH, family_of
 from core.versions import set_version
-from promotion.gates.common.gate import error
-from wheelkit.archive.reader import WheelArchive
-from wheelkit.inspect.metadata import JAX_ROCM
-from wheelkit.inspect.model import WheelReport, member_infos
+from promotion.gates.common.gate_context import error
+from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.inspect.inspection_model import WheelReport, member_infos
+from wheelkit.inspect.metadata_rules import JAX_ROCM
 from wheelkit.inspect.proven_rocm import compiler_marks
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 

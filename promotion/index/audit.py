@@ -14,6 +14,7 @@ from core.errors import BucketError, RequestError
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.authority import ANYONE, Authority
+from promotion.index.index_status import Summaries
 from promotion.index.inventory import (
     Inventory,
     read_inventory,
@@ -31,9 +32,8 @@ from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_c
 from promotion.index.leftovers import find_leftovers
 from promotion.index.listing import listing_row, lists_index
 from promotion.index.publish import check_not_cut, newest_shown, read_snapshot
-from promotion.index.status import Summaries
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import LISTING, PROVENANCE_SUFFIX, ReleasedIndex
+from promotion.storage.object_keys import LISTING, PROVENANCE_SUFFIX, ReleasedIndex
 from promotion.website.render import PAGES_VERSION, pages_version
 
 _RESTORE = "Restore it from a backup."

@@ -21,7 +21,7 @@ if (
 ):  # At run time, it would load cryptography, which the doctor's Python may lack.
     from promotion.evidence.signing import Signer
     from promotion.index.ledger import LedgerEntry
-    from promotion.storage.keys import ReleasedIndex
+    from promotion.storage.object_keys import ReleasedIndex
 
 ENTRY_TYPE = "application/vnd.jax-rocm.ledger-entry+json"
 """Media type of ledger entries in their signatures."""

@@ -32,7 +32,7 @@ from datetime import UTC, datetime, timedelta
 
 from core.errors import BucketError, BusyError
 from promotion.storage.bucket import Bucket, ConflictError
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 Clock = Callable[[], datetime]
 TERM = timedelta(minutes=10)

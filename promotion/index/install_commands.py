@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.model import PYLOCK
-from promotion.index.summary import REQUIREMENTS
-from promotion.storage.keys import SETS_FOLDER
+from promotion.index.set_summary import REQUIREMENTS
+from promotion.storage.object_keys import SETS_FOLDER
 
 _DOCKER_PYTHON = "3.12"
 """Python of Ubuntu 24.04, the system of AMD's images."""

@@ -6,15 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from promotion.index.index_reader import Snapshot
+from promotion.index.index_status import (
+    Overview,
+    SummaryOf,
+    overview_of,
+    render_overview,
+)
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.listing import listing_row
 from promotion.index.page_diff import all_page_updates
 from promotion.index.pages import project_pair, root_pair
-from promotion.index.reader import Snapshot
-from promotion.index.status import Overview, SummaryOf, overview_of, render_overview
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import PAGES, TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.object_keys import PAGES, TOMBSTONE_SUFFIX, ReleasedIndex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,7 @@ from promotion.index.json_types import PolicyRecord, check_type
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.bucket import AbsentError, Bucket, sha256_of
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 if (
     TYPE_CHECKING

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.model import Wheel
-from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, ReleasedIndex
+from promotion.storage.object_keys import (
+    METADATA_SUFFIX,
+    PROVENANCE_SUFFIX,
+    ReleasedIndex,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from core.errors import CiBuildError
 from core.model import SHA256SUMS, WHEELS_JSON, WheelSet
 from core.wheels_json import load_wheel_set
-from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY
+from promotion.index.set_summary import REPORT, REQUIREMENTS, SUMMARY
 from promotion.storage.bucket import Bucket, ObjectInfo
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import (
+from promotion.storage.object_keys import (
     EVIDENCE_FOLDER,
     METADATA_SUFFIX,
     PROVENANCE_SUFFIX,

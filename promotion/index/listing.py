@@ -18,7 +18,7 @@ from core.targets import load_table
 from promotion.index.json_types import ListedIndex, check_type
 from promotion.index.overview import natural_key
 from promotion.storage.bucket import AbsentError, Bucket, ConflictError
-from promotion.storage.keys import LISTING, ReleasedIndex
+from promotion.storage.object_keys import LISTING, ReleasedIndex
 from promotion.website.render import render
 
 _ROWS = re.compile(

@@ -27,7 +27,7 @@ from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_ch
 from promotion.index.publish import check_not_cut, newest_shown, publish, read_head
 from promotion.index.set_lookup import entries_of_set, find_set
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 Clock = Callable[[], datetime]
 NEEDS_REASON = frozenset(

@@ -17,8 +17,8 @@ from packaging.version import InvalidVersion, Version
 from core.targets import load_table, sort_key
 from promotion.index.install_commands import InstallCommand, install_commands
 from promotion.index.ledger import LedgerEntry
-from promotion.index.summary import REPORT, SetContent, written_with
-from promotion.storage.keys import SETS_FOLDER, ReleasedIndex
+from promotion.index.set_summary import REPORT, SetContent, written_with
+from promotion.storage.object_keys import SETS_FOLDER, ReleasedIndex
 from promotion.website.render import render
 
 TIERS = {

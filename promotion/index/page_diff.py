@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from core.model import TIER_ORDER
+from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import IndexState
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import dependencies_first, link, project_of
-from promotion.index.reader import IndexedWheel
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 WheelFiles = Mapping[str, IndexedWheel]
 """Wheels of one project by file name."""

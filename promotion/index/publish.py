@@ -14,6 +14,19 @@ from dataclasses import replace
 
 from core.errors import BucketError, BusyError
 from promotion.index.authority import ANYONE, Authority
+from promotion.index.index_reader import (
+    PageRecord,
+    Snapshot,
+    newest_set,
+    parse_project_page,
+    parse_status,
+)
+from promotion.index.index_status import (
+    Summaries,
+    dump_status,
+    overview_of,
+    render_overview,
+)
 from promotion.index.ledger import Entries, Head, find_head
 from promotion.index.listing import listing_row, lists_index, update_listing
 from promotion.index.overview import overview_entry
@@ -25,17 +38,9 @@ from promotion.index.page_diff import (
     sets_that_differ,
 )
 from promotion.index.pages import Page, project_pair, root_pair
-from promotion.index.reader import (
-    PageRecord,
-    Snapshot,
-    newest_set,
-    parse_project_page,
-    parse_status,
-)
-from promotion.index.status import Summaries, dump_status, overview_of, render_overview
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import PAGES, ReleasedIndex, project_pages
+from promotion.storage.object_keys import PAGES, ReleasedIndex, project_pages
 
 _MAX_RACES = 100
 

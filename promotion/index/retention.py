@@ -26,7 +26,7 @@ from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_head
 from promotion.index.set_lookup import sharing_sets
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.object_keys import TOMBSTONE_SUFFIX, ReleasedIndex
 
 GRACE_DAYS = 7
 """Default days between removal from the pages and removal of the bytes."""

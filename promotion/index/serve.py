@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from core.errors import BucketError, MachineError
 from promotion.index.served_files import FolderFiles, ServedFile, ServedFiles
-from promotion.storage.keys import METADATA_SUFFIX
+from promotion.storage.object_keys import METADATA_SUFFIX
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _HTML = "application/vnd.pypi.simple.v1+html"

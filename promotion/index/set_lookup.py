@@ -15,12 +15,12 @@ from core.errors import CiBuildError, RequestError
 from core.model import WHEELS_JSON
 from core.number_ranges import NO_NUMBERS, NumberRanges
 from core.wheels_json import load_wheel_set
+from promotion.index.index_reader import Snapshot, parse_project_page
 from promotion.index.ledger import Entries, PromotedSet
 from promotion.index.ledger_state import IndexState
 from promotion.index.publish import read_snapshot
-from promotion.index.reader import Snapshot, parse_project_page
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import ReleasedIndex, project_pages
+from promotion.storage.object_keys import ReleasedIndex, project_pages
 
 SHORTEST_DIGEST = 6
 """Minimum number of first digits that name a set."""

@@ -13,7 +13,7 @@ from promotion.evidence.evidence import ANY
 from promotion.policy.families import GATE, IMAGE
 
 if TYPE_CHECKING:  # the policy consists of these rules
-    from promotion.policy.policy import Policy
+    from promotion.policy.promotion_policy import Policy
 
 _FOR_TARGETS = {"min_passed", "may_skip", "known_failures", "settings"}
 """Requirements of a gate that may differ between targets."""

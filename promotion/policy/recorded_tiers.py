@@ -12,11 +12,11 @@ from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.page_diff import weakest
-from promotion.policy.policy import Policy, with_recorded_rules
-from promotion.policy.requirements import counted_evidence, is_accepted
+from promotion.policy.promotion_policy import Policy, with_recorded_rules
+from promotion.policy.tier_requirements import counted_evidence, is_accepted
 from promotion.policy.verdict import NO_TIER, tiers_of
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
+from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
 
 _LONGEST_PROMOTION_DAYS = 1
 """Accepted time between the check of evidence and waivers, and the entry."""

@@ -20,7 +20,7 @@ from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
 from core.targets import MULTI_ARCH, covers, load_table
 from core.units import human
 from promotion.index.ledger import PromotedSet
-from promotion.policy.policy import Policy
+from promotion.policy.promotion_policy import Policy
 from wheelkit.recipe_base import requires_python
 
 _MEGA = 1_000_000

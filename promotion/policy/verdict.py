@@ -28,13 +28,7 @@ from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, t
 from promotion.index.ledger import PromotedSet
 from promotion.policy.bypasses import Bypass
 from promotion.policy.gate_rules import at_least
-from promotion.policy.policy import Policy
-from promotion.policy.requirements import (
-    counted_evidence,
-    evidence_problems,
-    first_finding,
-    requirements,
-)
+from promotion.policy.promotion_policy import Policy
 from promotion.policy.set_rules import (
     device_member_problems,
     expand,
@@ -44,6 +38,12 @@ from promotion.policy.set_rules import (
     set_problems,
     size_problems,
     variant_problems,
+)
+from promotion.policy.tier_requirements import (
+    counted_evidence,
+    evidence_problems,
+    first_finding,
+    requirements,
 )
 from promotion.policy.waivers import (
     FlakeWaiver,

@@ -16,7 +16,7 @@ from typing import Any
 from core.errors import RequestError
 from core.model import ROCM_LOCK, Channel
 from core.wheelset import SET_FILES
-from promotion.storage.keys import (
+from promotion.storage.object_keys import (
     DOCS,
     EVIDENCE_FOLDER,
     METADATA_SUFFIX,

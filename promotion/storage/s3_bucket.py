@@ -30,7 +30,7 @@ from promotion.storage.bucket import (
     sha256_of,
     size_of,
 )
-from promotion.storage.keys import DOCS
+from promotion.storage.object_keys import DOCS
 from promotion.storage.s3_client import bucket_errors, call, call_paged
 from promotion.storage.s3_conditions import PROBES, Conditions, beside, unless_busy
 from promotion.storage.s3_upload import upload_parts

@@ -21,8 +21,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from ci_build.build.source import pins
-from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands
+from ci_build.wheelset.source import pins
+from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildCommand, build_commands
 from core.versions import set_version
 from tests.support.golden_build_py import inputs_of, request
 

@@ -14,8 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ci_build.cluster.client import Cluster
-from ci_build.cluster.request import ClusterRequest
+from ci_build.cluster.cluster_client import Cluster
+from ci_build.cluster.cluster_request import ClusterRequest
 from core.tasks import Task, TaskResult
 from tests.support.silent import Steps
 

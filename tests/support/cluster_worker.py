@@ -17,9 +17,9 @@ from ci_build import cli
 from ci_build.cluster.kinds import KINDS
 from core.errors import KernelError
 from core.tasks import TaskContext
-from promotion.gates.common.site import RocmLibraries, Site
-from promotion.gates.compile.remote import KIND as COMPILE_PROGRAMS
-from promotion.gates.compile.remote import compile_programs
+from promotion.gates.common.gate_site import RocmLibraries, Site
+from promotion.gates.compile.remote_compile import KIND as COMPILE_PROGRAMS
+from promotion.gates.compile.remote_compile import compile_programs
 from tests.support.fake_gpus import use_fake_gpus
 
 

@@ -8,9 +8,9 @@ from datetime import date
 
 from core.model import Evidence, Tier
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate import Check, Gate
-from promotion.gates.common.runs import make_evidence
-from promotion.gates.device import evidence
+from promotion.gates.common.gate_context import Check, Gate
+from promotion.gates.common.gate_runs import make_evidence
+from promotion.gates.device import device_evidence as evidence
 from promotion.policy.waivers import FlakeWaiver
 from tests.support.sets import wheel_set
 

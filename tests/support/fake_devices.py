@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GIB, GpuDevice
-from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.request import DeviceRequest
 
 
 def device_config(

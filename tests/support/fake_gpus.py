@@ -14,10 +14,10 @@ from pathlib import Path
 from ci_build.release import device_cluster, device_gate
 from promotion.evidence.evidence import now
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate import Check, Gate, GateContext
+from promotion.gates.common.gate_context import Check, Gate, GateContext
 from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import visible_devices
-from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.shards import (
     ShardResult,
     digest_of_tests,

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ci_build.build.adopt import adopt
+from ci_build.wheelset.adoption import adopt
 from core.model import Finding, Severity
 from core.process import Runner
-from promotion.gates.common.gate import Gate, GateContext
+from promotion.gates.common.gate_context import Gate, GateContext
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import SetWheel, make_set, write_set
 

@@ -10,8 +10,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from ci_build.build.source import pins
-from ci_build.build.source.build_py import IN_CONTAINER, build_commands
+from ci_build.wheelset.source import pins
+from ci_build.wheelset.source.build_py import IN_CONTAINER, build_commands
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion, to_json
 from core.source_request import (
     ActionCache,

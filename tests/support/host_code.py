@@ -14,8 +14,8 @@ from tests.support.made_wheel import GLIBC, library, with_sections
 from tests.support.tiny_elf import TinySymbol
 from tests.support.whole_code import whole_code
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage
-from wheelkit.gpu import bundle
+from wheelkit.elf.elf_tables import ElfImage
+from wheelkit.gpu import offload_bundle as bundle
 from wheelkit.gpu.bundle_reader import find_bundles
 
 FAT_BINARY = TinySymbol("__hipRegisterFatBinary")

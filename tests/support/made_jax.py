@@ -13,8 +13,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from pjrt import recipe as pjrt_recipe
-from plugin import recipe as plugin_recipe
+from pjrt import pjrt_wheel as pjrt_recipe
+from plugin import plugin_wheel as plugin_recipe
 from tests.support.made_wheel import GLIBC, fat_binary, hip_library, library
 from tests.support.tiny_elf import TinySymbol
 

@@ -18,11 +18,11 @@ from core.model import GfxTarget
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.whole_code import whole_code
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage
-from wheelkit.gpu import bundle
+from wheelkit.elf.elf_tables import ElfImage
+from wheelkit.gpu import offload_bundle as bundle
 from wheelkit.gpu.registration import WRAPPER_MAGIC, WRAPPER_VERSION
-from wheelkit.inspect.inspect import Expectations, inspect_wheel
-from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.inspection_model import WheelReport
+from wheelkit.inspect.inspector import Expectations, inspect_wheel
 
 GLIBC = TinySymbol("fcntl64", "libc.so.6", "GLIBC_2.28")
 """A symbol whose version requires manylinux_2_28."""

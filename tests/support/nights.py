@@ -13,19 +13,20 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.build import execute
-from ci_build.build.published import resolve
-from ci_build.release import authority, chain, gating, night_lock
+from ci_build.release import chain, gating, night_lock
+from ci_build.release import index_authority as authority
+from ci_build.wheelset import execute
+from ci_build.wheelset.published import resolve
 from core.model import BuildRequest, Evidence, Finding, Outcome, Severity
 from core.pip import Resolved
 from core.process import Runner
 from promotion.evidence.evidence import now, record
 from promotion.evidence.signing import Signer
-from promotion.gates.common.gate import Check
-from promotion.policy.policy import POLICY_FILE, load_policy
+from promotion.gates.common.gate_context import Check
+from promotion.policy.promotion_policy import POLICY_FILE, load_policy
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.made_wheel import GLIBC, library
 from tests.support.signing_key import signing_key
 from tests.support.tiny_elf import TinySymbol

@@ -9,11 +9,11 @@ from typing import Any
 
 from core.model import PYLOCK, ROCM_LOCK
 from promotion.evidence.evidence import record
-from promotion.policy.policy import load_policy
+from promotion.policy.promotion_policy import load_policy
 from promotion.promote import Promotion, promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import ReleasedIndex, StagedSet
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
 from tests.support.wheel_sets import SetWheel, make_set, passing_evidence, write_set
 
 POLICY = load_policy("multi-arch")

@@ -30,9 +30,9 @@ from core.rocm_releases import AMD_CLANG, rocm_of_compiler
 from core.versions import package_name
 from promotion.gates.load.golden import golden_file
 from tests.support.silent import Silent
-from wheelkit.inspect.inspect import Expectations, inspect_wheel
-from wheelkit.inspect.manylinux import ROCM_SONAME
-from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.inspection_model import WheelReport
+from wheelkit.inspect.inspector import Expectations, inspect_wheel
+from wheelkit.inspect.platform_rules import ROCM_SONAME
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "tests/data/published_releases.json"

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from promotion.index.pages import metadata_name
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.wheel_sets import SetWheel
 

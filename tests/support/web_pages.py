@@ -14,16 +14,16 @@ from typing import Any
 from core.model import Evidence, Finding, Outcome, Severity, WheelSet
 from core.number_ranges import NumberRanges
 from core.targets import load_table
-from promotion.compatibility.evidence import CheckOutcome, EvidenceChecks
+from promotion.compatibility.promoted_results import CheckOutcome, EvidenceChecks
 from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.index.index_status import overview_of, render_overview
 from promotion.index.json_types import ListedIndex
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.listing import listing_page
-from promotion.index.status import overview_of, render_overview
-from promotion.index.summary import ModuleTest, SetContent
+from promotion.index.set_summary import ModuleTest, SetContent
 from promotion.set_report import report_page
-from promotion.storage.keys import ReleasedIndex, StagedSet
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
 from tests.support.sets import (
     evidence,
     ledger_wheel,

@@ -14,9 +14,9 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet
 from core.wheels_json import dump_wheel_set
-from promotion.bundle import _offers
 from promotion.index.pages import pages
-from promotion.policy.policy import Policy, load_policy
+from promotion.offline_bundle import _offers
+from promotion.policy.promotion_policy import Policy, load_policy
 from tests.support.made_wheel import (
     GLIBC,
     MadeWheel,

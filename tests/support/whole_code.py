@@ -11,7 +11,7 @@ import msgpack
 from core.model import GfxTarget
 from core.targets import machs
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.elf_tables import ElfImage
 
 Edit = Callable[[bytearray], None]
 """Change of an ELF file in place; generated and compiled ones can be changed alike."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from core.errors import ArchiveError
 from wheelkit.archive.member_writer import EPOCH, central_directory, local_header
-from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry, format_record, parse_record
+from wheelkit.archive.wheel_archive import WheelArchive
 
 _REGULAR, _PERMISSIONS = 0o100000 << 16, 0o775 << 16
 """External attributes of members: regular files, whose permissions the writer keeps."""

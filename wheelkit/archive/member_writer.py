@@ -17,8 +17,8 @@ from wheelkit.archive.compression import (
     sha256_of,
 )
 from wheelkit.archive.output_file import OutFile
-from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry, format_record
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.archive.zip_format import (
     CENTRAL,
     DEFLATED,

@@ -17,8 +17,8 @@ from wheelkit.archive.compression import compress_files
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.member_writer import LateContent, MemberChange, MemberWriter
 from wheelkit.archive.output_file import OutFile
-from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import SIGNATURES, RecordEntry
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.archive.zip_format import DateTime
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from wheelkit.elf.reader import Section
+from wheelkit.elf.elf_tables import Section
 
 _MARKS = (b"/_bazel_", b"/execroot/", b".runfiles/", b"/home/", b"/root/")
 """Parts of paths on build machines.

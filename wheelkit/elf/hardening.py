@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.elf_tables import ElfImage
 
 
 def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:

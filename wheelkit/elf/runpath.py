@@ -13,9 +13,10 @@ from pathlib import Path
 
 from core.errors import ElfError
 from wheelkit.archive.output_file import ByteRange
-from wheelkit.elf import constants, reader
+from wheelkit.elf import constants
+from wheelkit.elf import elf_tables as reader
 from wheelkit.elf.constants import DYNAMIC
-from wheelkit.elf.reader import DynamicEntry, ElfImage
+from wheelkit.elf.elf_tables import DynamicEntry, ElfImage
 from wheelkit.elf.symbol_versions import definitions, needs
 
 _NAMES = frozenset(

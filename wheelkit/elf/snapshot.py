@@ -14,8 +14,9 @@ from pathlib import Path
 
 from core.errors import ElfError
 from core.rocm_releases import rocm_of_compiler
-from wheelkit.elf import constants, reader, symbol_versions
-from wheelkit.elf.reader import ElfImage, Section
+from wheelkit.elf import constants, symbol_versions
+from wheelkit.elf import elf_tables as reader
+from wheelkit.elf.elf_tables import ElfImage, Section
 
 _MACHINES = {
     constants.EM_X86_64: "x86_64",

@@ -18,9 +18,10 @@ from isal import isal_zlib
 
 from core.errors import ElfError
 from wheelkit.archive.output_file import ByteRange, reserve
-from wheelkit.elf import constants, reader
+from wheelkit.elf import constants
+from wheelkit.elf import elf_tables as reader
 from wheelkit.elf.constants import HEADER, SECTION, SEGMENT
-from wheelkit.elf.reader import ElfImage, Section
+from wheelkit.elf.elf_tables import ElfImage, Section
 
 Edit = tuple[int, bytes]
 """Offset in a file, and the bytes to write there."""

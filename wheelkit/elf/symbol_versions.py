@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.elf_tables import ElfImage
 
 _NEED = struct.Struct("<HHIII")  # version, count, file name, first auxiliary, next
 _NEED_AUX = struct.Struct("<IHHII")  # hash, flags, index, name, next

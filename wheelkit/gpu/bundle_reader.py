@@ -18,9 +18,9 @@ from typing import TypeVar
 import zstandard
 
 from core.errors import FatbinError
-from wheelkit.elf import reader
-from wheelkit.elf.reader import ElfImage
-from wheelkit.gpu.bundle import (
+from wheelkit.elf import elf_tables as reader
+from wheelkit.elf.elf_tables import ElfImage
+from wheelkit.gpu.offload_bundle import (
     HEAD_LIMIT,
     PACKED_MAGIC,
     ZSTD,

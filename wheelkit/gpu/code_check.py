@@ -18,7 +18,7 @@ from typing import NamedTuple
 from core.errors import ElfError, RequestError
 from core.model import GfxTarget
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage, RawSymbol
+from wheelkit.elf.elf_tables import ElfImage, RawSymbol
 from wheelkit.gpu.code_object import KERNEL_SUFFIX, argument_counts, read_metadata
 
 _ABI_VERSIONS = range(1, 5)

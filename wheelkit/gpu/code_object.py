@@ -16,7 +16,7 @@ from core.errors import ElfError
 from core.model import GfxTarget
 from wheelkit.elf import constants
 from wheelkit.elf.constants import HEADER
-from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.elf_tables import ElfImage
 
 HEAD_SIZE = HEADER.size
 """Number of bytes at the start of a code object that `code_object_problem` needs."""

@@ -11,7 +11,6 @@ from core.errors import FatbinError
 from core.model import Finding
 from wheelkit.findings import finding
 from wheelkit.gpu import code_object
-from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
 from wheelkit.gpu.bundle_reader import (
     BundleLocation,
     BundleReader,
@@ -19,6 +18,7 @@ from wheelkit.gpu.bundle_reader import (
     map_bundles,
 )
 from wheelkit.gpu.code_check import CodeCheck, check_code
+from wheelkit.gpu.offload_bundle import METHOD_NAMES, BundleEntry
 from wheelkit.gpu.registration import bundle_pointers
 
 

@@ -18,8 +18,9 @@ from itertools import compress
 from pathlib import Path
 
 from core.errors import ElfError
-from wheelkit.elf import constants, reader
-from wheelkit.elf.reader import ElfImage, Section
+from wheelkit.elf import constants
+from wheelkit.elf import elf_tables as reader
+from wheelkit.elf.elf_tables import ElfImage, Section
 
 _WRAPPER = struct.Struct(
     "<IIQQ"

@@ -16,7 +16,14 @@ from pathlib import Path
 from core.errors import FatbinError
 from core.model import GfxTarget
 from wheelkit.archive.output_file import ByteRange
-from wheelkit.gpu.bundle import (
+from wheelkit.gpu.bundle_reader import (
+    THREADS,
+    BundleLocation,
+    BundleReader,
+    find_bundles,
+    map_bundles,
+)
+from wheelkit.gpu.offload_bundle import (
     LEVEL,
     LEVEL_TIGHT,
     BundleEntry,
@@ -26,13 +33,6 @@ from wheelkit.gpu.bundle import (
     place_entries,
     select_entries,
     write_table,
-)
-from wheelkit.gpu.bundle_reader import (
-    THREADS,
-    BundleLocation,
-    BundleReader,
-    find_bundles,
-    map_bundles,
 )
 
 _LARGE = 64 << 20

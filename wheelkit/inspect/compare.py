@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.constants import MAGIC
 from wheelkit.elf.snapshot import Elf
 

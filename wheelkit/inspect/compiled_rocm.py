@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from core.rocm_releases import AMD_CLANG, rocm_of_compiler
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.constants import ELF64_LITTLE
 from wheelkit.elf.snapshot import Elf
-from wheelkit.inspect.manylinux import ROCM_SONAME
+from wheelkit.inspect.platform_rules import ROCM_SONAME
 
 _LIBRARY = re.compile(r".*\.so(\.\d+)*")
 _DOWNLOADED = re.compile(r"rocm_(hermetic|redist)_dist")

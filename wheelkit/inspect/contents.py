@@ -18,9 +18,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from core.errors import ArchiveError
 from core.model import Finding
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import finding, some
-from wheelkit.inspect.metadata import JAX_ROCM
+from wheelkit.inspect.metadata_rules import JAX_ROCM
 
 _LIBRARY_SCHEME = re.compile(r"[^/]+\.data/(?:pure|plat)lib/")
 _OTHER_SCHEME = re.compile(r"[^/]+\.data/")

@@ -16,9 +16,9 @@ from core.units import human
 from wheelkit.elf import constants
 from wheelkit.elf.snapshot import BY_PYTHON, Elf
 from wheelkit.findings import finding, some
-from wheelkit.gpu.bundle import BundleEntry, select_entries
 from wheelkit.gpu.fatbin import DeviceCode
-from wheelkit.inspect.model import ElfFacts
+from wheelkit.gpu.offload_bundle import BundleEntry, select_entries
+from wheelkit.inspect.inspection_model import ElfFacts
 from wheelkit.inspect.parts import Checkpoint, split_library
 
 

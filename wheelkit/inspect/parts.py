@@ -10,11 +10,11 @@ from pathlib import Path
 from isal import isal_zlib
 
 from wheelkit.archive.inflate import BROKEN
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.archive.zip_format import STORED
 from wheelkit.elf import constants
-from wheelkit.elf.reader import Section
-from wheelkit.inspect.model import ContentPart
+from wheelkit.elf.elf_tables import Section
+from wheelkit.inspect.inspection_model import ContentPart
 
 HOST = "host code"
 READ_ONLY = "read-only data"

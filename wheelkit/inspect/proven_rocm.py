@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from core.errors import RequestError
-from core.layouts import load_layouts
+from core.rocm_layouts import load_layouts
 from core.rocm_releases import load_releases, rocm_of_compiler
-from wheelkit.inspect.metadata import JAX_ROCM, rocm_in_summary
-from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.inspection_model import WheelReport
+from wheelkit.inspect.metadata_rules import JAX_ROCM, rocm_in_summary
 
 _BUNDLED = "librocm_sysdeps_"
 """System libraries that TheRock builds and ships with ROCm.

@@ -18,7 +18,7 @@ from core.model import Finding, Severity
 from core.terminal import fold, table
 from core.units import human
 from wheelkit.findings import finding_kinds
-from wheelkit.inspect.model import WheelMetadata, WheelReport
+from wheelkit.inspect.inspection_model import WheelMetadata, WheelReport
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _INDENT = 2

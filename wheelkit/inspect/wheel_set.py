@@ -14,9 +14,9 @@ from packaging.version import Version
 
 from core.model import Finding
 from wheelkit.findings import finding, sort_findings
-from wheelkit.inspect.inspect import inspect_wheel
-from wheelkit.inspect.metadata import JAX_ROCM, rocm_in_summary, same_release
-from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.inspection_model import WheelReport
+from wheelkit.inspect.inspector import inspect_wheel
+from wheelkit.inspect.metadata_rules import JAX_ROCM, rocm_in_summary, same_release
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

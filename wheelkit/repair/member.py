@@ -19,7 +19,7 @@ from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.strip import strip_symbols
 from wheelkit.gpu.fatbin import read_targets
 from wheelkit.gpu.slim import SlimReport, slim
-from wheelkit.repair.plan import RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from core.errors import RepairError
-from wheelkit.repair.plan import RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan
 
 GENERATOR = "jax-rocm-release (1)"
 LICENSE_FILE = "LICENSE.txt"

@@ -43,7 +43,8 @@ def adopt(
     The wheels are copied unchanged, so that gates can check them. wheels.json records
     the set as `adopted`.
     """
-    from ci_build.build import adopt as adoption  # Start-up time: it loads auditwheel.
+    # Start-up time: it loads auditwheel.
+    from ci_build.wheelset import adoption
 
     rocm = RocmVersion(text=rocm_version) if rocm_version else None
     reporter = state.reporter()

@@ -9,15 +9,20 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     bucket_option,
     channel_option,
     dry_run_option,
     trust_config_option,
 )
 from core.errors import PromotionBlockedError, RequestError
-from promotion.attest import VerificationReport, verify_files, verify_set, with_identity
-from promotion.attest import attest as go
+from promotion.attestations import (
+    VerificationReport,
+    verify_files,
+    verify_set,
+    with_identity,
+)
+from promotion.attestations import attest as go
 
 
 @cloup.command()

@@ -12,13 +12,13 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket
-from ci_build.cli.options.release import bucket_option
+from ci_build.cli.options.release_options import bucket_option
 from core.errors import RequestError
-from promotion.bundle import bundle as write_bundle
-from promotion.bundle import is_bundle, staged_for_bundle
 from promotion.bundle_gate import GateBundle
 from promotion.evidence.known_tests import PLATFORMS
 from promotion.gates.device.suite import parse_source
+from promotion.offline_bundle import bundle as write_bundle
+from promotion.offline_bundle import is_bundle, staged_for_bundle
 
 
 @cloup.command()

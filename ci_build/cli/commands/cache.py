@@ -8,7 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
-from core.cache import collect, entries
+from core.cache_entries import collect, entries
 from core.defaults import defaults
 from core.report import print_line, print_table
 from core.units import human, parse_size

@@ -8,14 +8,14 @@ import click
 import cloup
 
 from ci_build.cli.common import State
-from ci_build.cli.options.cluster import (
+from ci_build.cli.options.cluster_options import (
     check_address,
     parse_resources,
     tls_files,
     tls_options,
 )
 from ci_build.cli.options.environment import child_environment
-from ci_build.cluster.request import ClusterRequest
+from ci_build.cluster.cluster_request import ClusterRequest
 
 _WORKER_TIMEOUT = 120.0
 _PATIENCE = 300.0
@@ -56,9 +56,8 @@ def scheduler(
     state: State, /, address: str, worker_timeout: float, **tls: str | None
 ) -> None:
     """Run a scheduler that listens on an address until it is interrupted."""
-    from ci_build.cluster.serve import (
-        run_scheduler,
-    )  # Start-up time: tasks need the packages of gates and kernels.
+    # Start-up time: tasks need the packages of gates and kernels.
+    from ci_build.cluster.cluster_processes import run_scheduler
 
     request = _request(address, tls, any_port=True)
     run_scheduler(request, worker_timeout=worker_timeout, report=state.reporter().line)
@@ -121,7 +120,7 @@ def worker(
     same Python.
     """
     # Start-up time: tasks need the packages of gates and kernels.
-    from ci_build.cluster.serve import WorkerOffer, run_worker
+    from ci_build.cluster.cluster_processes import WorkerOffer, run_worker
     from ci_build.cluster.worker import WorkerSetup, default_name
     from kernels.graph import Capacity
 

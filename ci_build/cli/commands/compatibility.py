@@ -11,18 +11,18 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release import bucket_option
+from ci_build.cli.options.release_options import bucket_option
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
 from core.errors import BucketError, RequestError
 from core.model import ROCM_LOCK, to_json
-from promotion.compatibility.evidence import read_evidence
-from promotion.compatibility.render import sheets, to_markdown, to_rst
+from promotion.compatibility.compat_render import sheets, to_markdown, to_rst
+from promotion.compatibility.promoted_results import read_evidence
 from promotion.compatibility.tables import make_tables, version_order
 from promotion.index.ledger import LedgerEntry
 from promotion.index.operations import history
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 _FORMATS = ("markdown", "rst", "json")
 

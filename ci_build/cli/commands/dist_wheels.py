@@ -5,11 +5,15 @@ from __future__ import annotations
 import click
 import cloup
 
-from ci_build.build import dist_wheels as build
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
-from ci_build.cli.options.cluster import cluster_options, cluster_request, with_cluster
-from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.cluster_options import (
+    cluster_options,
+    cluster_request,
+    with_cluster,
+)
+from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.table import build_options
+from ci_build.wheelset import set_build as build
 
 
 @cloup.command("dist_wheels")

@@ -11,7 +11,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cli.options.release import dry_run_option
+from ci_build.cli.options.release_options import dry_run_option
 from core.errors import RequestError
 from core.model import to_json
 from promotion.storage.bucket_url import bucket_name
@@ -81,10 +81,10 @@ def docs(
     # Start-up time: they load most of the program.
     from ci_build.cli import SECTIONS, main
     from ci_build.cli.command_help import project_keys, read_commands
-    from ci_build.docs.publish import ENTRY, publish_site
-    from ci_build.docs.request import DocsRequest
+    from ci_build.docs.docs_publish import ENTRY, publish_site
+    from ci_build.docs.docs_request import DocsRequest
     from ci_build.docs.site import build_site
-    from promotion.storage.keys import DOCS
+    from promotion.storage.object_keys import DOCS
 
     reporter = state.reporter({"cache_dir": cache_dir})
     cache = state.settings({"cache_dir": cache_dir}).cache_dir

@@ -19,17 +19,17 @@ from ci_build.cli.commands.gate_device import (
     merge,
 )
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.cluster import cluster_options, cluster_request
+from ci_build.cli.options.cluster_options import cluster_options, cluster_request
 from ci_build.cli.options.environment import find_signing_key
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     bucket_option,
     channel_option,
     installers_option,
     junit_option,
     signing_key_option,
 )
-from ci_build.cluster.request import connected
-from ci_build.release.request import CORPORA, STRUCTURE
+from ci_build.cluster.cluster_request import connected
+from ci_build.release.release_request import CORPORA, STRUCTURE
 from core.defaults import defaults
 from core.errors import RequestError
 from core.report import print_line
@@ -193,9 +193,8 @@ def explain(
     as_json: bool,
 ) -> None:
     """List the skips and waivers that match TEST, and why they apply or not."""
-    from promotion.policy.policy import (
-        load_waivers,
-    )  # Start-up time: policies load cryptography.
+    # Start-up time: policies load cryptography.
+    from promotion.policy.promotion_policy import load_waivers
 
     check_run(jax=jax_version, family=family)
     now = datetime.now(UTC)

@@ -13,10 +13,10 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, echo_error, open_bucket, print_json
-from ci_build.cli.options.cluster import cluster_options, cluster_request
-from ci_build.cli.options.containers import container_settings
+from ci_build.cli.options.cluster_options import cluster_options, cluster_request
+from ci_build.cli.options.container_options import container_settings
 from ci_build.cli.options.environment import child_environment, find_signing_key
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     Duration,
     bucket_option,
     channel_option,
@@ -25,18 +25,18 @@ from ci_build.cli.options.release import (
 )
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
-from ci_build.cluster.request import ClusterRequest
+from ci_build.cluster.cluster_request import ClusterRequest
 from core.atomic import write_whole
 from core.errors import CiBuildError, RequestError
 from core.model import Evidence
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.evidence.known_tests import PLATFORMS
+from promotion.gates.device.device_request import RETRIES, TEST_TIMEOUT, DeviceRequest
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.request import RETRIES, TEST_TIMEOUT, DeviceRequest
 from promotion.policy.families import SIZES
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -71,8 +71,8 @@ def finish(
 ) -> None:
     """Write evidence as JUnit XML and JSON, and raise for failed gates."""
     # Start-up time: evidence loads cryptography.
+    from promotion.gates.common.gate_runs import raise_for_failures
     from promotion.gates.common.junit import junit as junit_xml
-    from promotion.gates.common.runs import raise_for_failures
 
     if junit:
         write_whole(junit, junit_xml(evidences))
@@ -306,10 +306,8 @@ def device(
     gfx942=8`) share the tests; each task gets the GPUs of --devices.  [default there:
     1]
     """
-    from ci_build.release import (
-        device_gate,
-        device_image,
-    )  # Start-up time: the gates load auditwheel.
+    # Start-up time: the gates load auditwheel.
+    from ci_build.release import device_gate, device_image
 
     cluster = cluster_request(values)
     if cluster is not None:
@@ -355,9 +353,8 @@ def merge(state: State, /, **values: object) -> None:
 
     SET is a folder with wheels.json, or INDEX/DIGEST as printed by `stage`.
     """
-    from ci_build.release import (
-        device_gate,
-    )  # Start-up time: the gates load auditwheel.
+    # Start-up time: the gates load auditwheel.
+    from ci_build.release import device_gate
 
     _device_gate(state, values, device_gate.join, may_stage=False)
 
@@ -373,11 +370,8 @@ def _container_settings(state: State, values: Mapping[str, Any]) -> Settings:
 def _device_gate_in_image(
     state: State, values: Mapping[str, Any], *, redo: bool
 ) -> None:
-    from ci_build.release import (
-        device_gate,
-        device_image,
-        gating,
-    )  # Start-up time: the gates load auditwheel.
+    # Start-up time: the gates load auditwheel.
+    from ci_build.release import device_gate, device_image, gating
 
     settings = _container_settings(state, values)
     reporter = state.reporter()
@@ -423,7 +417,7 @@ def _with_rocm_of_set(
     if not request.rocm_of_set:
         return request
     # Start-up time: both load requests.
-    from ci_build.cli.options.rocm import rocm_storage
+    from ci_build.cli.options.rocm_options import rocm_storage
     from ci_build.release.set_rocm import with_rocm_of_set
 
     storage = rocm_storage(state.settings({"cache_dir": values["cache_dir"]}))
@@ -441,9 +435,9 @@ def _device_gate_on_cluster(
     redo: bool,
 ) -> None:
     # Start-up time: the gates load auditwheel, and clusters need Dask.
-    from ci_build.cluster.client import Cluster
+    from ci_build.cluster.cluster_client import Cluster
     from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
-    from promotion.gates.device.cluster import SHARDS, ClusterRun
+    from promotion.gates.device.device_cluster import SHARDS, ClusterRun
 
     check_cluster_options(DeviceRequest(**fields_of(DeviceRequest, values)))
     with Cluster.connect(request, state.reporter()) as connected:
@@ -477,10 +471,8 @@ def _device_gate(
     *,
     may_stage: bool,
 ) -> None:
-    from ci_build.release import (
-        device_gate,
-        gating,
-    )  # Start-up time: the gates load auditwheel.
+    # Start-up time: the gates load auditwheel.
+    from ci_build.release import device_gate, gating
 
     options = DeviceRequest(**fields_of(DeviceRequest, values))
     wheel_set = values["wheel_set"]

@@ -9,14 +9,14 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release import bucket_option
+from ci_build.cli.options.release_options import bucket_option
 from core.report import print_table
 from core.units import human
 from promotion.index import operations
 from promotion.index.ledger_state import EntryKind
 from promotion.index.pages import tiers_text
 from promotion.night_results import NightResult, night_results
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 
 @cloup.command()

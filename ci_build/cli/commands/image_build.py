@@ -18,8 +18,8 @@ import cloup
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State, connector
 from ci_build.cli.options.environment import connection
-from ci_build.cli.options.request import chosen_pythons
-from ci_build.cli.options.rocm import (
+from ci_build.cli.options.request_conversion import chosen_pythons
+from ci_build.cli.options.rocm_options import (
     build_job_defaults,
     find_rocm,
     rocm_problems,
@@ -29,7 +29,8 @@ from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import container_argv
 from ci_build.images import runtime
-from ci_build.images.contents import (
+from ci_build.images.engine_images import sanitize
+from ci_build.images.image_contents import (
     check_pythons,
     download_command,
     packages_container,
@@ -37,8 +38,8 @@ from ci_build.images.contents import (
     rocm_packages,
     set_contents,
 )
-from ci_build.images.local import sanitize
-from ci_build.images.manylinux import (
+from ci_build.images.image_recipe import UNKNOWN, BaseImage, ContextFile, Recipe, layer
+from ci_build.images.manylinux_image import (
     BUILDER,
     LLVM,
     builder_image,
@@ -46,8 +47,7 @@ from ci_build.images.manylinux import (
     planned_base,
     planned_image,
 )
-from ci_build.images.recipe import UNKNOWN, BaseImage, ContextFile, Recipe, layer
-from ci_build.rocm.request import RocmSource, check_source, planned_steps
+from ci_build.rocm.rocm_request import RocmSource, check_source, planned_steps
 from core.errors import RequestError
 from core.process import render
 

@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
-from ci_build.cli.options.containers import (
+from ci_build.cli.options.container_options import (
     check_images,
     container_engine,
     image_mirrors,
     registry_problems,
 )
-from ci_build.images import local
-from ci_build.images.builder import ImageBuilder
-from ci_build.images.local import ContainerImage
-from ci_build.images.manylinux import SEARCH, planned_look_ups
-from ci_build.images.pins import PINS, load_pins
-from ci_build.images.recipe import UNKNOWN, Recipe, describe
+from ci_build.images import engine_images as local
+from ci_build.images.engine_images import ContainerImage
+from ci_build.images.image_builder import ImageBuilder
+from ci_build.images.image_pins import PINS, load_pins
+from ci_build.images.image_recipe import UNKNOWN, Recipe, describe
+from ci_build.images.manylinux_image import SEARCH, planned_look_ups
 from ci_build.images.runtime import image_contents
 from core.errors import RequestError
 from core.process import render

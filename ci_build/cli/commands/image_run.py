@@ -16,7 +16,7 @@ import cloup
 from ci_build.cli.commands.image_build import build_set_images, set_options
 from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State, echo_error
-from ci_build.cli.options.containers import (
+from ci_build.cli.options.container_options import (
     container_network,
     container_size,
     registry_problems,
@@ -32,9 +32,9 @@ from ci_build.containers.container import (
 )
 from ci_build.containers.engine import Engine
 from ci_build.containers.gpus import find_gpus
-from ci_build.images.contents import PYTHONS_LABEL, SET_LABEL, read_checked_set
+from ci_build.images.image_contents import PYTHONS_LABEL, SET_LABEL, read_checked_set
+from ci_build.images.image_recipe import UNKNOWN, look_up_lines, stand_in
 from ci_build.images.mirrors import full_name, has_registry, mirrored
-from ci_build.images.recipe import UNKNOWN, look_up_lines, stand_in
 from core.errors import InputError, RequestError
 from core.process import render
 

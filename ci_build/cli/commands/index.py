@@ -9,15 +9,15 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import actor, ledger_request
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     bucket_option,
     dry_run_option,
     index_channel_option,
     installers_option,
     ledger_key_option,
 )
-from ci_build.release.authority import find_authority, read_authority
-from ci_build.release.request import SERVE_PORT
+from ci_build.release.index_authority import find_authority, read_authority
+from ci_build.release.release_request import SERVE_PORT
 from core.errors import RequestError
 from core.report import print_line
 from promotion.gates.install.installer_table import NEWEST
@@ -27,7 +27,7 @@ from promotion.index.publish import publish as write_pages
 from promotion.index.serve import IndexServer
 from promotion.index.served_files import served_files
 from promotion.published_check import check_published, raise_for_checks, read_published
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 
 @cloup.group()

@@ -10,19 +10,19 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import actor, ledger_request
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     Duration,
     bucket_option,
     dry_run_option,
     index_channel_option,
     ledger_key_option,
 )
-from ci_build.release.authority import find_authority
+from ci_build.release.index_authority import find_authority
 from promotion.index import operations
 from promotion.index import retention as index_retention
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import OperationResult
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON."

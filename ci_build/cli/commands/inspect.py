@@ -38,10 +38,11 @@ def inspect(
     as_json: bool,
 ) -> None:
     """Report contents, targets, RUNPATH, NEEDED, symbols, metadata and findings of wheels."""
-    from ci_build.build import inspection  # Start-up time: it loads auditwheel.
+    # Start-up time: it loads auditwheel.
+    from ci_build.wheelset import inspected_wheels
 
     reporter = state.reporter()
-    report = inspection.inspect(
+    report = inspected_wheels.inspect(
         wheels,
         expected=targets,
         rocm=RocmVersion(text=rocm_version) if rocm_version else None,
@@ -52,5 +53,5 @@ def inspect(
     if as_json:
         print_json(report)
     else:
-        inspection.show(report)
-    inspection.raise_for_errors(report)
+        inspected_wheels.show(report)
+    inspected_wheels.raise_for_errors(report)

@@ -7,23 +7,23 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.build import kernels as kernel_build
-from ci_build.build.dist_wheels import cluster_line, kernel_lines
 from ci_build.cli.common import State, host_runner, print_json, show_plan
-from ci_build.cli.options.cluster import cluster_options, cluster_request
-from ci_build.cli.options.request import kernels_request
+from ci_build.cli.options.cluster_options import cluster_options, cluster_request
+from ci_build.cli.options.request_conversion import kernels_request
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
-from ci_build.cluster.request import connected
+from ci_build.cluster.cluster_request import connected
+from ci_build.wheelset import kernel_build
+from ci_build.wheelset.set_build import cluster_line, kernel_lines
 from core.errors import InputError, RequestError
 from core.report import print_table
 from core.targets import requested
 from core.units import human
-from kernels import sources
+from kernels import aiter_sources as sources
 from kernels.assemble import make_wheel, prepare
 from kernels.build import sizes
-from kernels.catalog import load_catalog
-from kernels.store import KernelStore
+from kernels.compiled_store import KernelStore
+from kernels.module_catalog import load_catalog
 
 
 @cloup.group()

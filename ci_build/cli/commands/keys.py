@@ -27,9 +27,8 @@ def new(file: Path) -> None:
 
     Only the owner of FILE can read it.
     """
-    from promotion.evidence.signing import (
-        new_key,
-    )  # Start-up time: it loads cryptography.
+    # Start-up time: it loads cryptography.
+    from promotion.evidence.signing import new_key
 
     try:
         click.echo(new_key(file).key)
@@ -49,9 +48,8 @@ def show(file: Path | None, *, ledger: bool) -> None:
     Without FILE, print the public key that `gate` and `release` would sign evidence
     with.
     """
-    from ci_build.release.authority import (
-        signer_of,
-    )  # Start-up time: it loads cryptography.
+    # Start-up time: it loads cryptography.
+    from ci_build.release.index_authority import signer_of
 
     if ledger and file is not None:
         raise RequestError(

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from ci_build.build.ci_services import github_outputs
-from ci_build.build.matrix import Axes, Cell, Excluded, make_matrix
 from ci_build.cli.commands.dist_wheels import dist_wheels
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.cluster import cluster_options, cluster_request
-from ci_build.cli.options.release import DEFAULT_BUCKET, bucket_option
-from ci_build.cli.options.request import require_known_pythons
+from ci_build.cli.options.cluster_options import cluster_options, cluster_request
+from ci_build.cli.options.release_options import DEFAULT_BUCKET, bucket_option
+from ci_build.cli.options.request_conversion import require_known_pythons
 from ci_build.cli.options.settings import split_list
+from ci_build.wheelset.ci_matrix import Axes, Cell, Excluded, make_matrix
+from ci_build.wheelset.ci_services import github_outputs
 from core.defaults import defaults
 from core.errors import InputError, MachineError, RequestError
 from core.model import GfxTarget, Payload
 from core.targets import family_of, lists, split_words
-from promotion.gates.device.request import check_image
+from promotion.gates.device.device_request import check_image
 from promotion.policy.families import SANITY, Trigger, load_families
 from promotion.policy.jobs import job_matrix, joined
 
@@ -186,8 +186,8 @@ def run(state: State, /, *, out: Path, as_json: bool, **given: Any) -> None:  # 
     A failed build does not stop the others.
     """
     # Start-up time: clusters need the packages of gates and kernels.
-    from ci_build.build.matrix_run import cell_tasks, run_cells
-    from ci_build.cluster.client import Cluster
+    from ci_build.cluster.cluster_client import Cluster
+    from ci_build.wheelset.matrix_run import cell_tasks, run_cells
 
     cluster = cluster_request(given)
     if cluster is None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from ci_build.build import dist_wheels
 from ci_build.cli.common import (
     State,
     connector,
@@ -19,28 +18,29 @@ from ci_build.cli.common import (
     print_json,
     show_plan,
 )
-from ci_build.cli.options.cluster import with_cluster
+from ci_build.cli.options.cluster_options import with_cluster
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cli.options.release import CHANNELS
+from ci_build.cli.options.release_options import CHANNELS
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
     release_options,
     step_options,
     summary_files,
 )
-from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.table import build_options, option_names
-from ci_build.release.request import NO_URL, ReleaseOptions, ReleaseStep
+from ci_build.release.release_request import NO_URL, ReleaseOptions, ReleaseStep
+from ci_build.wheelset import set_build as dist_wheels
 from core.errors import CiBuildError, RequestError
 from core.report import Reporter
 from promotion.storage.bucket_url import is_url
 
 if TYPE_CHECKING:  # start-up time: the gates load auditwheel
-    from ci_build.build.request import WheelSetRequest
-    from ci_build.build.source.source_build import PreparedBuild
-    from ci_build.cli.options.nightly import NightRow
-    from ci_build.release.nightly import NightRequest
-    from ci_build.release.runs import SetRun
+    from ci_build.cli.options.nightly_options import NightRow
+    from ci_build.release.nightly_run import NightRequest
+    from ci_build.release.release_run import SetRun
+    from ci_build.wheelset.source.source_build import PreparedBuild
+    from ci_build.wheelset.wheel_request import WheelSetRequest
 
 _OUTPUT = ("cache_dir", "dry_run", "json", "verbose", "quiet")
 """Build options that have an effect in every run."""
@@ -124,8 +124,8 @@ def nightly(
     uses the newest nightly of --therock-listing.
     """
     # Start-up time: the gates load auditwheel.
-    from ci_build.cli.options.nightly import NightRow, read_table
-    from ci_build.release import runs
+    from ci_build.cli.options.nightly_options import NightRow, read_table
+    from ci_build.release import release_run as runs
 
     given: dict[str, Any] = {name: after.pop(name) for name in _NAMES}
     if rows and table is None:
@@ -201,11 +201,10 @@ class _Nights:
 
     def run(self, row: NightRow) -> tuple[SetRun, ...]:
         """Do a night; a row that fails does not stop the other rows."""
-        from ci_build.release import (
-            nightly as night,
-        )  # Start-up time: the gates load auditwheel.
-        from ci_build.release.runs import SetRun
-        from ci_build.release.summary import failed
+        # Start-up time: the gates load auditwheel.
+        from ci_build.release import nightly_run as night
+        from ci_build.release.release_run import SetRun
+        from ci_build.release.run_summary import failed
 
         title = f"night {row.name}".strip()
         self._reporter.line(title)
@@ -226,8 +225,8 @@ class _Nights:
         Inputs, whether they were done, and the plan of the build.
         """
         # Start-up time: the gates load auditwheel.
-        from ci_build.release import nightly as night
-        from ci_build.release.steps import plan_lines
+        from ci_build.release import nightly_run as night
+        from ci_build.release.release_steps import plan_lines
 
         request = self._request(row)
         bucket = open_bucket(request.options.bucket, self._reporter, existing=False)
@@ -250,8 +249,8 @@ class _Nights:
     def _request(self, row: NightRow) -> NightRequest:
         """Return the request of a night; the command line overrides the row."""
         # Start-up time: the gates load auditwheel.
-        from ci_build.cli.options.nightly import newest_settings
-        from ci_build.release.nightly import NightRequest, check_index
+        from ci_build.cli.options.nightly_options import newest_settings
+        from ci_build.release.nightly_run import NightRequest, check_index
 
         options = _below(self._options, row.name)
         wheel_set = None

@@ -9,7 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import ledger_request
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     allow_lower_option,
     bucket_option,
     channel_option,
@@ -51,8 +51,9 @@ def check(
     missing, and the waiver that would accept each flaky test.
     """
     # Start-up time: the gates load auditwheel.
-    from ci_build.release import gating, steps
-    from ci_build.release.authority import policy_source
+    from ci_build.release import gating
+    from ci_build.release import release_steps as steps
+    from ci_build.release.index_authority import policy_source
 
     require_explicit_channel(bucket)
     reporter = state.reporter()

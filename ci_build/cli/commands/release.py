@@ -9,7 +9,6 @@ from typing import Any
 import click
 import cloup
 
-from ci_build.build import dist_wheels
 from ci_build.cli.common import (
     State,
     connector,
@@ -18,14 +17,14 @@ from ci_build.cli.common import (
     print_json,
     show_plan,
 )
-from ci_build.cli.options.cluster import with_cluster
+from ci_build.cli.options.cluster_options import with_cluster
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     actor,
     find_signing_key,
     ledger_request,
 )
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     CHANNELS,
     allow_lower_option,
     allow_unprotected_option,
@@ -43,9 +42,10 @@ from ci_build.cli.options.release_steps import (
     step_options,
     summary_files,
 )
-from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.table import build_options
-from ci_build.release.request import LocalRelease, ReleaseStep
+from ci_build.release.release_request import LocalRelease, ReleaseStep
+from ci_build.wheelset import set_build as dist_wheels
 from core.defaults import defaults
 from core.errors import RequestError
 from promotion import stage as promotion_stage
@@ -96,7 +96,8 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
 def _release_local(
     state: State, given: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
-    from ci_build.release import steps  # Start-up time: the gates load auditwheel.
+    # Start-up time: the gates load auditwheel.
+    from ci_build.release import release_steps as steps
 
     settings = state.settings({**after, "corpus": given["corpus"]}, _LOCAL_TABLES)
     reporter = state.reporter(after)
@@ -129,7 +130,8 @@ def _release_local(
 
 def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     # Start-up time: the gates load auditwheel.
-    from ci_build.release import runs, steps
+    from ci_build.release import release_run as runs
+    from ci_build.release import release_steps as steps
 
     settings = state.settings(after)
     reporter = state.reporter(after)
@@ -229,7 +231,8 @@ def promote(
     SET is INDEX/DIGEST as printed by `stage`, or the set's directory.
     """
     # Start-up time: the gates load auditwheel.
-    from ci_build.release import gating, steps
+    from ci_build.release import gating
+    from ci_build.release import release_steps as steps
 
     require_explicit_channel(bucket)
     reporter = state.reporter()

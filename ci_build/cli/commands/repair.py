@@ -40,9 +40,8 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
     0.10.2+rocm7.2.0.gfx1151. The wheels are written to --out, which may exist; no file
     is overwritten. --targets=all keeps the code of all targets.
     """
-    from ci_build.build import (
-        repair_wheels as repairs,
-    )  # Start-up time: it loads auditwheel.
+    # Start-up time: it loads auditwheel.
+    from ci_build.wheelset import repair_wheels as repairs
 
     settings = state.settings(values)
     reporter = state.reporter(values)

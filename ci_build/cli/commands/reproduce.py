@@ -12,11 +12,11 @@ import cloup
 from click.core import ParameterSource
 
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json
-from ci_build.cli.options.release import bucket_option
-from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.release_options import bucket_option
+from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.settings import Setting, Settings
 from ci_build.cli.options.table import chosen_options
-from ci_build.images.manylinux import SEARCH
+from ci_build.images.manylinux_image import SEARCH
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.set_lock import set_lock
 from core.defaults import defaults
@@ -26,11 +26,11 @@ from core.process import HostRunner
 from core.report import Reporter, print_line
 from core.targets import ALL
 from promotion.stage import fetch_set
-from promotion.storage.keys import StagedSet, is_digest
+from promotion.storage.object_keys import StagedSet, is_digest
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 if TYPE_CHECKING:  # At run time, they would be slow to import.
-    from ci_build.build.reproduce import Reproduction
+    from ci_build.wheelset.reproduction import Reproduction
     from core.http.client import Connect
 
 _FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose", "quiet")
@@ -95,7 +95,8 @@ def reproduce(
     The exit code is 0 if all wheels are identical, else 20. The report names the
     sections that differ.
     """
-    from ci_build.build import reproduce  # Start-up time: it loads requests.
+    # Start-up time: it loads requests.
+    from ci_build.wheelset import reproduction
 
     settings = state.settings(after)
     reporter = state.reporter(after)
@@ -110,7 +111,7 @@ def reproduce(
             staged = StagedSet(index=folder.parts[0], digest=folder.name)
             opened = open_bucket(bucket, reporter)
             folder = (
-                stack.enter_context(reproduce.rebuild_folder(settings.cache_dir))
+                stack.enter_context(reproduction.rebuild_folder(settings.cache_dir))
                 / "original"
             )
             reporter.step(f"download {staged}")
@@ -155,19 +156,19 @@ def _reproduced(
     connect: Connect,
 ) -> Reproduction:
     """Rebuild the set in a folder, or of a wheels.json, and compare it."""
-    from ci_build.build import reproduce  # Start-up time: it loads requests.
+    from ci_build.wheelset import reproduction  # Start-up time: it loads requests.
 
-    before = reproduce.read_recorded_set(place)
+    before = reproduction.read_recorded_set(place)
     source = before.request.get("source")
     if source:
         settings = with_lock(settings, before, place)
-    with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
+    with reproduction.rebuild_folder(settings.cache_dir) as rebuild:
         recorded = recorded_settings(before, settings, rebuild / "set", place)
         commit = source["own_commit"] if source else ""
         request = wheel_set_request(
             recorded, reporter, runner, connect, rebuild=rebuild, own_commit=commit
         )
-        return reproduce.reproduce(place, before, request, reporter, runner, connect)
+        return reproduction.reproduce(place, before, request, reporter, runner, connect)
 
 
 def with_lock(settings: Settings, wheel_set: WheelSet, place: Path) -> Settings:

@@ -9,10 +9,10 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json
-from ci_build.cli.options.rocm import rocm_storage
-from ci_build.rocm import listing
+from ci_build.cli.options.rocm_options import rocm_storage
+from ci_build.rocm import tarball_listing as listing
 from ci_build.rocm.lock import load_lock
-from ci_build.rocm.request import check_families
+from ci_build.rocm.rocm_request import check_families
 from ci_build.rocm.tree import read_tree
 from core.atomic import write_whole
 from core.defaults import defaults
@@ -92,9 +92,8 @@ def list_builds(
     as_json: bool,
 ) -> None:
     """List the builds that `--therock` selects from, newest first."""
-    from core.http.client import (
-        without_user,
-    )  # Start-up time: the client loads requests.
+    # Start-up time: the client loads requests.
+    from core.http.client import without_user
 
     if family is not None:
         check_families([family])

@@ -8,9 +8,13 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.build.source import pins, source_updates
-from ci_build.build.source.source_updates import JAX_TAG, ROCM_JAX_TAG, TaggedRepository
 from ci_build.cli.common import State, host_runner, print_json
+from ci_build.wheelset.source import pins, source_updates
+from ci_build.wheelset.source.source_updates import (
+    JAX_TAG,
+    ROCM_JAX_TAG,
+    TaggedRepository,
+)
 from core.errors import RequestError
 from core.model import Progress
 from core.process import Runner
@@ -22,7 +26,7 @@ _PINS = click.option(
     metavar="FILE",
     type=click.Path(path_type=Path),
     default=pins.PINS,
-    help="File that replaces pins.toml.  [default: ci_build/build/source/pins.toml]",
+    help="File that replaces pins.toml.  [default: ci_build/wheelset/source/pins.toml]",
 )
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON."

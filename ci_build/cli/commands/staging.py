@@ -8,7 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release import Duration, bucket_option
+from ci_build.cli.options.release_options import Duration, bucket_option
 from core.report import print_table
 from core.wheels_json import load_wheel_set
 from promotion import staged_sets

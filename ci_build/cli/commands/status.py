@@ -9,7 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     bucket_option,
     channel_option,
     trust_config_option,
@@ -42,9 +42,8 @@ def status(
     as_json: bool,
 ) -> None:
     """Show running work, cached inputs, and staged sets with the checks that block them."""
-    from ci_build.release import (
-        status as states,
-    )  # Start-up time: the policy loads auditwheel.
+    # Start-up time: the policy loads auditwheel.
+    from ci_build.release import pipeline_status as states
 
     reporter = state.reporter()
     cache = state.settings({"cache_dir": cache_dir}).cache_dir

@@ -11,25 +11,25 @@ from click.core import ParameterSource
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import actor, ledger_request
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     bucket_option,
     dry_run_option,
     index_channel_option,
     ledger_key_option,
     trust_config_option,
 )
-from ci_build.release.authority import find_authority, read_authority
+from ci_build.release.index_authority import find_authority, read_authority
 from core.errors import BucketError, RequestError
 from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index import audit
+from promotion.index.index_repair import IndexRepair
+from promotion.index.index_repair import repair as repair_index
 from promotion.index.ledger import Head, RecordedEntry
 from promotion.index.publish import read_head
-from promotion.index.repair import IndexRepair
-from promotion.index.repair import repair as repair_index
-from promotion.policy.policy import load_policy
+from promotion.policy.promotion_policy import load_policy
 from promotion.policy.recorded_tiers import tier_problems
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 _OF_REPAIR = ("remove_foreign", "dry_run", "ledger_key")
 """Options that need --repair."""

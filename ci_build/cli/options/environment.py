@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import platformdirs
 
-from ci_build.release.request import LedgerRequest, SigningKey
+from ci_build.release.release_request import LedgerRequest, SigningKey
 from core.errors import MachineError, RequestError
 from core.process import CREDENTIAL_VARIABLES, forbid_inspection
 from core.report import Reporter
@@ -270,10 +270,8 @@ def new_reporter(*, verbose: bool = False, quiet: bool = False) -> Reporter:
 
 def proxy_of(url: str) -> str | None:
     """Return the proxy for a URL from http_proxy, https_proxy, all_proxy and no_proxy."""
-    from urllib.request import (
-        getproxies_environment,
-        proxy_bypass,
-    )  # Start-up time: it loads http.client and ssl.
+    # Start-up time: it loads http.client and ssl.
+    from urllib.request import getproxies_environment, proxy_bypass
 
     parts = urlsplit(url)
     proxies = getproxies_environment()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ci_build.cli.options.cluster import (
+from ci_build.cli.options.cluster_options import (
     CLUSTER_VARIABLES,
     cluster_options,
     cluster_request,
 )
-from ci_build.cli.options.containers import container_settings
+from ci_build.cli.options.container_options import container_settings
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     actor,
@@ -22,7 +22,7 @@ from ci_build.cli.options.environment import (
     ledger_request,
     step_summary,
 )
-from ci_build.cli.options.release import (
+from ci_build.cli.options.release_options import (
     Duration,
     allow_lower_option,
     allow_unprotected_option,
@@ -30,9 +30,9 @@ from ci_build.cli.options.release import (
     signing_key_option,
     trust_config_option,
 )
-from ci_build.cli.options.rocm import rocm_storage
+from ci_build.cli.options.rocm_options import rocm_storage
 from ci_build.cli.options.settings import Settings
-from ci_build.release.request import (
+from ci_build.release.release_request import (
     CORPORA,
     NO_URL,
     DeviceStep,
@@ -41,7 +41,7 @@ from ci_build.release.request import (
 )
 from core.errors import RequestError
 from core.units import parse_url
-from promotion.gates.device.request import check_image
+from promotion.gates.device.device_request import check_image
 from promotion.storage.bucket_url import bucket_name, is_url
 
 if TYPE_CHECKING:  # At run time, it would load requests.

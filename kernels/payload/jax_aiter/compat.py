@@ -40,9 +40,8 @@ def results(values: Sequence[Array]) -> Any:
 
 def flash_attn_func(*args: Any, **options: Any) -> tuple[Array, ...]:
     """Compute `jax_aiter.mha.flash_attn_func`; the result is a tuple, also for the output alone."""
-    from jax_aiter.mha import (
-        flash_attn_func as function,
-    )  # Imported here, since that module imports this one.
+    # Imported here, since that module imports this one.
+    from jax_aiter.mha import flash_attn_func as function
 
     return _tuple(function(*args, **options))
 
@@ -52,18 +51,16 @@ def flash_attn_varlen(*args: Any, **options: Any) -> tuple[Array, ...]:
 
     The result is a tuple, also for the output alone.
     """
-    from jax_aiter.mha import (
-        flash_attn_varlen as function,
-    )  # Imported here, since that module imports this one.
+    # Imported here, since that module imports this one.
+    from jax_aiter.mha import flash_attn_varlen as function
 
     return _tuple(function(*args, **options))
 
 
 def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array) -> Array:
     """Compute `jax_aiter.gemm_i8.gemm_i8` with `b` in the order of the kernels."""
-    from jax_aiter.gemm_i8 import (
-        gemm_i8 as function,
-    )  # Imported here, since that module imports this one.
+    # Imported here, since that module imports this one.
+    from jax_aiter.gemm_i8 import gemm_i8 as function
 
     return function(a, b, a_scale, b_scale, bias, preshuffled=True)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels import recipe
+from kernels import kernel_recipe as recipe
 from tests.integration.conftest import succeed
 
 pytestmark = pytest.mark.network

@@ -23,7 +23,7 @@ from kernels.tests.support.fake.lowered import PACKAGE, Environment
 from kernels.tests.support.jax_checks import FAST_COMPILER, REFUSALS, run_checks
 from tests.integration.conftest import succeed
 from tests.support.machine import need
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.gpu.code_object import mach_of
 from wheelkit.kernel_wheel import read_manifest
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.store import KernelStore
+from kernels.compiled_store import KernelStore
 from kernels.tests.support.command import build
 from tests.integration.conftest import CI_BUILD
 

@@ -12,10 +12,10 @@ import pytest
 
 from core.errors import KernelError
 from core.process import HostRunner
-from kernels.catalog import load_catalog
+from kernels.aiter_sources import SourceTree
 from kernels.generate import generate
+from kernels.module_catalog import load_catalog
 from kernels.modules import Generator, KernelModule
-from kernels.sources import SourceTree
 from tests.support.silent import Silent
 
 SCRIPT = """

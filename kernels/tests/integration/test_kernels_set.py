@@ -13,7 +13,7 @@ import pytest
 
 from core.model import WheelSet
 from core.wheels_json import load_wheel_set
-from kernels.recipe import own_version
+from kernels.kernel_recipe import own_version
 from tests.integration.conftest import succeed
 
 pytestmark = pytest.mark.network

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from core import targets
-from kernels.catalog import load_catalog
+from kernels.module_catalog import load_catalog
 from kernels.modules import FfiHandler, ModuleKind
 
 PACKAGE = Path(__file__).resolve().parents[3] / "kernels" / "payload" / "jax_aiter"

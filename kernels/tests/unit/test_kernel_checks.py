@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import KernelError
-from kernels import sources
-from kernels.checks import code_problems, library_problems
+from kernels import aiter_sources as sources
+from kernels.compiled_checks import code_problems, library_problems
 from kernels.modules import CodeObjectSet, KernelModule, ModuleKind
 from kernels.objects import find_objects
 from tests.support.made_kernels import code

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernels.catalog import load_catalog
+from kernels.aiter_sources import SourceTree
+from kernels.compiler_steps import CompileStep
 from kernels.devicelib import LinkInputs, device_objects, shim_steps
 from kernels.generate import Generated
+from kernels.module_catalog import load_catalog
 from kernels.modules import KernelModule
-from kernels.sources import SourceTree
-from kernels.steps import CompileStep
 from kernels.tests.unit.test_kernel_graph import TOOLCHAIN
 
 ROCM = replace(

@@ -18,14 +18,16 @@ from core.errors import InputError, KernelError, RequestError
 from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
 from core.process import ProcessResult
 from core.targets import expand
-from kernels import recipe, sources, toolchains
+from kernels import aiter_sources as sources
+from kernels import kernel_recipe as recipe
+from kernels import toolchains
 from kernels.assemble import THIS_MACHINE, prepare
 from kernels.build import KernelBuild
-from kernels.catalog import load_catalog
+from kernels.compiler_steps import library_steps, unit_steps
 from kernels.estimate import HOURS_UNASKED, bound
 from kernels.graph import Capacity
+from kernels.module_catalog import load_catalog
 from kernels.modules import Catalog
-from kernels.steps import library_steps, unit_steps
 from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleRunner, src
 from tests.support.silent import NoProcesses, Silent
 

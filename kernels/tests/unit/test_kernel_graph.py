@@ -18,11 +18,11 @@ from core.errors import InputError, KernelError
 from core.model import GfxTarget, KernelRequest
 from core.process import ProcessResult
 from kernels.build import KernelBuild
-from kernels.catalog import load_catalog
+from kernels.compiled_store import Cost, KernelStore
+from kernels.compiler_steps import CompileStep, closure, library_steps, unit_steps
 from kernels.graph import Capacity, Graph, limits_for
+from kernels.module_catalog import load_catalog
 from kernels.modules import KernelModule, ModuleKind, Unit
-from kernels.steps import CompileStep, closure, library_steps, unit_steps
-from kernels.store import Cost, KernelStore
 from kernels.toolchains import Toolchain, load
 from tests.support.silent import Silent
 

@@ -11,9 +11,9 @@ import tomli_w
 
 from core.errors import KernelError, RequestError
 from kernels import gfx_table
-from kernels.catalog import MODULES_TOML, load_catalog, parse_catalog
+from kernels.aiter_sources import read_lock, used_by
+from kernels.module_catalog import MODULES_TOML, load_catalog, parse_catalog
 from kernels.modules import Support
-from kernels.sources import read_lock, used_by
 
 
 def little() -> dict[str, Any]:

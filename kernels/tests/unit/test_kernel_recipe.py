@@ -11,9 +11,9 @@ from packaging.specifiers import SpecifierSet
 from core.errors import RequestError
 from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
 from core.targets import expand
-from kernels import recipe
-from kernels.catalog import load_catalog
-from kernels.recipe import NativeFile
+from kernels import kernel_recipe as recipe
+from kernels.kernel_recipe import NativeFile
+from kernels.module_catalog import load_catalog
 
 CATALOG = load_catalog()
 

@@ -13,10 +13,10 @@ import pytest
 from core.errors import CiBuildError, KernelError, MachineError
 from core.process import HostRunner
 from core.tasks import Task, TaskContext, TaskResult, WorkerUnfitError
+from kernels.compiled_store import KernelStore
+from kernels.compiler_steps import SRC, CompileStep
 from kernels.graph import Graph
-from kernels.remote import compile_step, run_steps
-from kernels.steps import SRC, CompileStep
-from kernels.store import KernelStore
+from kernels.remote_steps import compile_step, run_steps
 from kernels.tests.unit.test_kernel_graph import IdleRunner
 from kernels.toolchains import Toolchain
 

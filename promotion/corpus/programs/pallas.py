@@ -106,9 +106,8 @@ def masked_load(x: Array) -> Array:
 )
 def flash_attention(q: Array, k: Array, v: Array) -> Array:
     """Run the flash attention that jax contains."""
-    from jax.experimental.pallas.ops.gpu import (
-        attention,
-    )  # Imported late, so that an error fails only this program.
+    # Imported late, so that an error fails only this program.
+    from jax.experimental.pallas.ops.gpu import attention
 
     result: Array = attention.mha(q, k, v, segment_ids=None, causal=True)
     return result

@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from core.layouts import (
+from core.model import GfxTarget
+from core.rocm_layouts import (
     ROCM_PATH,
     SITE_PACKAGES,
     InstallLayout,
@@ -24,7 +25,6 @@ from core.layouts import (
     package_of,
     search_dirs,
 )
-from core.model import GfxTarget
 from wheelkit.rocm_manifest import RocmLibrary
 
 SYSTEM = "(system)"

@@ -10,15 +10,15 @@ from pathlib import Path, PurePosixPath
 
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, Severity, Wheel
-from promotion.gates.common.gate import Check, GateContext, warning
+from promotion.gates.common.gate_context import Check, GateContext, warning
 from promotion.gates.common.libraries import SharedLibraries
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.build_paths import build_paths
 from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import as_published, finding, some
 from wheelkit.gpu.code_object import is_code_object
 from wheelkit.inspect.library import check_search_path
-from wheelkit.inspect.manylinux import platform_libraries, platform_verdict
+from wheelkit.inspect.platform_rules import platform_libraries, platform_verdict
 
 PLATFORM = "manylinux_2_28_x86_64"
 """Platform of the oldest supported systems."""

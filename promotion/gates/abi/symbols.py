@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.layouts import rocm_with
 from core.model import Finding
-from promotion.gates.common.gate import error, warning
+from core.rocm_layouts import rocm_with
+from promotion.gates.common.gate_context import error, warning
 from wheelkit.elf.snapshot import Elf, Symbol
 from wheelkit.findings import some
 from wheelkit.rocm_manifest import is_foreign

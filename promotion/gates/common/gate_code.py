@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import wheelkit
-from core import layouts
+from core import rocm_layouts as layouts
 from core import targets as target_tables
 from promotion.storage.bucket import sha256_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from core.model import Wheel
 from core.targets import machs
-from promotion.gates.common.gate import GateContext
-from wheelkit.archive.reader import WheelArchive
+from promotion.gates.common.gate_context import GateContext
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.gpu.fatbin import FatbinReport, read_targets
 
 

@@ -21,7 +21,7 @@ from promotion.gates.common.installers import (
     bypass_proxy,
     pip_config,
 )
-from promotion.gates.common.requirements import sha256_of_wheels
+from promotion.gates.common.set_requirements import sha256_of_wheels
 
 _UNSET_UV = dict.fromkeys(
     (

@@ -19,7 +19,7 @@ from typing import Any
 from core.errors import ProcessError
 from core.process import HostRunner
 from core.units import human
-from promotion.gates.common.gate import signal_name
+from promotion.gates.common.gate_context import signal_name
 
 _TAIL_CHARACTERS = 3000
 _KEPT_CHARACTERS = 1 << 16

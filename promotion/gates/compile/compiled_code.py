@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from core.model import Finding, GfxTarget
-from promotion.gates.common.gate import error
-from wheelkit.elf.reader import ElfImage
+from promotion.gates.common.gate_context import error
+from wheelkit.elf.elf_tables import ElfImage
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, read_metadata
 
 MFMA, WMMA = "mfma", "wmma"

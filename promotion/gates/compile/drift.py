@@ -13,11 +13,11 @@ from typing import Any
 from core.model import Finding, Severity
 from core.units import human
 from promotion.evidence.evidence import latest, load_evidence
-from promotion.gates.common.gate import warning
+from promotion.gates.common.gate_context import warning
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
+from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
 
 GATE_NAME = "compile"
 _EVIDENCE = re.compile(rf"{EVIDENCE_FOLDER}/{GATE_NAME}/.+\.json")

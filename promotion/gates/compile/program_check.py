@@ -11,7 +11,7 @@ from core.errors import ElfError, GateError
 from core.model import Finding, GfxTarget
 from promotion.corpus.expectations import Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
-from promotion.gates.common.gate import Check, error, warning
+from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.compile.budget import Budget
 from promotion.gates.compile.child_run import Fate, Result
 from promotion.gates.compile.compiled_code import (

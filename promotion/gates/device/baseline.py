@@ -13,9 +13,9 @@ from core.model import Finding, Outcome
 from promotion.evidence.evidence import latest_by_part, load_evidence
 from promotion.evidence.known_tests import KnownTest, KnownTests
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate import Check, GateContext, error, warning
+from promotion.gates.common.gate_context import Check, GateContext, error, warning
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.evidence import (
+from promotion.gates.device.device_evidence import (
     Reproduce,
     attachments,
     results_names,
@@ -26,7 +26,7 @@ from promotion.gates.device.sessions.passes import ALL, MULTI
 from promotion.gates.device.suite import CORRECT, TESTS, suite_sizes
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
+from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
 
 RUN = "run"
 """Name of the check that describes a run; it counts no tests."""

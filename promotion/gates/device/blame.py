@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ProcessError
-from core.layouts import hip_soname
 from core.model import RocmVersion
 from core.process import Runner
+from core.rocm_layouts import hip_soname
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.results import is_machine_failure
 

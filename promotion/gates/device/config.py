@@ -13,9 +13,9 @@ from core.process import without_credentials
 from promotion.evidence.known_tests import KnownTest, KnownTests
 from promotion.evidence.signing import Signer
 from promotion.gates.common.gate_code import code_digest
+from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import JaxPlatform, visible_devices
-from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import SIZES_FILE, SuiteSource, suite_sizes

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from promotion.evidence.evidence import ENVIRONMENT
-from promotion.gates.common.gate import Check, error, warning
+from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.device.lease import JaxPlatform
 from wheelkit.rocm_manifest import RocmLibrary
 

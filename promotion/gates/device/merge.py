@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from promotion.gates.common.gate import Check, Gate, GateContext, warning
+from promotion.gates.common.gate_context import Check, Gate, GateContext, warning
 from promotion.gates.device.baseline import raise_unless_complete, run_check
 from promotion.gates.device.config import DeviceGateConfig, reproduce
-from promotion.gates.device.evidence import checks_of_tests
+from promotion.gates.device.device_evidence import checks_of_tests
+from promotion.gates.device.device_run import NOTE
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.run import NOTE
 from promotion.gates.device.shards import ShardResult, join_results
 
 

@@ -16,7 +16,7 @@ from core.errors import ProcessError
 from core.process import Runner
 from core.units import human
 from promotion.evidence.evidence import ENVIRONMENT
-from promotion.gates.common.gate import Check
+from promotion.gates.common.gate_context import Check
 from promotion.gates.device.blame import (
     SET_UNUSABLE,
     Control,
@@ -24,8 +24,8 @@ from promotion.gates.device.blame import (
     is_fault_of_set,
 )
 from promotion.gates.device.expected_machine import ExpectedMachine, preflight_check
+from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import DEVICE_SHARE, GpuDevice, JaxPlatform
-from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.preflight_libraries import (
     check_libraries,
     check_rocm,

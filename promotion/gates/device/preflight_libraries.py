@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from core.errors import ElfError
-from promotion.gates.common.gate import Check
+from promotion.gates.common.gate_context import Check
 from promotion.gates.device.expected_machine import ExpectedMachine, preflight_check
 from promotion.gates.device.lease import JaxPlatform
 from promotion.storage.bucket import sha256_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from core.model import Finding
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate import warning
+from promotion.gates.common.gate_context import warning
 
 MESSAGE_CHARACTERS = 16_000
 """Number of characters kept from the end of a test's message."""

@@ -30,10 +30,10 @@ from promotion.evidence.test_results import (
     dump_results,
     load_results,
 )
-from promotion.gates.device import evidence
+from promotion.gates.device import device_evidence as evidence
 from promotion.gates.device.results import file_of
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 
 UNKNOWN_SECONDS = 1.0
 """Assumed duration of a test if no durations of the suite are known."""

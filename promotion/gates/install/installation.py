@@ -17,26 +17,26 @@ from core.errors import GateError, MachineError, ProcessError
 from core.model import Finding, WheelSet
 from core.process import CREDENTIAL_VARIABLES, ProcessResult, Runner
 from core.units import parse_url
-from promotion.gates.common.gate import Check, error, warning
+from promotion.gates.common.gate_context import Check, error, warning
+from promotion.gates.common.gate_site import LOADER_SENTENCE, Site
 from promotion.gates.common.installers import (
     Command,
     Installer,
     is_connection_failure,
     on_one_line,
 )
-from promotion.gates.common.requirements import (
+from promotion.gates.common.set_requirements import (
     hashed,
     locked,
     modules,
     wheels_for,
     write_lines,
 )
-from promotion.gates.common.site import LOADER_SENTENCE, Site
 from promotion.index.pages import install_requirements
 
 _SUFFIX = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
 _NO_GPU = "no AMD GPU was found"
-_PROBE = Path(__file__).with_name("probe.py")
+_PROBE = Path(__file__).with_name("install_probe.py")
 _SECONDS = 900.0
 _PROBE_SECONDS = 120.0
 """Time for the imports of an installed set, which take some seconds."""

@@ -15,8 +15,8 @@ from typing import Any
 from core.errors import ProcessError
 from core.model import Finding
 from core.process import Runner
-from promotion.gates.common.gate import error, signal_name
-from promotion.gates.common.site import Site
+from promotion.gates.common.gate_context import error, signal_name
+from promotion.gates.common.gate_site import Site
 
 _CHILD = Path(__file__).with_name("load_child.py")
 _SECONDS = 180.0

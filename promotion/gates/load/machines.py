@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core import layouts, targets
+from core import rocm_layouts as layouts
+from core import targets
 from core.model import Finding, GfxTarget, RocmVersion
-from promotion.gates.common.gate import error
-from promotion.gates.common.site import LOADER_SENTENCE, NO_DEVICE
+from promotion.gates.common.gate_context import error
+from promotion.gates.common.gate_site import LOADER_SENTENCE, NO_DEVICE
 from promotion.gates.load.child_probe import how_it_ended
 from promotion.gates.load.machine_child import OTHER_JAXLIB
 from wheelkit.elf.writer import Export, shared_library

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.errors import ElfError, FatbinError
 from core.model import Finding
-from promotion.gates.common.gate import error
+from promotion.gates.common.gate_context import error
 from wheelkit.findings import finding
 from wheelkit.gpu.bundle_reader import find_bundles
 from wheelkit.gpu.registration import WRAPPER_MAGIC, WRAPPER_VERSION, registered_kernels

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.source.tools import SCRIPT, ToolReport, report_tools
+from ci_build.wheelset.source.tools import SCRIPT, ToolReport, report_tools
 from core.process import HostRunner
 from tests.support.made_rocm import TOOLS
 

@@ -127,7 +127,7 @@ def test_end_of_client_ends_programs_of_its_tasks(
 def test_unreachable_scheduler_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ci_build.cluster.client._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("ci_build.cluster.cluster_client._CONNECT_SECONDS", 0.5)
     with cluster_processes(tmp_path / "cluster") as processes:
         processes.address = "tcp://127.0.0.1:9"
         with pytest.raises(
@@ -139,7 +139,7 @@ def test_unreachable_scheduler_is_reported(
 def test_tls_admits_only_certificates_of_the_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ci_build.cluster.client._CONNECT_SECONDS", 2)
+    monkeypatch.setattr("ci_build.cluster.cluster_client._CONNECT_SECONDS", 2)
     own, strange = (Keys.make(tmp_path / name).folder for name in ("own", "strange"))
     with cluster_processes(tmp_path / "cluster", tls_files(own)) as cluster:
         assert cluster.scheduler().startswith("tls://")

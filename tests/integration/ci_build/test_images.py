@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ci_build.containers.engine import find_engine
-from ci_build.images import local
-from ci_build.images.pins import load_pins
+from ci_build.images import engine_images as local
+from ci_build.images.image_pins import load_pins
 from core.process import HostRunner
 from tests.support import image_parts, registry
 from tests.support.docker import Docker

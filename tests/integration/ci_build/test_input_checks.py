@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.execute import _Run
-from ci_build.build.plan import Effect, make_plan
+from ci_build.wheelset.execute import _Run
+from ci_build.wheelset.set_plan import Effect, make_plan
 from core.digests import file_sha256
 from core.errors import FatbinError
 from core.pip import InputStore, Resolved
@@ -18,8 +18,8 @@ from core.process import HostRunner
 from core.report import Reporter
 from tests.support.sets import published_request
 from tests.support.tiny_wheel import record_line
-from wheelkit.repair.plan import RepairedWheel, RepairPlan
-from wheelkit.repair.repair import repair
+from wheelkit.repair.repair_plan import RepairedWheel, RepairPlan
+from wheelkit.repair.wheel_repair import repair
 
 pytestmark = pytest.mark.network
 PROJECT = "jax-rocm7-plugin"
@@ -42,7 +42,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(plan.verify_bundles)
         return repair(source, plan, out, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("ci_build.build.finished_wheels.repair", watched)
+    monkeypatch.setattr("ci_build.wheelset.finished_wheels.repair", watched)
     return found
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from ci_build.release import device_gate, device_step
-from ci_build.release.request import ReleaseOptions, SigningKey
+from ci_build.release.release_request import ReleaseOptions, SigningKey
 from core.errors import GateError, MachineError
 from core.model import ROCM_LOCK, Outcome, Requirement
 from promotion.evidence.evidence import read_all
-from promotion.gates.common.gate import Check, Gate, GateContext, error
+from promotion.gates.common.gate_context import Check, Gate, GateContext, error
 from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GpuDevice
-from promotion.gates.device.machine import MachineInfo
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support import sets
 from tests.support.fake_devices import fake_devices
 from tests.support.nights import INDEX, Nights, nights, small_release

@@ -23,7 +23,7 @@ from promotion.index.audit import verify
 from promotion.index.publish import read_head
 from promotion.nights import list_nights, read_night
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex, StagedSet
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
 from tests.support.nights import (
     INDEX,
     Nights,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli.options.environment import child_environment, ledger_request
-from ci_build.release import authority
-from ci_build.release.authority import policy_source
+from ci_build.release import index_authority as authority
+from ci_build.release.index_authority import policy_source
 from core.process import HostRunner
 from promotion.index.authority import PolicySource
 from tests.support.machine import need

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.release import authority, gating
+from ci_build.release import gating
+from ci_build.release import index_authority as authority
 from core.errors import PromotionBlockedError, RequestError
 from core.number_ranges import NO_NUMBERS
 from promotion.evidence.signing import load_signer
 from promotion.index.ledger import read_ledger
 from promotion.index.publish import read_head
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 from tests.support.nights import INDEX, Nights, nights, record_passes, small_release
 from tests.support.signing_key import signing_key
 

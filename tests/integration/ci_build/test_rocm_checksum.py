@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.rocm.request import RocmSource, check_source
+from ci_build.rocm.rocm_request import RocmSource, check_source
+from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.source import Rocm, obtain
-from ci_build.rocm.store import RocmStore
 from core.errors import CiBuildError, InputError
 from core.http.client import Client, RetryPolicy
 from core.process import HostRunner

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_build.rocm.listing import list_builds
+from ci_build.rocm.tarball_listing import list_builds
 from core.errors import InputError
 from core.http.client import Client
 from tests.support.fake_therock import (

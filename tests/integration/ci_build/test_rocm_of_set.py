@@ -13,17 +13,17 @@ import pytest
 
 from ci_build.release.set_rocm import with_rocm_of_set
 from ci_build.rocm.lock import RocmLock
-from ci_build.rocm.request import RocmSource, RocmStorage
+from ci_build.rocm.rocm_request import RocmSource, RocmStorage
+from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.set_lock import set_lock
 from ci_build.rocm.source import obtain
-from ci_build.rocm.store import RocmStore
 from core.errors import BucketError, InputError
 from core.http.client import Client, RetryPolicy
 from core.process import HostRunner
 from core.report import Reporter
-from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.device_request import DeviceRequest
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
 from tests.support.promoting import staged_in

@@ -23,13 +23,13 @@ from pathlib import Path
 import pytest
 
 from ci_build.rocm.facts import selection
-from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
+from ci_build.rocm.rocm_store import RocmStore, StoredTree, WrongDigestError
 from core.errors import InputError, MachineError
 from core.http.client import Client, RetryPolicy
 from core.http.part import PartFile
 from core.report import Reporter
 from core.store import in_use
-from core.unpack.contents import differences
+from core.unpack.tree_contents import differences
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import COMPRESS, NAME, make_rocm, tarball
 
@@ -42,7 +42,7 @@ from core.report import Reporter
 from core.http import download
 from core.http.client import Client
 from ci_build.rocm.facts import selection
-from ci_build.rocm.store import RocmStore
+from ci_build.rocm.rocm_store import RocmStore
 for sign in (signal.SIGINT, signal.SIGTERM):  # as in the command line
     signal.signal(sign, signal.default_int_handler)
 download.PIECE = int(sys.argv[4])

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.set_files import write_set
+from ci_build.wheelset.set_files import write_set
 from core.model import WheelSet
 from core.pip import Resolved
 from tests.support import docker, image_parts

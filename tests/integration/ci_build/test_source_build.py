@@ -30,7 +30,7 @@ from tests.support.source_place import (
     pack_rocm,
     wheels_json,
 )
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 
 pytestmark = pytest.mark.network
 

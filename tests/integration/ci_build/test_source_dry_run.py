@@ -11,8 +11,8 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from ci_build.build.source.build_py import IN_CONTAINER, build_commands
-from ci_build.build.source.pins import pins_for
+from ci_build.wheelset.source.build_py import IN_CONTAINER, build_commands
+from ci_build.wheelset.source.pins import pins_for
 from core.model import GfxTarget
 from core.versions import set_version
 from tests.integration.conftest import ci_build

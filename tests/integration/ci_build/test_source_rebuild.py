@@ -33,7 +33,7 @@ from tests.support.source_place import (
     wait_for,
     wheels_json,
 )
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 
 pytestmark = pytest.mark.network
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.source import pins, source_updates
-from ci_build.build.source.source_updates import JAX_TAG
+from ci_build.wheelset.source import pins, source_updates
+from ci_build.wheelset.source.source_updates import JAX_TAG
 from tests.integration.conftest import ci_build as run_ci_build
 from tests.support.machine import need
 

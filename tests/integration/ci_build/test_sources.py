@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.source.sources import (
+from ci_build.wheelset.source.source_checkouts import (
     fetch_tree,
     folder_commit,
     pinned_xla,

@@ -21,10 +21,15 @@ from hypothesis import strategies as st
 
 from core.errors import ArchiveError
 from core.store import remove
-from core.unpack.contents import Contents, differences, dump_contents, load_contents
 from core.unpack.decompress import chunks_of
 from core.unpack.extract import Limits, extract
 from core.unpack.tar import Blocks, entries, padding
+from core.unpack.tree_contents import (
+    Contents,
+    differences,
+    dump_contents,
+    load_contents,
+)
 from tests.support.made_rocm import COMPRESS
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ci_build.docs.pages import PICTURES
+from ci_build.docs.docs_pages import PICTURES
 from tests.integration.conftest import Released
 from tests.support.pictures.recordings import DOCTOR, doctor_picture, terminal_pictures
 from tests.support.terminal import ROOT

@@ -26,7 +26,7 @@ from core.errors import BucketError, PromotionBlockedError
 from promotion.evidence.provenance import provenance_name
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.fake_sigstore import FakeSigstore, serving
 from tests.support.machine import uv_environment
 from tests.support.promoting import RELEASED, staged_in

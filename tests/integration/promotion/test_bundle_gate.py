@@ -15,12 +15,12 @@ import pytest
 from core.errors import MachineError
 from core.process import HostRunner
 from promotion import bundle_gate
-from promotion.bundle import bundle
 from promotion.bundle_gate import GateBundle
+from promotion.gates.common.gate_site import make_site
 from promotion.gates.common.installers import offline_variables
-from promotion.gates.common.site import make_site
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.suite import SuiteSource, _fetch
+from promotion.offline_bundle import bundle
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.integration.promotion.test_device_gate import git

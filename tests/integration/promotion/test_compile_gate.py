@@ -21,17 +21,17 @@ import pytest
 
 from core.model import Evidence, Outcome, Severity
 from core.process import HostRunner
-from promotion.corpus.catalog import CompileCorpus
 from promotion.corpus.expectations import Expectation, ExpectationKind
+from promotion.corpus.program_catalog import CompileCorpus
 from promotion.corpus.programs.declaration import Program
-from promotion.gates.common.gate import Gate
-from promotion.gates.common.runs import run_gates
-from promotion.gates.common.site import RocmLibraries, Site
+from promotion.gates.common.gate_context import Gate
+from promotion.gates.common.gate_runs import run_gates
+from promotion.gates.common.gate_site import RocmLibraries, Site
 from promotion.gates.compile.child_run import ProcessLimits
-from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
+from promotion.gates.compile.compile_gate import COMPILER, CompileOptions, make_gate
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.cluster import cluster_processes
 from tests.support.made_code import END, MFMA, MI300, kernel, made_code
 from tests.support.silent import Silent

@@ -12,10 +12,10 @@ import pytest
 
 from core.model import Evidence, Outcome
 from core.process import HostRunner
-from promotion.corpus.catalog import CompileCorpus, load_corpus
-from promotion.gates.common.runs import run_gates
+from promotion.corpus.program_catalog import CompileCorpus, load_corpus
+from promotion.gates.common.gate_runs import run_gates
+from promotion.gates.compile.compile_gate import COMPILER, CompileOptions, make_gate
 from promotion.gates.compile.drift import PreviousCode, code_of_checks
-from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
 from tests.support.gating import messages, stage_published
 from tests.support.silent import Silent
 

@@ -13,7 +13,7 @@ from ci_build import cli
 from promotion.evidence.evidence import read_all
 from promotion.evidence.signing import Signer
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.cluster import ClusterProcesses, cluster_processes
 from tests.support.fake_gpus import TESTS
 from tests.support.promoting import staged_in

@@ -21,17 +21,18 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.build.adopt import adopt
+from ci_build.wheelset.adoption import adopt
 from core.errors import CiBuildError
 from core.model import RocmVersion
 from promotion.evidence.test_results import TestVerdict, load_results
-from promotion.gates.common.gate import GateContext
-from promotion.gates.common.site import Site
-from promotion.gates.device import preflight, run
+from promotion.gates.common.gate_context import GateContext
+from promotion.gates.common.gate_site import Site
+from promotion.gates.device import device_run as run
+from promotion.gates.device import preflight
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.suite import smoke_suite
 from promotion.storage.bucket import sha256_of
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.bucket_schemas import validate_bucket
 from tests.support.files import write_files
 from tests.support.machine import need

@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import pytest
 
-from ci_build.build.adopt import adopt
 from ci_build.containers.engine import find_engine
-from ci_build.images import local
+from ci_build.images import engine_images as local
+from ci_build.wheelset.adoption import adopt
 from core.model import RocmVersion
 from core.process import HostRunner
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.integration.conftest import ci_build
 from tests.support import bare, registry
 from tests.support.engines import Engine

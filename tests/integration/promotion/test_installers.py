@@ -16,14 +16,13 @@ import pytest
 
 from core.model import Evidence, Outcome
 from core.process import HostRunner, Runner
-from promotion.gates.common.gate import Check
+from promotion.gates.common.gate_context import Check
+from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.common.installers import Installer
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.common.requirements import write_lines
-from promotion.gates.common.runs import run_gates
+from promotion.gates.common.set_requirements import write_lines
 from promotion.gates.common.uv_installer import configured_uv
-from promotion.gates.install import gate as install_gate
-from promotion.gates.install import installation
+from promotion.gates.install import install_gate, installation
 from promotion.gates.install.installer_table import (
     ALL,
     NEWEST,
@@ -37,7 +36,7 @@ from promotion.index.serve import IndexServer
 from promotion.published_check import check_published, read_published
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.sets import wheel_set

@@ -15,17 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from core.layouts import allowed_sonames
 from core.model import RocmVersion
 from core.process import HostRunner
-from promotion.gates.common.gate import Check, GateContext
+from core.rocm_layouts import allowed_sonames
+from promotion.gates.common.gate_context import Check, GateContext
+from promotion.gates.common.gate_site import (
+    RocmLibraries,
+    Site,
+    make_site,
+    rocm_libraries,
+)
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.common.site import RocmLibraries, Site, make_site, rocm_libraries
 from promotion.gates.common.stubs import write_stubs
-from promotion.gates.load import gate as load_gate
-from promotion.gates.load import golden
-from promotion.gates.load.checks import LoadChecks
+from promotion.gates.load import golden, load_gate
 from promotion.gates.load.child_probe import Probe, run_probe
+from promotion.gates.load.load_checks import LoadChecks
 from tests.support.gating import gate_context, stage_published
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import from_needs

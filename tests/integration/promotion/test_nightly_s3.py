@@ -17,7 +17,7 @@ from ci_build.release import gating
 from core.errors import PromotionBlockedError
 from promotion.index.audit import verify
 from promotion.nights import list_nights
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 from promotion.storage.s3_bucket import S3Bucket
 from tests.support import ceph
 from tests.support.nights import record_passes, use_policy

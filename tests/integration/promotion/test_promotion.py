@@ -13,18 +13,18 @@ import pytest
 from core.errors import PromotionBlockedError
 from core.model import Evidence, Outcome
 from core.process import HostRunner, Runner
-from promotion.gates import inspection
+from promotion.gates import inspection_gate as inspection
+from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.common.installers import Installer
-from promotion.gates.common.runs import run_gates
-from promotion.gates.coverage import gate as coverage_gate
-from promotion.gates.install import gate as install_gate
+from promotion.gates.coverage import coverage_gate
+from promotion.gates.install import install_gate
 from promotion.gates.install.installer_table import configured_installers
 from promotion.index.serve import IndexServer
-from promotion.policy.policy import Policy, load_policy
+from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.promote import install_line, promote
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.machine import user_environment
 from tests.support.made_kernels import clean_kernels, tell
 from tests.support.silent import Steps

@@ -16,11 +16,11 @@ from ci_build import cli
 from core.errors import GateError, MachineError, RequestError
 from core.process import HostRunner
 from core.wheels_json import dump_wheel_set, load_wheel_set
-from promotion.gates.common.gate import Check
+from promotion.gates.common.gate_context import Check
 from promotion.index.serve import IndexServer
 from promotion.published_check import check_published, read_published
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 from tests.support.machine import user_environment
 from tests.support.promoting import go, staged_in
 from tests.support.silent import Steps

@@ -15,23 +15,23 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build import published
-from ci_build.build.repair_wheels import RepairRequest, plan_repairs, repair_wheels
+from ci_build.wheelset import published
+from ci_build.wheelset.repair_wheels import RepairRequest, plan_repairs, repair_wheels
 from core.errors import InputError, RepairError, RequestError
 from core.model import GfxTarget, Outcome
 from core.process import HostRunner
 from core.rocm_releases import published_rocm
 from core.targets import covers, machs
-from promotion.gates.abi import gate as abi
-from promotion.gates.common.runs import run_gates
-from promotion.gates.coverage import gate as coverage
-from promotion.gates.load import gate as load
+from promotion.gates.abi import abi_gate as abi
+from promotion.gates.common.gate_runs import run_gates
+from promotion.gates.coverage import coverage_gate as coverage
+from promotion.gates.load import load_gate as load
 from tests.support.gating import messages, stage_published
 from tests.support.published_releases import PYTHON, TARGETS, Row, reasons, recorded
 from tests.support.sets import published_request
 from tests.support.silent import Silent
-from wheelkit.inspect.inspect import Expectations, inspect_wheel
-from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.inspection_model import WheelReport
+from wheelkit.inspect.inspector import Expectations, inspect_wheel
 from wheelkit.inspect.proven_rocm import proven_rocm
 
 pytestmark = pytest.mark.network

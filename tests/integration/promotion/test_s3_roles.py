@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from ci_build.cli.commands.bucket import bucket as bucket_command
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import DOCS, ReleasedIndex, StagedSet
+from promotion.storage.object_keys import DOCS, ReleasedIndex, StagedSet
 from promotion.storage.roles import Role
 from promotion.storage.s3_client import connect
 from tests.support import ceph

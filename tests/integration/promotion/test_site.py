@@ -16,10 +16,9 @@ import pytest
 
 from core.errors import GateError, InputError, MachineError
 from core.process import HostRunner
-from promotion.gates.common.gate import GateContext
-from promotion.gates.common.machine_tools import MachineTools
-from promotion.gates.common.rocm_manifest import RocmTree
-from promotion.gates.common.site import (
+from promotion.gates.common.gate_context import GateContext
+from promotion.gates.common.gate_rocm import RocmTree
+from promotion.gates.common.gate_site import (
     FROM_MANIFEST,
     FROM_NEEDS,
     TREE,
@@ -28,7 +27,8 @@ from promotion.gates.common.site import (
     rocm_libraries,
     site_for,
 )
-from promotion.gates.load import gate as load_gate
+from promotion.gates.common.machine_tools import MachineTools
+from promotion.gates.load import load_gate
 from tests.support.gating import gate_context, stage_wheels
 from tests.support.machine import user_environment
 from tests.support.wheel_sets import (

@@ -24,8 +24,8 @@ import pytest
 
 from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from pjrt import recipe as pjrt
-from plugin import recipe as plugin
+from pjrt import pjrt_wheel as pjrt
+from plugin import plugin_wheel as plugin
 from tests.support import fake_site
 from tests.support.machine import uv_environment
 from wheelkit.elf.snapshot import Elf

@@ -15,9 +15,9 @@ import pytest
 
 from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from plugin import recipe as plugin
+from plugin import plugin_wheel as plugin
 from tests.support import fake_site
-from wheelkit.repair.repair import repair
+from wheelkit.repair.wheel_repair import repair
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_promotion_imports_without_test_packages() -> None:
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for name in own
     ]
-    assert "promotion.gates.device.run" in names
+    assert "promotion.gates.device.device_run" in names
     done = subprocess.run(
         [sys.executable, "-c", _CODE, *names],
         cwd=ROOT,

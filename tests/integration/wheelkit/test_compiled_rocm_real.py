@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core.layouts import allowed_sonames
 from core.model import RocmVersion
+from core.rocm_layouts import allowed_sonames
 from wheelkit.inspect.compiled_rocm import BuildRocm, compare_rocm
 
 pytestmark = pytest.mark.network

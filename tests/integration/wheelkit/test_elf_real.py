@@ -18,7 +18,8 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 
 from tests.support.real_libraries import unpacked
-from wheelkit.elf import constants, reader
+from wheelkit.elf import constants
+from wheelkit.elf import elf_tables as reader
 from wheelkit.elf.runpath import add_needed, set_runpath
 from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.strip import StripReport, strip_symbols

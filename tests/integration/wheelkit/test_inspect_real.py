@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from core.model import Severity
-from wheelkit.inspect.inspect import Expectations, inspect_wheel
-from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.inspection_model import WheelReport
+from wheelkit.inspect.inspector import Expectations, inspect_wheel
 from wheelkit.inspect.wheel_set import check_set
 
 XLA = frozenset(
@@ -218,7 +218,7 @@ def test_inspect_largest_wheel_needs_little_memory(
     real_wheel: Wheels, tmp_path: Path
 ) -> None:
     code = (
-        "import sys; from pathlib import Path; from wheelkit.inspect.inspect import"
+        "import sys; from pathlib import Path; from wheelkit.inspect.inspector import"
         " inspect_wheel;inspect_wheel(Path(sys.argv[1]),"
         f" scratch=Path(sys.argv[2]));{PRINT_PEAK}"
     )

@@ -15,12 +15,12 @@ import pytest
 
 from core import versions
 from core.model import GfxTarget
-from wheelkit.archive.reader import WheelArchive
-from wheelkit.archive.verify import verify_record
+from wheelkit.archive.record_check import verify_record
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.fatbin import read_targets
-from wheelkit.repair.plan import RepairedWheel, RepairPlan
-from wheelkit.repair.repair import repair
+from wheelkit.repair.repair_plan import RepairedWheel, RepairPlan
+from wheelkit.repair.wheel_repair import repair
 
 pytestmark = pytest.mark.network
 

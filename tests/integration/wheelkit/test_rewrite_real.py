@@ -22,8 +22,8 @@ def test_verify_and_rewrite_stay_under_100_mib(pjrt: Path, tmp_path: Path) -> No
     code = f"""
 import re
 from pathlib import Path
-from wheelkit.archive.reader import WheelArchive
-from wheelkit.archive.verify import verify_record
+from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.rewrite import WheelRewrite
 with WheelArchive(Path({str(pjrt)!r})) as source:
     assert verify_record(source, extract={{{MEMBER!r}: Path({str(tmp_path / "x.so")!r})}}) == ()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from core import targets as gfx
-from core.layouts import allowed_sonames, runpath
 from core.model import RocmVersion
+from core.rocm_layouts import allowed_sonames, runpath
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.fatbin import read_targets
 

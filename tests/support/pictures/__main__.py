@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.docs.pages import PICTURES
+from ci_build.docs.docs_pages import PICTURES
 from tests.support.chromium import chromium
 from tests.support.pictures.recordings import DOCTOR, doctor_picture, terminal_pictures
 from tests.support.pictures.screenshots import screenshots

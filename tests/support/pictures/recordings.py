@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.doctor import screen
+from ci_build.doctor import doctor_screen as screen
 from ci_build.doctor.__main__ import diagnose
 from core.errors import PromotionBlockedError
 from tests.support.fake_machine import FakeMachine

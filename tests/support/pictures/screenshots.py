@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ci_build.release.request import SERVE_PORT
+from ci_build.release.release_request import SERVE_PORT
 from tests.support.chromium import Tab
 from tests.support.terminal import ROOT
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ci_build.containers.engine import Engine
-from ci_build.images.builder import ImageBuilder
-from ci_build.images.pins import load_pins
+from ci_build.images.image_builder import ImageBuilder
+from ci_build.images.image_pins import load_pins
 from core.process import HostRunner
 from core.report import Reporter
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from ci_build.build import adopt
+from ci_build.wheelset import adoption as adopt
 from core.errors import BusyError, CiBuildError, InputError, RequestError, WheelSetError
 from core.model import RocmVersion, WheelSet
 from core.wheelset import check_files, read_set

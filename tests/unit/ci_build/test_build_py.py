@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from ci_build.build.source import bazel, pins
-from ci_build.build.source.build_py import (
+from ci_build.wheelset.source import bazel, pins
+from ci_build.wheelset.source.build_py import (
     IN_CONTAINER,
     BuildCommand,
     build_commands,
     version_suffix,
 )
-from ci_build.build.source.output import BuiltWheels
+from ci_build.wheelset.source.output import BuiltWheels
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, GfxTarget
 from core.source_request import (

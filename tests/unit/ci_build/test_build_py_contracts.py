@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.source import pins
-from ci_build.build.source.build_py import BuildCommand
+from ci_build.wheelset.source import pins
+from ci_build.wheelset.source.build_py import BuildCommand
 from tests.support.build_py_contracts import MAIN, RECORDED, commands, given
 
 CONTRACTS: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))

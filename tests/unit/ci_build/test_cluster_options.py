@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from ci_build.cli import run
-from ci_build.cli.options.cluster import (
+from ci_build.cli.options.cluster_options import (
     cluster_options,
     cluster_request,
     parse_resources,
 )
+from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.cluster.dask import dask_module
-from ci_build.cluster.request import ClusterRequest
 from core.errors import MachineError, RequestError
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ci_build.cluster import run as task_run
+from ci_build.cluster import task_run
 from ci_build.cluster.messages import WorkerAnswer
-from ci_build.cluster.run import ConnectionLostError, TaskRun
-from ci_build.cluster.store import ClusterStore, Try
+from ci_build.cluster.task_files import ClusterStore, Try
+from ci_build.cluster.task_run import ConnectionLostError, TaskRun
 from core.errors import CiBuildError, MachineError, RequestError
 from core.tasks import Task
 from promotion.storage.directory_bucket import DirBucket

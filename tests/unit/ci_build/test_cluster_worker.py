@@ -15,7 +15,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from ci_build.cluster import kinds, serve
+from ci_build.cluster import cluster_processes as serve
+from ci_build.cluster import kinds
+from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.cluster.identity import identity_of, own_identity
 from ci_build.cluster.messages import (
     Order,
@@ -24,8 +26,7 @@ from ci_build.cluster.messages import (
     load_order,
     new_order,
 )
-from ci_build.cluster.request import ClusterRequest
-from ci_build.cluster.store import ClusterStore, Try
+from ci_build.cluster.task_files import ClusterStore, Try
 from ci_build.cluster.worker import WorkerSetup, WorkerState, answer_order
 from core.errors import InputError, KernelError, MachineError
 from core.tasks import Task, TaskContext, TaskInput, WorkerUnfitError

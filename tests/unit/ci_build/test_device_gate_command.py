@@ -17,9 +17,9 @@ from ci_build.release.device_gate import (
 )
 from core.errors import RequestError
 from core.process import HostRunner
+from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.request import DeviceRequest
 from tests.support.device_results import RESULTS, checks_of, judged
 from tests.support.fake_devices import device_config
 from tests.support.sets import wheel_set

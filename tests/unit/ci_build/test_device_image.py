@@ -12,8 +12,8 @@ import pytest
 from ci_build import cli
 from ci_build.containers.container import Mount
 from ci_build.containers.engine import Engine
-from ci_build.images import local
-from ci_build.images.local import ContainerImage
+from ci_build.images import engine_images as local
+from ci_build.images.engine_images import ContainerImage
 from ci_build.release import device_image, device_step
 from ci_build.release.device_image import (
     ImageGateRun,
@@ -22,22 +22,22 @@ from ci_build.release.device_image import (
     require_container,
     run_in_image,
 )
-from ci_build.release.request import (
+from ci_build.release.release_request import (
     ContainerSettings,
     DeviceStep,
     ReleaseOptions,
     SigningKey,
 )
-from ci_build.rocm.request import RocmStorage
+from ci_build.rocm.rocm_request import RocmStorage
 from core.errors import BusyError, CiBuildError, InputError, MachineError, RequestError
 from core.http.client import Client
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
 from promotion.evidence.signing import Signer
-from promotion.gates.device.request import DeviceRequest
-from promotion.gates.device.run import _container
+from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.device_run import _container
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.fake_devices import device_config
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.signing_key import signing_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_build.images.dockerfile import check_arguments, parse, read_arguments
-from ci_build.images.pins import DOCKER
+from ci_build.images.image_pins import DOCKER
 from core.errors import RequestError
 
 FILE = """

@@ -13,7 +13,7 @@ import pytest
 
 from ci_build.cli import run
 from ci_build.docs import site as site_module
-from ci_build.docs.publish import Publication, publish_site
+from ci_build.docs.docs_publish import Publication, publish_site
 from ci_build.docs.site import LIST, build_site, check_out
 from core.errors import ProcessError, RequestError
 from core.process import ProcessResult

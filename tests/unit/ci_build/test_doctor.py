@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.doctor import screen
+from ci_build.doctor import doctor_screen as screen
 from ci_build.doctor.diagnosis import Problem
 from core.model import Severity
 from promotion.evidence.evidence import record
-from promotion.policy.policy import load_policy
+from promotion.policy.promotion_policy import load_policy
 from promotion.promote import promote
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket

@@ -18,11 +18,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from ci_build.build.execute import _Run
-from ci_build.build.finished_wheels import _refuse_other_targets
-from ci_build.build.plan import Effect, Step, make_plan
 from ci_build.rocm.set_lock import set_lock
-from core.cache import collect
+from ci_build.wheelset.execute import _Run
+from ci_build.wheelset.finished_wheels import _refuse_other_targets
+from ci_build.wheelset.set_plan import Effect, Step, make_plan
+from core.cache_entries import collect
 from core.errors import FatbinError, InputError
 from core.model import WheelSet
 from core.process import ProcessResult

@@ -10,10 +10,10 @@ import pytest
 from ci_build.cli.common import open_bucket
 from ci_build.release import gating
 from ci_build.release.gating import GateOptions
-from ci_build.release.request import GATES
+from ci_build.release.release_request import GATES
 from core.errors import RequestError
 from core.report import Reporter
-from promotion.policy.policy import load_policy
+from promotion.policy.promotion_policy import load_policy
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.wheel_sets import make_set, make_wheels, write_set

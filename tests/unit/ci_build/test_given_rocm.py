@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.source.given_rocm import given_rocm
 from ci_build.rocm.facts import RocmFacts
 from ci_build.rocm.lock import make_lock
 from ci_build.rocm.source import Rocm
+from ci_build.wheelset.source.given_rocm import given_rocm
 from core.errors import ProcessError
 from core.process import ProcessResult
 from core.rocm_trust import ChecksumOrigin, RocmTrust

@@ -12,10 +12,10 @@ import pytest
 
 from ci_build.cli.commands.image_build import names_rocm
 from ci_build.cli.options.settings import Settings
-from ci_build.images.builder import ImageBuilder
-from ci_build.images.contents import read_commits
-from ci_build.images.local import check_name, is_loopback
-from ci_build.images.recipe import (
+from ci_build.images.engine_images import check_name, is_loopback
+from ci_build.images.image_builder import ImageBuilder
+from ci_build.images.image_contents import read_commits
+from ci_build.images.image_recipe import (
     BaseImage,
     ContextFile,
     Recipe,

@@ -9,7 +9,7 @@ import pytest
 
 import core.http.client  # noqa: F401 - urllib3 binds a socket when it is imported
 from ci_build import cli
-from ci_build.images.pins import PINS, load_pins, save
+from ci_build.images.image_pins import PINS, load_pins, save
 from core.errors import RequestError
 
 _DIGEST = "1" * 64

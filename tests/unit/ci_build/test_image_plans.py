@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.build.set_files import write_set
 from ci_build.cli.commands.image_run import SELFTEST
 from ci_build.cli.options.environment import connection
-from ci_build.images import builder
-from ci_build.images.builder import ImageBuilder
-from ci_build.images.contents import rocm_packages
-from ci_build.images.pins import load_pins
+from ci_build.images import image_builder as builder
+from ci_build.images.image_builder import ImageBuilder
+from ci_build.images.image_contents import rocm_packages
+from ci_build.images.image_pins import load_pins
+from ci_build.wheelset.set_files import write_set
 from core.errors import InputError, RequestError, WheelSetError
 from core.pip import Resolved
 from core.process import ProcessResult

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ci_build.containers.engine import Engine
-from ci_build.images.builder import ImageBuilder
-from ci_build.images.local import ContainerImage
-from ci_build.images.manylinux import SEARCH, builder_image
-from ci_build.images.recipe import BaseImage
+from ci_build.images.engine_images import ContainerImage
+from ci_build.images.image_builder import ImageBuilder
+from ci_build.images.image_recipe import BaseImage
+from ci_build.images.manylinux_image import SEARCH, builder_image
 from ci_build.images.runtime import check_base, find_base
 from core.errors import InputError, NoContainerEngineError, RequestError
 

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from ci_build.images.pins import DOCKER
+from ci_build.images.image_pins import DOCKER
 
 ROCM = "PJRT C API\nrocm 70200"
 

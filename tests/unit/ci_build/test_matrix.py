@@ -13,10 +13,10 @@ from typing import Any
 import click.testing
 import pytest
 
-from ci_build.build.matrix import Axes, Cell, make_matrix
 from ci_build.cli.commands import matrix as command
-from ci_build.cli.options.request import build_request
+from ci_build.cli.options.request_conversion import build_request
 from ci_build.cli.options.settings import Settings
+from ci_build.wheelset.ci_matrix import Axes, Cell, make_matrix
 from core.errors import RequestError
 from core.model import BuildRequest, Payload
 from core.rocm_releases import load_releases

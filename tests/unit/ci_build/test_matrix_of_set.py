@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.build.source.pins import load_pins
+from ci_build.wheelset.source.pins import load_pins
 from core.targets import expand
 from promotion.evidence.evidence import EvidenceFile
-from promotion.policy.policy import load_policy
-from promotion.policy.requirements import requirements
+from promotion.policy.promotion_policy import load_policy
+from promotion.policy.tier_requirements import requirements
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import PYTHONS, make_wheels, passing_evidence
 from tests.support.workflows import FOLDER, load

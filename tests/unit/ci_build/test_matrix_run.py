@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from ci_build.build import matrix_run
-from ci_build.build.matrix import Axes, Cell, make_matrix
-from ci_build.build.matrix_run import BuiltCell, build_cell, cell_task, cell_tasks
 from ci_build.cli import run
-from ci_build.cluster.client import Cluster
+from ci_build.cluster.cluster_client import Cluster
+from ci_build.wheelset import matrix_run
+from ci_build.wheelset.ci_matrix import Axes, Cell, make_matrix
+from ci_build.wheelset.matrix_run import BuiltCell, build_cell, cell_task, cell_tasks
 from core.errors import CiBuildError, InputError, MachineError, RequestError
 from core.model import Payload
 from core.process import HostRunner, ProcessResult

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.plan import SourceLayout
-from ci_build.build.source import sources
-from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands
-from ci_build.build.source.native import SourceBuilder
-from ci_build.build.source.sources import check_complete
+from ci_build.wheelset.set_plan import SourceLayout
+from ci_build.wheelset.source import source_checkouts as sources
+from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildCommand, build_commands
+from ci_build.wheelset.source.native import SourceBuilder
+from ci_build.wheelset.source.source_checkouts import check_complete
 from core.digests import file_sha256
 from core.errors import InputError, OtherRocmError, ProcessError
 from core.pip import InputStore

@@ -9,22 +9,27 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.request import WheelSetRequest
-from ci_build.build.source.pins import releases
-from ci_build.cli.options import nightly as options
+from ci_build.cli.options import nightly_options as options
 from ci_build.cli.options.settings import Settings
 from ci_build.release import night_lock
 from ci_build.release.night_lock import free_post_release, lock_of, used_versions
-from ci_build.release.summary import RunSummary, SetSummary, TargetSummary, differences
+from ci_build.release.run_summary import (
+    RunSummary,
+    SetSummary,
+    TargetSummary,
+    differences,
+)
 from ci_build.release.summary_text import as_html, as_markdown
-from ci_build.rocm.request import RocmSource, RocmStorage
+from ci_build.rocm.rocm_request import RocmSource, RocmStorage
+from ci_build.wheelset.source.pins import releases
+from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import RequestError
 from core.model import BuildRequest, Payload
 from core.report import Reporter
 from core.source_request import Checkout, Container, SourceRequest
 from promotion.nights import list_nights, lock_digest, record_check, record_night
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support import sets
 from tests.support.sets import published_request
 from tests.support.silent import NoProcesses

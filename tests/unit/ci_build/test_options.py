@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.build.plan import make_plan
-from ci_build.cli.options.request import build_request, this_python_and_one_more
+from ci_build.cli.options.request_conversion import (
+    build_request,
+    this_python_and_one_more,
+)
 from ci_build.cli.options.settings import Setting, Settings
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
@@ -18,6 +20,7 @@ from ci_build.cli.options.table import (
     REFUSED_WITH_PUBLISHED,
     option_names,
 )
+from ci_build.wheelset.set_plan import make_plan
 from core import kfd
 from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError

@@ -9,7 +9,7 @@ import pytest
 import core.http.client  # noqa: F401 - urllib3 binds a socket when it is imported
 from ci_build import cli
 from ci_build.containers import engine
-from ci_build.images import builder
+from ci_build.images import image_builder as builder
 from core.errors import RequestError
 
 BASE = "--base-docker=mine:1"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.plan import make_plan
+from ci_build.wheelset.set_plan import make_plan
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
 from core.steps import step_key

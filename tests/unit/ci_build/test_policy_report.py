@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.source.pins import load_pins
 from ci_build.release.policy_report import missing_evidence
+from ci_build.wheelset.source.pins import load_pins
 from core.model import ROCM_LOCK, Requirement
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support import sets
 from tests.support.commands import parse
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.build import published
+from ci_build.wheelset import published
 from core import pip
 from core.errors import InputError
 from core.model import RocmVersion

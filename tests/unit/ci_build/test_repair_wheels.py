@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.build import repair_wheels
-from ci_build.build.plan import make_plan
-from ci_build.build.repair_wheels import (
+from ci_build.wheelset import repair_wheels
+from ci_build.wheelset.repair_wheels import (
     PlannedRepair,
     RepairRequest,
     plan_repairs,
     unmet_pins,
 )
+from ci_build.wheelset.set_plan import make_plan
 from core.errors import CiBuildError, InputError, RequestError
 from core.model import GfxTarget, RocmVersion
 from tests.support.made_wheel import MadeWheel, zero_bytes

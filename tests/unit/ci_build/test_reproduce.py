@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.build import dist_wheels, reproduce
-from ci_build.build.plan import make_plan
-from ci_build.build.reproduce import _other_inputs, read_recorded_set
-from ci_build.build.set_files import write_set
-from ci_build.build.source.source_build import PreparedBuild
 from ci_build.cli.commands.reproduce import recorded_settings, with_lock
-from ci_build.cli.options.request import build_request
+from ci_build.cli.options.request_conversion import build_request
 from ci_build.cli.options.settings import Settings
+from ci_build.wheelset import reproduction as reproduce
+from ci_build.wheelset import set_build as dist_wheels
+from ci_build.wheelset.reproduction import _other_inputs, read_recorded_set
+from ci_build.wheelset.set_files import write_set
+from ci_build.wheelset.set_plan import make_plan
+from ci_build.wheelset.source.source_build import PreparedBuild
 from core.errors import ReproducibilityError, RequestError
 from core.model import BuildRequest, WheelSet
 from core.source_request import ActionCache, SourceInputs

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.request import WheelSetRequest
-from ci_build.cli.options.request import wheel_set_request
-from ci_build.cli.options.rocm import find_rocm
+from ci_build.cli.options.request_conversion import wheel_set_request
+from ci_build.cli.options.rocm_options import find_rocm
 from ci_build.cli.options.settings import Settings
-from ci_build.images.builder import ImageBuilder
 from ci_build.images.dockerfile import check_arguments
-from ci_build.images.manylinux import builder_recipes
-from ci_build.images.pins import load_pins
+from ci_build.images.image_builder import ImageBuilder
+from ci_build.images.image_pins import load_pins
+from ci_build.images.manylinux_image import builder_recipes
 from ci_build.rocm.installed import COPY_COMMAND, LIST_COMMAND, DnfRocm
 from ci_build.rocm.lock import load_lock
-from ci_build.rocm.request import RocmSource, dnf_arguments
+from ci_build.rocm.rocm_request import RocmSource, dnf_arguments
+from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.source import Rocm, obtain
-from ci_build.rocm.store import RocmStore
+from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.defaults import defaults
 from core.errors import InputError, RequestError
 from core.http.client import Client

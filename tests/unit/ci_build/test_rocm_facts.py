@@ -12,7 +12,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from ci_build.build.source.source_build import _device_libraries
 from ci_build.rocm.checksum import sidecar_digest
 from ci_build.rocm.facts import (
     device_library_folder,
@@ -21,16 +20,17 @@ from ci_build.rocm.facts import (
     read_facts,
 )
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
-from ci_build.rocm.request import RocmSource, check_source
+from ci_build.rocm.rocm_request import RocmSource, check_source
+from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.source import Rocm, obtain
-from ci_build.rocm.store import RocmStore
+from ci_build.wheelset.source.source_build import _device_libraries
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client
 from core.model import GfxTarget
 from core.process import HostRunner
 from core.report import Reporter
 from core.units import parse_size
-from core.unpack.contents import differences as changes_of
+from core.unpack.tree_contents import differences as changes_of
 from tests.support.made_rocm import HIP, LAYOUTS, NAME, VERSION, make_rocm, tarball
 
 REPORTER = Reporter(terminal=False)

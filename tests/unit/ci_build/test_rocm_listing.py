@@ -7,16 +7,16 @@ from datetime import date
 
 import pytest
 
-from ci_build.cli.options.rocm import rocm_defaults
+from ci_build.cli.options.rocm_options import rocm_defaults
 from ci_build.cli.options.settings import Settings
-from ci_build.rocm.listing import (
+from ci_build.rocm.rocm_request import RocmSource
+from ci_build.rocm.tarball_listing import (
     check_age,
     choose,
     nightly_date,
     parse_name,
     read_listing,
 )
-from ci_build.rocm.request import RocmSource
 from core.errors import InputError, RequestError
 from tests.support.fake_therock import names_of, page_of
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import urllib3  # noqa: F401 - it tries IPv6 when it is imported, which no test may
 
-from ci_build.build import dist_wheels, set_files
-from ci_build.build.plan import BuildPlan
-from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.settings import Settings
+from ci_build.wheelset import set_build as dist_wheels
+from ci_build.wheelset import set_files
+from ci_build.wheelset.set_plan import BuildPlan
 from core import wheelset
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ci_build.cli.options.rocm import find_rocm
+from ci_build.cli.options.rocm_options import find_rocm
 from ci_build.cli.options.settings import Settings
-from ci_build.rocm.request import RocmSource
+from ci_build.rocm.rocm_request import RocmSource
 from core.errors import RequestError
 from core.http.client import Client
 from core.process import HostRunner

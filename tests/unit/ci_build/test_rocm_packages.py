@@ -19,15 +19,15 @@ from ci_build.rocm import package_index, source
 from ci_build.rocm.facts import selection
 from ci_build.rocm.lock import RocmLock, write_lock
 from ci_build.rocm.package_index import fetch_packages
-from ci_build.rocm.packages import Packages, prefix_of
-from ci_build.rocm.request import RocmSource
-from ci_build.rocm.store import RocmStore, StoredTree
+from ci_build.rocm.pip_rocm import Packages, prefix_of
+from ci_build.rocm.rocm_request import RocmSource
+from ci_build.rocm.rocm_store import RocmStore, StoredTree
 from core.errors import ArchiveError, CiBuildError, InputError
 from core.http.client import Client
 from core.pip import InputStore
 from core.process import HostRunner
 from core.report import Reporter
-from core.unpack.contents import differences
+from core.unpack.tree_contents import differences
 from tests.support.made_packages import CORE, DEVEL, make_packages, make_wheel
 from tests.support.made_rocm import VERSION
 

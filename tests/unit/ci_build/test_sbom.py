@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cyclonedx.schema import SchemaVersion
 
-from ci_build.build.sbom import sbom
+from ci_build.wheelset.sbom import sbom
 from tests.support.sets import wheel_set
 from tests.unit.ci_build.test_set_files import JAX, NUMPY_311, NUMPY_312, REPLACED
 from tests.unit.ci_build.test_set_lock import LOCK

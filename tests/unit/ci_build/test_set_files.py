@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packaging.pylock import Pylock
 
-from ci_build.build import set_files
+from ci_build.wheelset import set_files
 from core import wheelset
 from core.pip import Resolved
 from tests.support.sets import wheel, wheel_set

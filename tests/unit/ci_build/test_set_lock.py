@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import urllib3  # noqa: F401 - it tries IPv6 when it is imported, which no test may
 
-from ci_build.cli.options.rocm import find_rocm
+from ci_build.cli.options.rocm_options import find_rocm
 from ci_build.cli.options.settings import Settings
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
-from ci_build.rocm.request import RocmSource
+from ci_build.rocm.rocm_request import RocmSource
+from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.set_lock import set_lock
 from ci_build.rocm.source import Rocm, obtain
-from ci_build.rocm.store import RocmStore
 from core.errors import RequestError
 from core.http.client import Client
 from core.process import HostRunner

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 
 from ci_build.cli.options.environment import SIGNING_KEY
-from ci_build.cli.options.slurm import slurm_request
-from ci_build.cluster.request import ClusterRequest, SlurmRequest
+from ci_build.cli.options.slurm_options import slurm_request
+from ci_build.cluster.cluster_request import ClusterRequest, SlurmRequest
 from ci_build.cluster.slurm import SlurmJobs, _check_script, slurm_cluster, worker_words
 from core.errors import InputError, MachineError, RequestError
 from core.process import ProcessResult

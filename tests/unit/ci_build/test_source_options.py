@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ci_build.cli.options.request import build_request
-from ci_build.cli.options.rocm import rocm_build_url
+from ci_build.cli.options.request_conversion import build_request
+from ci_build.cli.options.rocm_options import rocm_build_url
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import SOURCE_OPTIONS
 from core.errors import RequestError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.source import pins, source_updates
-from ci_build.cli.options.request import build_request
+from ci_build.cli.options.request_conversion import build_request
 from ci_build.cli.options.settings import Settings
+from ci_build.wheelset.source import pins, source_updates
 from core.errors import InputError, RequestError
 from core.process import HostRunner, ProcessResult
 

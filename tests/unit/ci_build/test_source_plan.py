@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.plan import BuildPlan
-from ci_build.build.plan import make_plan as plan_of
-from ci_build.build.source.native import made_of
+from ci_build.wheelset.set_plan import BuildPlan
+from ci_build.wheelset.set_plan import make_plan as plan_of
+from ci_build.wheelset.source.native import made_of
 from core.model import BuildRequest, GfxTarget, RocmVersion
 from core.source_request import (
     ActionCache,

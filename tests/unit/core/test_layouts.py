@@ -12,14 +12,14 @@ import pytest
 
 from core import targets as gfx
 from core.errors import RequestError
-from core.layouts import (
+from core.model import RocmVersion
+from core.rocm_layouts import (
     allowed_sonames,
     family_packages,
     hip_soname,
     runpath,
     search_dirs,
 )
-from core.model import RocmVersion
 from core.versions import Kind
 
 KINDS: tuple[Kind, ...] = ("pjrt", "plugin")
@@ -107,7 +107,7 @@ def test_unlisted_version_uses_nearest_older_list() -> None:
 def test_too_old_version_is_refused_with_file_to_edit(version: str) -> None:
     with pytest.raises(RequestError) as caught:
         allowed(version)
-    assert "core/layouts.toml" in caught.value.hint
+    assert "core/rocm_layouts.toml" in caught.value.hint
     assert f'"{version.removesuffix(".0")}"' in caught.value.hint
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from core import pip
-from core.cache import collect
+from core.cache_entries import collect
 from core.errors import InputError
 from core.process import ProcessResult
 

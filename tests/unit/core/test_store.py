@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.output_dir import (
+from ci_build.wheelset.output_dir import (
     locked,
     remove_leftovers,
     replace_folder,
     replacement,
 )
-from core import cache
+from core import cache_entries as cache
 from core.errors import BusyError
 from core.steps import FinishedStep, StepStore
 from core.store import ContentStore, lock_alone, lock_file, lock_shared, remove

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from core.layouts import runpath
 from core.model import Finding, GfxTarget
-from promotion.gates.abi.gate import make_gate
+from core.rocm_layouts import runpath
+from promotion.gates.abi.abi_gate import make_gate
 from tests.support.gating import gate_findings
 from tests.support.made_wheel import GLIBC, MadeWheel, library, with_sections
 from tests.support.tiny_elf import TinySymbol

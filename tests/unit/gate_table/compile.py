@@ -14,8 +14,8 @@ from promotion.corpus.expectations import COMPILES, Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.compile.budget import Allowance, Budget
 from promotion.gates.compile.child_run import ChildRun, Fate, Result
+from promotion.gates.compile.compile_gate import _problems
 from promotion.gates.compile.drift import PreviousCode, code_of_checks, compare
-from promotion.gates.compile.gate import _problems
 from promotion.gates.compile.program_check import TargetContext
 from promotion.gates.compile.schedule import Batch, BatchResult
 from tests.support.made_code import END, MFMA, MI300, kernel, made_code

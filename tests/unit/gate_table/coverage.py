@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core.model import Finding
-from promotion.gates.coverage import gate as coverage_gate
+from promotion.gates.coverage import coverage_gate
 from tests.support.gating import gate_findings
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import MANIFEST, OBJECT, OTHER, clean_kernels, tell
@@ -44,8 +44,8 @@ from tests.support.whole_code import (
 )
 from tests.unit.gate_table.model import Row, Scene, folder_of
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage
-from wheelkit.gpu import bundle
+from wheelkit.elf.elf_tables import ElfImage
+from wheelkit.gpu import offload_bundle as bundle
 from wheelkit.gpu.registration import registered_kernels
 
 GATE = "coverage"

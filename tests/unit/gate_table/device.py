@@ -14,25 +14,25 @@ from core.model import Finding
 from core.process import HostRunner
 from promotion.evidence.known_tests import KnownTests, known_tests_for
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.device import evidence
+from promotion.gates.device import device_evidence as evidence
 from promotion.gates.device.baseline import (
     Baseline,
     check_ledgers,
     compare_with_baseline,
 )
+from promotion.gates.device.device_run import _GateRun
 from promotion.gates.device.expected_machine import ExpectedMachine
+from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform
-from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.preflight import check_host, check_jax
 from promotion.gates.device.results import Attempt, Ending, killed_workers
-from promotion.gates.device.run import _GateRun
 from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import Pass, Suite
-from promotion.gates.device.sessions.plan import RunPlan, RunReport
+from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
 from promotion.gates.device.suite import SuiteSource
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.device_results import checks_of, result
 from tests.support.fake_devices import device_config, fake_devices
 from tests.support.files import write_files

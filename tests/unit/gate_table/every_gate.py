@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from core.errors import BucketError, GateError, MachineError
 from core.model import Finding, Tier
-from promotion.gates.common.gate import Check, Gate, GateContext
-from promotion.gates.common.runs import _execute
+from promotion.gates.common.gate_context import Check, Gate, GateContext
+from promotion.gates.common.gate_runs import _execute
 from promotion.published_check import PublishedSet, _ledger_findings
 from promotion.storage.bucket import AbsentError
 from tests.support import sets

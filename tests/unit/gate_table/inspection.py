@@ -39,7 +39,7 @@ from tests.support.whole_code import Edit, dynamic_entry, segment, whole_code
 from tests.unit.gate_table.model import Row, Scene
 from wheelkit.elf import constants
 from wheelkit.findings import as_published
-from wheelkit.gpu import bundle
+from wheelkit.gpu import offload_bundle as bundle
 
 GATE = "inspection"
 Break = Callable[[MadeWheel], object]
@@ -63,7 +63,7 @@ def _inspect_unverified(made: MadeWheel, folder: Path) -> Iterable[Finding]:
 
 def _inspect_small(made: MadeWheel, folder: Path) -> Iterable[Finding]:
     """Inspect a wheel with a size budget that the unbroken wheel meets."""
-    with mock.patch("wheelkit.inspect.metadata.SIZE_BUDGET", 100_000):
+    with mock.patch("wheelkit.inspect.metadata_rules.SIZE_BUDGET", 100_000):
         return look(made, folder).findings
 
 

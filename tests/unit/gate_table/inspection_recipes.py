@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ci_build.build.expected import this_program
-from ci_build.build.set_files import write_set
+from ci_build.wheelset.expected import this_program
+from ci_build.wheelset.set_files import write_set
 from core.model import PYLOCK, SBOM, SHA256SUMS, Finding, MemberInfo, WheelSet, to_json
-from pjrt import recipe
+from pjrt import pjrt_wheel as recipe
 from promotion.gates.recipe_check import SetWriter, check_files, check_wheel
 from promotion.gates.set_record import read_build_info
 from tests.support import sets
@@ -23,8 +23,8 @@ from tests.support.made_wheel import LIB, MadeWheel, clean_pjrt, look
 from tests.unit.ci_build.test_set_files import JAX, NUMPY_311, NUMPY_312
 from tests.unit.gate_table.model import Row, Scene, folder_of
 from wheelkit.archive.filename import WheelName
-from wheelkit.archive.reader import WheelArchive
-from wheelkit.inspect.model import ElfFacts
+from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.inspect.inspection_model import ElfFacts
 from wheelkit.repair.metadata import (
     render_entry_points,
     rewrite_metadata,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ci_build.build.inspection import inspect
+from ci_build.wheelset.inspected_wheels import inspect
 from core.model import BuildRequest, Finding, InputFile, Payload, WheelSet, to_json
-from promotion.gates.common.gate import GateContext
-from promotion.gates.inspection import _index_findings, make_gate
+from promotion.gates.common.gate_context import GateContext
+from promotion.gates.inspection_gate import _index_findings, make_gate
 from promotion.gates.set_record import (
     debug_differences,
     file_differences,
@@ -53,8 +53,8 @@ from tests.support.wheel_sets import (
 from tests.unit.core.test_rocm_releases import C849, ROCM_LLVM
 from tests.unit.gate_table.inspection_recipes import program
 from tests.unit.gate_table.model import Row, Scene, folder_of
-from wheelkit.inspect.inspect import inspect_wheel
-from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.inspection_model import WheelReport
+from wheelkit.inspect.inspector import inspect_wheel
 from wheelkit.inspect.wheel_set import check_set
 
 GATE = "inspection"

@@ -15,16 +15,16 @@ from unittest import mock
 from core.errors import ProcessError
 from core.model import Finding, WheelSet
 from core.process import ProcessResult
-from promotion.gates.common.gate import error
+from promotion.gates.common.gate_context import error
 from promotion.gates.common.installers import Command
-from promotion.gates.install.gate import _StagedIndex
+from promotion.gates.install.install_gate import _StagedIndex
 from promotion.gates.install.installation import (
     InstallationError,
     InstallationSource,
     InstallationTest,
 )
 from promotion.gates.install.pair import _pair_findings
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.wheel_sets import make_set, make_wheels
 from tests.unit.gate_table.model import Row, Scene, folder_of
 

@@ -14,13 +14,13 @@ from unittest import mock
 from core.errors import GateError, ProcessError
 from core.model import Finding, to_json
 from core.process import ProcessResult
-from promotion.gates.common.gate import GateContext
-from promotion.gates.common.site import FROM_NEEDS, TREE, RocmLibraries, Site
+from promotion.gates.common.gate_context import GateContext
+from promotion.gates.common.gate_site import FROM_NEEDS, TREE, RocmLibraries, Site
 from promotion.gates.load import golden
 from promotion.gates.load.child_probe import ProbeResult
-from promotion.gates.load.gate import make_gate
+from promotion.gates.load.load_gate import make_gate
 from promotion.gates.load.machines import _LOCATIONS, Machine, check_machines
-from promotion.gates.load.packages import check_package
+from promotion.gates.load.python_packages import check_package
 from promotion.gates.load.registered import kernels_digest, registration_findings
 from tests.support.gating import gate_context, stage_wheels
 from tests.support.host_code import HostCode, kernel_bundle
@@ -140,8 +140,10 @@ def _run_gate(children: Children, folder: Path) -> Iterable[Finding]:
         env={"ROCM_PATH": "/rocm"},
     )
     with (
-        mock.patch("promotion.gates.load.gate.make_site", make_site),
-        mock.patch("promotion.gates.load.gate.rocm_libraries", return_value=libraries),
+        mock.patch("promotion.gates.load.load_gate.make_site", make_site),
+        mock.patch(
+            "promotion.gates.load.load_gate.rocm_libraries", return_value=libraries
+        ),
         mock.patch.object(
             GateContext, "pythons", return_value={"3.12": Path("python3.12")}
         ),

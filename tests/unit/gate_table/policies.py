@@ -23,11 +23,11 @@ from promotion.index.authority import LedgerKey, PolicySource
 from promotion.index.ledger import PromotedSet
 from promotion.policy.bypasses import Bypass
 from promotion.policy.gate_rules import GateRule
-from promotion.policy.policy import Policy, load_policy
+from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict
 from promotion.promote import promote
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 from tests.support import sets
 from tests.support.device_results import WAIVER, checks_of, judged, result
 from tests.support.promoting import staged_in

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.docs.findings import finding_entries
-from ci_build.release.request import GATES
+from ci_build.docs.findings_page import finding_entries
+from ci_build.release.release_request import GATES
 from core.model import Severity
 from tests.unit.gate_table import (
     abi,
@@ -131,7 +131,7 @@ def _calls() -> Sequence[ast.Call]:
     """Return the calls in the modules that create findings."""
     root = Path(__file__).parents[3]
     calls = []
-    for folder in ("wheelkit", "promotion", "ci_build/build"):
+    for folder in ("wheelkit", "promotion", "ci_build/wheelset"):
         for path in (root / folder).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             calls += [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

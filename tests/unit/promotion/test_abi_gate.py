@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from core.model import Evidence, Outcome, Severity
-from promotion.gates.abi.gate import make_gate
-from promotion.gates.common.runs import run_gates
+from promotion.gates.abi.abi_gate import make_gate
+from promotion.gates.common.gate_runs import run_gates
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.gating import stage_wheels

@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from core.layouts import load_layouts, runpath
 from core.model import GfxTarget
+from core.rocm_layouts import load_layouts, runpath
 from promotion.gates.abi.loader import (
     SYSTEM,
     InstalledLibrary,

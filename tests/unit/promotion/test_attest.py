@@ -23,7 +23,7 @@ import pytest
 
 from ci_build import cli
 from core.errors import BucketError, MachineError, PromotionBlockedError, RequestError
-from promotion.attest import (
+from promotion.attestations import (
     VerificationReport,
     attest,
     publisher_of,
@@ -44,7 +44,7 @@ from promotion.promote import Promotion, promote
 from promotion.stage import read_staged
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support import sets
 from tests.support.promoting import NOW, POLICY, RELEASED, offered, staged_in
 from tests.support.silent import Silent
@@ -310,7 +310,7 @@ def test_signing_needs_identity_and_service(
 ) -> None:
     packages.detect_credential.return_value = token
     trust = SimpleNamespace(config=None)
-    monkeypatch.setattr("promotion.attest.load_trust", lambda _: trust)
+    monkeypatch.setattr("promotion.attestations.load_trust", lambda _: trust)
     with pytest.raises(error), with_identity():
         pass
 

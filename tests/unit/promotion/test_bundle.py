@@ -13,11 +13,11 @@ from ci_build import cli
 from ci_build.cli.commands import bundle as command
 from core.errors import BucketError, RequestError, WheelSetError
 from promotion import bundle_gate
-from promotion.bundle import bundle
+from promotion.offline_bundle import bundle
 from promotion.stage import stage
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.silent import Silent
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 

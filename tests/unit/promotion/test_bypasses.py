@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from promotion.policy.bypasses import MAX_DAYS, parse_bypass, parse_bypasses
-from promotion.policy.policy import POLICY_FILE, load_policy
+from promotion.policy.promotion_policy import POLICY_FILE, load_policy
 from tests.support import sets
 
 COMPLETE: dict[str, Any] = {

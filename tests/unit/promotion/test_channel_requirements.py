@@ -13,7 +13,7 @@ import pytest
 
 from core.model import Evidence, Verdict, WheelSet
 from promotion.evidence.evidence import EvidenceFile
-from promotion.policy.policy import Policy, load_policy
+from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict
 from tests.support import sets
 from tests.support.wheel_sets import passing_evidence

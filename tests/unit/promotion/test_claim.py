@@ -19,15 +19,15 @@ import pytest
 from core.errors import BusyError, CiBuildError
 from promotion.index.audit import verify
 from promotion.index.claim import TERM, Claim, claimed
+from promotion.index.index_repair import repair
 from promotion.index.ledger import read_ledger
 from promotion.index.publish import publish
-from promotion.index.repair import repair
 from promotion.index.retention import RetentionRule, apply
 from promotion.promote import promote
 from promotion.storage import concurrency
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
 from tests.support.promoting import NOW, POLICY, RELEASED, objects, staged_in
 from tests.support.wheel_sets import make_wheels

@@ -11,8 +11,8 @@ import pytest
 
 from core.errors import RequestError
 from core.model import Outcome, Tier
-from promotion.compatibility.evidence import CheckOutcome, EvidenceChecks
-from promotion.compatibility.render import sheets, to_markdown, to_rst
+from promotion.compatibility.compat_render import sheets, to_markdown, to_rst
+from promotion.compatibility.promoted_results import CheckOutcome, EvidenceChecks
 from promotion.compatibility.tables import (
     COMPAT_FILE,
     DocumentedLibrary,

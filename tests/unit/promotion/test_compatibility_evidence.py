@@ -14,17 +14,17 @@ from ci_build.cli.commands.compatibility import _images, _newest_lock
 from ci_build.rocm.lock import RocmLock, dump_lock, write_lock
 from core.errors import BucketError, RequestError
 from core.model import ROCM_LOCK, Tier
-from promotion.compatibility.evidence import CheckOutcome, read_evidence
+from promotion.compatibility.promoted_results import CheckOutcome, read_evidence
 from promotion.evidence.evidence import record
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
-from promotion.gates.common.gate import Check as GateCheck
-from promotion.gates.common.runs import check_record
-from promotion.gates.device import evidence as device
+from promotion.gates.common.gate_context import Check as GateCheck
+from promotion.gates.common.gate_runs import check_record
+from promotion.gates.device import device_evidence as device
 from promotion.gates.device.baseline import RUN
 from promotion.stage import read_staged
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 from tests.support import sets
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels, passing_evidence

@@ -15,9 +15,9 @@ from unittest.mock import Mock
 import pytest
 
 from core.errors import GateError, MachineError, ProcessError, RequestError
-from promotion.corpus.catalog import CompileCorpus
+from promotion.corpus.program_catalog import CompileCorpus
 from promotion.corpus.programs.declaration import Program
-from promotion.gates.compile import gate as compile_gate
+from promotion.gates.compile import compile_gate
 from promotion.gates.compile.budget import Budget, load_budget
 from promotion.gates.compile.child_run import (
     ChildJournal,
@@ -31,7 +31,7 @@ from promotion.gates.compile.child_run import (
 )
 from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
 from promotion.gates.compile.drift import PreviousCode, compare
-from promotion.gates.compile.remote import RemoteBatches, compile_programs
+from promotion.gates.compile.remote_compile import RemoteBatches, compile_programs
 from promotion.gates.compile.schedule import (
     Batch,
     Share,

@@ -14,9 +14,8 @@ import pytest
 
 from core.errors import RequestError
 from core.model import Evidence, Severity
-from promotion.gates.common.runs import run_gates
-from promotion.gates.coverage import gate as coverage_gate
-from promotion.gates.coverage import kernel_rules
+from promotion.gates.common.gate_runs import run_gates
+from promotion.gates.coverage import coverage_gate, kernel_rules
 from promotion.set_report import code_size
 from tests.support.gating import messages, stage_wheels
 from tests.support.host_code import HostCode, kernel_bundle

@@ -13,14 +13,14 @@ from core.model import Outcome, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
 from promotion.evidence.known_tests import KnownTests
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
-from promotion.gates.common.gate import Check, error
-from promotion.gates.common.runs import check_record
-from promotion.gates.device import evidence as device
+from promotion.gates.common.gate_context import Check, error
+from promotion.gates.common.gate_runs import check_record
+from promotion.gates.device import device_evidence as device
 from promotion.gates.device.baseline import RUN, baseline, check_ledgers
 from promotion.gates.device.shards import Shard
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.fake_devices import device_config
 from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import SetWheel, make_wheels, passing_evidence

@@ -26,12 +26,16 @@ from core.report import Reporter
 from core.tasks import Task, TaskResult
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate import Check, GateContext, error
-from promotion.gates.device import cluster
-from promotion.gates.device.cluster import ClusterRun, run_shards, with_offered_devices
+from promotion.gates.common.gate_context import Check, GateContext, error
+from promotion.gates.device import device_cluster as cluster
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.device_cluster import (
+    ClusterRun,
+    run_shards,
+    with_offered_devices,
+)
+from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.shards import (
     ShardResult,
     digest_of_tests,
@@ -40,7 +44,7 @@ from promotion.gates.device.shards import (
 )
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.device_results import judged
 from tests.support.fake_devices import device_config, fake_devices
 from tests.support.promoting import staged_in

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from promotion.evidence.evidence import dump_evidence
 from promotion.evidence.test_results import TestVerdict, load_results
-from promotion.gates.common.gate import Check
-from promotion.gates.common.runs import raise_for_failures
-from promotion.gates.device import evidence
+from promotion.gates.common.gate_context import Check
+from promotion.gates.common.gate_runs import raise_for_failures
+from promotion.gates.device import device_evidence as evidence
 from promotion.gates.device.expected_machine import ExpectedMachine
+from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.preflight import check_host
 from tests.support.device_results import (
     RESULTS,

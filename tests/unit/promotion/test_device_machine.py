@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from core.errors import MachineError
-from promotion.gates.device import machine as module
+from promotion.gates.device import gpu_machine as module
 from promotion.gates.device.expected_machine import ExpectedMachine
-from promotion.gates.device.lease import GIB, JaxPlatform
-from promotion.gates.device.machine import (
+from promotion.gates.device.gpu_machine import (
     MachineInfo,
     detect_allotment,
     detect_machine,
     memory,
     quotas,
 )
+from promotion.gates.device.lease import GIB, JaxPlatform
 from promotion.gates.device.preflight_libraries import check_same_rocm
 from promotion.storage.bucket import sha256_of
 from tests.support.files import write_files

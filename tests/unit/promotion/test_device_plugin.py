@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from promotion.gates.device import plugin
-from promotion.gates.device.plugin import device_check, worker
+from promotion.gates.device.plugin import device_check
+from promotion.gates.device.plugin import worker_hooks as worker
 from promotion.gates.device.plugin.device_check import LASTING, device_error
 
 

@@ -24,7 +24,7 @@ from promotion.gates.device.shards import (
     upload_shard,
 )
 from promotion.storage.bucket import sha256_of
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.device_results import BINARY, result
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.signing_key import signing_key

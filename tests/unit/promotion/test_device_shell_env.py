@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import GateError, RequestError
-from promotion.gates.device.request import parse_suite_env
+from promotion.gates.device.device_request import parse_suite_env
 from promotion.gates.device.shell_env import Script, read_script
 from tests.support.files import write_files
 

@@ -27,7 +27,7 @@ from promotion.evidence.evidence import (
 from promotion.evidence.signing import Signer, new_key
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support import sets
 from tests.support.memory_bucket import MemoryBucket
 

@@ -15,7 +15,7 @@ from core.model import ROCM_LOCK, WheelSet
 from core.targets import load_table
 from promotion.policy.families import Families, Trigger, load_families
 from promotion.policy.jobs import draw, job_matrix
-from promotion.policy.policy import load_policy
+from promotion.policy.promotion_policy import load_policy
 from tests.support.wheel_sets import make_set
 
 OCCASIONS = "".join(

@@ -29,7 +29,7 @@ from promotion.index.retention import RetentionRule, apply
 from promotion.promote import promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
 from tests.support.promoting import NOW, POLICY, RELEASED, staged_in
 from tests.support.reading import Reader

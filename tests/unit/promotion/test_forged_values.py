@@ -19,11 +19,11 @@ from promotion.evidence.evidence import load_evidence
 from promotion.evidence.signing import load_signature, new_key
 from promotion.index.audit import verify
 from promotion.index.authority import Authority
+from promotion.index.index_reader import parse_status
 from promotion.index.ledger import load_entry
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback, sign
 from promotion.index.publish import publish
-from promotion.index.reader import parse_status
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import RELEASED, go, objects, offered, staged_in

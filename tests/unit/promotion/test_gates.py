@@ -18,16 +18,16 @@ import pytest
 from core.errors import BucketError, GateError, MachineError, RequestError
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, read_all
-from promotion.gates import inspection
-from promotion.gates.common import gate as gate_module
-from promotion.gates.common import runs
-from promotion.gates.common.gate import Check, Gate, GateContext, error
+from promotion.gates import inspection_gate as inspection
+from promotion.gates.common import gate_context as gate_module
+from promotion.gates.common import gate_runs as runs
 from promotion.gates.common.gate_code import code_digest, sources
-from promotion.gates.common.runs import raise_for_failures, run_gates
-from promotion.policy.policy import EDITION, edition
+from promotion.gates.common.gate_context import Check, Gate, GateContext, error
+from promotion.gates.common.gate_runs import raise_for_failures, run_gates
+from promotion.policy.promotion_policy import EDITION, edition
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.gating import gate_context, messages
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import (
@@ -344,7 +344,7 @@ def test_code_digest_covers_modules_and_tables() -> None:
         "leak_check.py",
         "libstdcxx.txt",
         "targets.toml",
-        "layouts.toml",
+        "rocm_layouts.toml",
     } <= set(names)
     assert all(path.is_file() for path in sources())
 

@@ -14,7 +14,7 @@ from ci_build import cli
 from ci_build.release import gating
 from core.errors import BucketError, RequestError
 from promotion.evidence.evidence import TIME, read_all
-from promotion.gates.common import runs
+from promotion.gates.common import gate_runs as runs
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import RELEASED, go, objects, offered, staged_in

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.made_index import SET_WHEELS, MadeIndex
 from benchmarks.promotion_operations import OPERATIONS, OperationCost, measure_operation
 from promotion.index.publish import publish
-from promotion.storage.keys import ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 from tests.support.memory_bucket import MemoryBucket
 
 SETS = 60

@@ -18,9 +18,10 @@ from core.errors import GateError, MachineError, ProcessError
 from core.process import ProcessResult
 from promotion.gates.common.installers import Installer, Pip, parse_config
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.common.requirements import locked, wheels_for
+from promotion.gates.common.set_requirements import locked, wheels_for
 from promotion.gates.common.uv_installer import Uv
-from promotion.gates.install import pair, probe
+from promotion.gates.install import install_probe as probe
+from promotion.gates.install import pair
 from promotion.gates.install.installation import InstallationSource, InstallationTest
 from tests.support.silent import NoProcesses
 from tests.support.wheel_sets import make_set, make_wheels, plain

@@ -9,14 +9,14 @@ import pytest
 
 from core.errors import GateError, MachineError, ProcessError, RequestError
 from core.process import ProcessResult
+from promotion.gates.common.gate_site import installation_error
 from promotion.gates.common.installers import (
     Pip,
     is_connection_failure,
     offline_variables,
 )
-from promotion.gates.common.site import installation_error
 from promotion.gates.common.uv_installer import Uv
-from promotion.gates.install.gate import make_gate, supported
+from promotion.gates.install.install_gate import make_gate, supported
 from promotion.gates.install.installer_table import (
     STORE,
     installer_environment,

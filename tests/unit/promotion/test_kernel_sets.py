@@ -16,7 +16,7 @@ from promotion.index.audit import verify
 from promotion.promote import promote
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, tell
 from tests.support.promoting import POLICY, RELEASED, go, offered, staged_in
 from tests.support.wheel_sets import (

@@ -7,7 +7,12 @@ import pytest
 from core.errors import RequestError
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import check_key
-from promotion.storage.keys import ReleasedIndex, StagedSet, project_pages, root_pages
+from promotion.storage.object_keys import (
+    ReleasedIndex,
+    StagedSet,
+    project_pages,
+    root_pages,
+)
 
 DIGEST = "ab" * 32
 WHEEL = "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"

@@ -16,19 +16,19 @@ from ci_build.cli.options.environment import (
     find_signing_key,
     ledger_request,
 )
-from ci_build.release import authority
+from ci_build.release import index_authority as authority
 from core.errors import BucketError, PromotionBlockedError, RequestError
 from promotion.evidence.evidence import record
 from promotion.evidence.signing import load_signer, new_key
 from promotion.index.authority import PolicySource
 from promotion.index.ledger import load_entry, read_ledger
 from promotion.index.ledger_state import EntryKind
-from promotion.policy.policy import POLICY_FILE, load_policy
+from promotion.policy.promotion_policy import POLICY_FILE, load_policy
 from promotion.promote import promote
 from promotion.stage import read_staged
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import RELEASED, objects, staged_in
 from tests.support.signing_key import SIGNING_KEY
 from tests.support.wheel_sets import make_wheels, passing_evidence

@@ -21,11 +21,11 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback
 from promotion.index.publish import publish
 from promotion.index.retention import RetentionRule, apply
-from promotion.policy.policy import Policy
+from promotion.policy.promotion_policy import Policy
 from promotion.promote import promote
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import NOW, POLICY, RELEASED, objects, staged_in
 from tests.support.wheel_sets import make_wheels
 

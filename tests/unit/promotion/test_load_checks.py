@@ -12,11 +12,10 @@ from unittest.mock import Mock
 import pytest
 
 from core.errors import BucketError, CiBuildError, MachineError
-from promotion.gates.load import gate as load_gate
-from promotion.gates.load import load_child
-from promotion.gates.load.checks import PJRT, PLUGIN
+from promotion.gates.load import load_child, load_gate
+from promotion.gates.load.load_checks import PJRT, PLUGIN
 from promotion.gates.load.machines import Machine, check_machines, machines
-from promotion.gates.load.packages import modules_of
+from promotion.gates.load.python_packages import modules_of
 from tests.support.files import write_files
 from tests.support.sets import wheel_set
 

@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import BucketError
 from promotion.nights import read_night, record_night
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import MemoryBucket
 
 

@@ -19,6 +19,7 @@ from core.number_ranges import NumberRanges
 from promotion.check import check
 from promotion.index import set_lookup
 from promotion.index.audit import verify
+from promotion.index.index_repair import repair
 from promotion.index.ledger import LedgerEntry, read_ledger
 from promotion.index.ledger_state import (
     EMPTY_STATE,
@@ -37,12 +38,11 @@ from promotion.index.page_diff import (
     sets_that_differ,
     weakest,
 )
-from promotion.index.repair import repair
 from promotion.index.retention import RetentionRule, apply, plan
 from promotion.promote import promote
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex, StagedSet
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
 from tests.support import sets
 from tests.support.promoting import NOW, POLICY, RELEASED, objects, offered, staged_in
 from tests.support.reading import Reader

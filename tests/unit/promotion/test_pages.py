@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import (
     dependencies_first,
@@ -21,7 +22,6 @@ from promotion.index.pages import (
     project_json,
     project_of,
 )
-from promotion.index.reader import IndexedWheel
 from tests.support.sets import ledger_wheel
 
 OFFER = IndexedWheel(

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli.options.release import CHANNELS
+from ci_build.cli.options.release_options import CHANNELS
 from core.errors import RequestError
 from core.model import Tier
 from core.targets import expand, load_table
 from promotion.evidence.signing import Signer
 from promotion.policy.families import load_families
 from promotion.policy.gate_rules import GateRule, at_least
-from promotion.policy.policy import (
+from promotion.policy.promotion_policy import (
     POLICY_FILE,
     device_members_digest,
     edition,

@@ -32,7 +32,7 @@ from promotion.promote import Promotion, promote
 from promotion.stage import read_staged, stage
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import (
     NOW,
     POLICY,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import InputError
-from promotion.index import reader
-from promotion.index.reader import PublishedIndex
+from promotion.index import index_reader as reader
+from promotion.index.index_reader import PublishedIndex
 
 
 def test_larger_file_is_refused_instead_of_cut(

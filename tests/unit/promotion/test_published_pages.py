@@ -16,10 +16,10 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.listing import listing_page, parse_listing, update_listing
 from promotion.index.operations import mark
 from promotion.index.publish import pages_changed, publish
-from promotion.index.summary import load_summary
+from promotion.index.set_summary import load_summary
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import LISTING
+from promotion.storage.object_keys import LISTING
 from promotion.website.render import PAGES_VERSION
 from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
 from tests.support.web_pages import (

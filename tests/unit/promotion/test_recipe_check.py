@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.set_files import write_set
 from ci_build.rocm.lock import dump_lock
 from ci_build.rocm.set_lock import set_lock
+from ci_build.wheelset.set_files import write_set
 from core.errors import BucketError
 from core.model import (
     PYLOCK,

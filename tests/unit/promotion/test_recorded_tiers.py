@@ -26,13 +26,13 @@ from promotion.evidence.evidence import EvidenceFile, read_all, record
 from promotion.evidence.signing import Signer
 from promotion.index.ledger import LedgerEntry, load_entry
 from promotion.index.publish import publish
-from promotion.policy.policy import POLICY_FILE, Policy, load_policy
+from promotion.policy.promotion_policy import POLICY_FILE, Policy, load_policy
 from promotion.policy.recorded_tiers import tier_problems
 from promotion.promote import promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.promoting import NOW, RELEASED, go, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set

@@ -22,14 +22,14 @@ from core.model import Verdict
 from promotion.check import check
 from promotion.index.audit import verify
 from promotion.index.claim import Claim, claimed
+from promotion.index.index_repair import IndexRepair, repair
 from promotion.index.ledger import read_ledger
 from promotion.index.ledger_state import EntryKind
-from promotion.index.repair import IndexRepair, repair
 from promotion.index.retention import RetentionRule, apply
 from promotion.promote import promote
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
 from tests.support.promoting import POLICY, RELEASED, go, objects, staged_in
 from tests.support.wheel_sets import make_wheels
@@ -141,7 +141,7 @@ def test_repair_keeps_files_that_were_promoted_before_its_claim(
         promoting(bucket, staged, NOW + DAY)
         return claimed(*words, **more)
 
-    monkeypatch.setattr("promotion.index.repair.claimed", promote_and_claim)
+    monkeypatch.setattr("promotion.index.index_repair.claimed", promote_and_claim)
     assert mended(bucket).removed == ()
     assert problems(bucket) == []
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from core.errors import RequestError
-from promotion.index.repair import repair
+from promotion.index.index_repair import repair
 from promotion.index.retention import RetentionRule, apply
 from promotion.storage.bucket import ObjectInfo
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import DOCS, ReleasedIndex, StagedSet, nights_folder
+from promotion.storage.object_keys import DOCS, ReleasedIndex, StagedSet, nights_folder
 from promotion.storage.roles import Role, bucket_policy
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
 from tests.support.promoting import NOW, go, staged_in

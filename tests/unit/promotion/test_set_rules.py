@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.rocm_trust import ROCM_TRUST
-from promotion.policy.policy import load_policy
+from promotion.policy.promotion_policy import load_policy
 from promotion.policy.set_rules import (
     order_problems,
     rocm_problems,

@@ -14,7 +14,8 @@ import pytest
 
 from ci_build import cli
 from ci_build.cli.options.environment import find_signing_key
-from ci_build.release import gating, steps
+from ci_build.release import gating
+from ci_build.release import release_steps as steps
 from core.errors import RequestError
 from core.model import Tier
 from core.process import HostRunner
@@ -22,13 +23,13 @@ from core.report import Reporter
 from promotion import promote as promotion
 from promotion.evidence.evidence import read_all, record
 from promotion.evidence.signing import Signer, load_signer, new_key, public_key
-from promotion.gates.common.gate import Check, Gate, GateContext
-from promotion.gates.common.runs import run_gates
+from promotion.gates.common.gate_context import Check, Gate, GateContext
+from promotion.gates.common.gate_runs import run_gates
 from promotion.index.ledger import read_ledger
-from promotion.policy.policy import POLICY_FILE, load_policy
+from promotion.policy.promotion_policy import POLICY_FILE, load_policy
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import NOW, RELEASED, staged_in
 from tests.support.signing_key import SIGNING_KEY, signing_key
 from tests.support.wheel_sets import (

@@ -14,11 +14,11 @@ from ci_build import cli
 from core.errors import BucketError, RequestError
 from promotion.evidence.signing import Signer
 from promotion.index.audit import verify
+from promotion.index.index_repair import repair
 from promotion.index.ledger import RecordedEntry, load_entry, read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.index.publish import publish
-from promotion.index.repair import repair
 from promotion.promote import promote
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.directory_bucket import DirBucket

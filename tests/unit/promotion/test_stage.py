@@ -17,7 +17,7 @@ from core.wheels_json import dump_wheel_set
 from promotion.stage import fetch_set, read_staged, stage, write_if_changed
 from promotion.storage.bucket import ConflictError, ObjectInfo
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, write_set
 

@@ -20,7 +20,7 @@ from promotion.stage import read_staged, stage
 from promotion.staged_sets import find_set, remove, staged_folders
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
+from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError
 from tests.support.promoting import RELEASED, go, offered, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set

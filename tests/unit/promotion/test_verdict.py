@@ -13,7 +13,7 @@ from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, Whee
 from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
 from promotion.index.page_diff import weakest
 from promotion.policy.gate_rules import GateRule
-from promotion.policy.policy import Policy, load_policy
+from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict as judge
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence
 

@@ -17,7 +17,7 @@ from promotion.evidence.attestations import PUBLIC, AttestationRule
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.bypasses import Bypass
 from promotion.policy.gate_rules import GateRule
-from promotion.policy.policy import Policy
+from promotion.policy.promotion_policy import Policy
 from promotion.policy.verdict import verdict
 from tests.support import sets
 

@@ -16,7 +16,12 @@ from promotion.evidence.evidence import EvidenceFile
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.policy.bypasses import MAX_DAYS
 from promotion.policy.gate_rules import GateRule
-from promotion.policy.policy import POLICY_FILE, Policy, load_policy, load_waivers
+from promotion.policy.promotion_policy import (
+    POLICY_FILE,
+    Policy,
+    load_policy,
+    load_waivers,
+)
 from promotion.policy.verdict import verdict
 from promotion.policy.waivers import (
     FlakeWaiver,

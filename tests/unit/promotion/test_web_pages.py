@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from promotion.compatibility.evidence import EvidenceChecks
+from promotion.compatibility.promoted_results import EvidenceChecks
 from promotion.evidence.test_results import TestVerdict
-from promotion.gates.device.evidence import RESULTS
+from promotion.gates.device.device_evidence import RESULTS
 from promotion.index.install_commands import amd_image_tag
 from promotion.index.json_types import ListedIndex
 from promotion.index.listing import listing_page

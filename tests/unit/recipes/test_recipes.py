@@ -12,10 +12,10 @@ import pytest
 
 from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from pjrt import recipe as pjrt
-from plugin import recipe as plugin
+from pjrt import pjrt_wheel as pjrt
+from plugin import plugin_wheel as plugin
 from tests.support import fake_site
-from wheelkit.repair.plan import RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan
 
 MI300 = (GfxTarget.parse("gfx942"), GfxTarget.parse("gfx950"))
 

@@ -26,7 +26,7 @@ from tests.support.tiny_wheel import (
 )
 from wheelkit.archive import zip_check, zip_format
 from wheelkit.archive.filename import WheelName
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 
 SOME = b"some bytes " * 5000
 

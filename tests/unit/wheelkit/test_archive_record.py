@@ -8,9 +8,9 @@ import pytest
 
 from core.errors import ArchiveError
 from tests.support.tiny_wheel import INFO, contents, make_wheel, record_line
-from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry, format_record, parse_record
-from wheelkit.archive.verify import verify_record
+from wheelkit.archive.record_check import verify_record
+from wheelkit.archive.wheel_archive import WheelArchive
 
 RECORD = f"{INFO}/RECORD"
 

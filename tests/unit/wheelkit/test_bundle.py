@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from core.errors import FatbinError
 from core.model import GfxTarget
-from wheelkit.gpu import bundle
-from wheelkit.gpu.bundle import BundleEntry, CompressedHeader
+from wheelkit.gpu import offload_bundle as bundle
 from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader
+from wheelkit.gpu.offload_bundle import BundleEntry, CompressedHeader
 
 HOST = "host-x86_64-unknown-linux-gnu-"
 HIP = "hipv4-amdgcn-amd-amdhsa--"

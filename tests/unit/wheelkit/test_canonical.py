@@ -10,8 +10,8 @@ from pathlib import Path
 from tests.support.made_wheel import clean_pjrt
 from wheelkit.archive.canonical import check_canonical
 from wheelkit.archive.member_writer import EPOCH
-from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.archive.wheel_archive import WheelArchive
 
 
 def test_written_archive_is_canonical(tmp_path: Path) -> None:

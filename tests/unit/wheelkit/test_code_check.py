@@ -12,7 +12,7 @@ from tests.support.whole_code import (
     metadata,
     whole_code,
 )
-from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.elf_tables import ElfImage
 from wheelkit.gpu.code_check import CodeCheck, check_code
 
 ADD = "_Z3addv"

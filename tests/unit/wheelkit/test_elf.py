@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from core.errors import ElfError
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.elf_tables import ElfImage
 from wheelkit.elf.snapshot import Elf, highest_versions
 
 SYMBOLS = (

@@ -15,9 +15,9 @@ from core.model import GfxTarget
 from tests.support.host_code import HostCode, kernel_bundle, unpacked_bundle
 from tests.support.made_wheel import GLIBC, MACHS, code_object, library, with_sections
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.elf_tables import ElfImage
 from wheelkit.elf.snapshot import Elf
-from wheelkit.gpu import bundle
+from wheelkit.gpu import offload_bundle as bundle
 from wheelkit.gpu import slim as slimming
 from wheelkit.gpu.bundle_reader import find_bundles
 from wheelkit.gpu.fatbin import read_targets

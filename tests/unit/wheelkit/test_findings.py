@@ -7,7 +7,7 @@ import pytest
 from core.model import Finding, Severity
 from wheelkit.elf.snapshot import HIP_RUNTIME
 from wheelkit.findings import REPORT_PUBLISHED, as_published, finding
-from wheelkit.inspect.metadata import rocm_in_summary
+from wheelkit.inspect.metadata_rules import rocm_in_summary
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from tests.support.made_wheel import (
     look,
 )
 from tests.support.whole_code import whole_code
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.gpu.fatbin import FatbinReport, read_targets
-from wheelkit.inspect.inspect import inspect_wheel
-from wheelkit.inspect.model import member_infos
+from wheelkit.inspect.inspection_model import member_infos
+from wheelkit.inspect.inspector import inspect_wheel
 from wheelkit.inspect.text import render
 
 

@@ -8,10 +8,10 @@ from core.model import GfxTarget
 from tests.support.made_kernels import LIBRARY, OBJECT, OTHER, clean_kernels
 from tests.support.made_wheel import MACHS
 from tests.support.whole_code import whole_code
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.kernel_wheel import read_manifest
-from wheelkit.repair.plan import RepairPlan
-from wheelkit.repair.repair import repair
+from wheelkit.repair.repair_plan import RepairPlan
+from wheelkit.repair.wheel_repair import repair
 
 
 def test_repair_keeps_and_lists_code_objects(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from core.errors import RepairError
 from core.model import Severity
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf import libstdcxx
-from wheelkit.inspect.manylinux import PlatformVerdict, platform_verdict
+from wheelkit.inspect.platform_rules import PlatformVerdict, platform_verdict
 
 P28 = "manylinux_2_28_x86_64"
 

@@ -16,7 +16,7 @@ from wheelkit.repair.metadata import (
     rewrite_metadata,
     rewrite_wheel,
 )
-from wheelkit.repair.plan import RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan
 
 PUBLISHED = b"""\
 Metadata-Version: 2.4

@@ -19,7 +19,7 @@ from tests.support.made_wheel import (
     with_sections,
 )
 from tests.unit.core.test_rocm_releases import C849, ROCM_LLVM
-from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.inspection_model import WheelReport
 from wheelkit.inspect.proven_rocm import proven_rocm
 
 C7_2 = (

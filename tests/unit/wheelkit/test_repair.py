@@ -16,11 +16,11 @@ from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.tiny_wheel import contents, make_wheel
 from wheelkit.archive.compression import LEVEL
-from wheelkit.archive.reader import WheelArchive
-from wheelkit.archive.verify import verify_record
+from wheelkit.archive.record_check import verify_record
+from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.snapshot import Elf
-from wheelkit.repair.plan import RepairedWheel, RepairPlan
-from wheelkit.repair.repair import repair
+from wheelkit.repair.repair_plan import RepairedWheel, RepairPlan
+from wheelkit.repair.wheel_repair import repair
 
 NAME = "tiny-1.0-cp312-cp312-linux_x86_64.whl"
 RUNPATH = "$ORIGIN/../_solib_x86_64/somewhere/deep:/opt/rocm/lib:/home/builder/rocm"

@@ -9,8 +9,8 @@ import pytest
 from core.errors import RepairError
 from tests.support.made_wheel import LIB, clean_pjrt, with_sections
 from tests.unit.core.test_rocm_releases import C849, ROCM_LLVM
-from wheelkit.repair.plan import RepairPlan
-from wheelkit.repair.repair import repair
+from wheelkit.repair.repair_plan import RepairPlan
+from wheelkit.repair.wheel_repair import repair
 
 C7_12 = f"{ROCM_LLVM}{C849}+PATCHED:9a6ac45c)"
 

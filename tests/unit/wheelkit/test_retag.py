@@ -11,7 +11,7 @@ from core.errors import ArchiveError, RepairError
 from tests.support.made_wheel import GLIBC, LIB, MadeWheel, clean_pjrt, library
 from tests.support.tiny_elf import TinySymbol
 from wheelkit.inspect.compare import compare_wheels
-from wheelkit.repair.repair import retag
+from wheelkit.repair.wheel_repair import retag
 
 
 def wheel(symbol: TinySymbol = GLIBC) -> MadeWheel:

@@ -14,9 +14,9 @@ import pytest
 from core.errors import ArchiveError
 from tests.support.tiny_wheel import INFO, NAME, WHEEL, make_wheel
 from wheelkit.archive import member_writer, zip_format
-from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.rewrite import WheelRewrite, WrittenWheel
-from wheelkit.archive.verify import verify_record
+from wheelkit.archive.wheel_archive import WheelArchive
 
 TEXT = b"".join(b"line %d of a member\n" % n for n in range(100_000))
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from kernels.catalog import load_catalog
+from kernels.module_catalog import load_catalog
 from kernels.tests.support.fake.bwd_calls import BwdCase
 from kernels.tests.support.fake.calls import CallError, FakeMachine, Tensor, tensors
 from kernels.tests.support.fake.gemm_calls import bf16_call, fp4_call, fp8_call, i8_call

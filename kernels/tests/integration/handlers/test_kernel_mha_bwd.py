@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from kernels.catalog import load_catalog
+from kernels.module_catalog import load_catalog
 from kernels.tests.support.fake import golden
 from kernels.tests.support.fake.bwd_calls import BwdCase
 from kernels.tests.support.fake.calls import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.catalog import load_catalog
+from kernels.module_catalog import load_catalog
 from kernels.tests.support.fake import golden
 from kernels.tests.support.fake.building import TARGETS
 from kernels.tests.support.fake.calls import LAUNCH, FakeMachine, Tensor, tensors

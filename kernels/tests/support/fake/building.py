@@ -9,9 +9,9 @@ from pathlib import Path
 from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner
 from kernels.build import KernelBuild
+from kernels.compiler_steps import SRC, fill
 from kernels.graph import Capacity
-from kernels.recipe import KERNELS
-from kernels.steps import SRC, fill
+from kernels.kernel_recipe import KERNELS
 from kernels.toolchains import Toolchain, obtain_pypi
 from tests.support.silent import Silent
 

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 
 from core.process import HostRunner
-from kernels.catalog import load_catalog
+from kernels.compiler_steps import SRC, fill, named
+from kernels.module_catalog import load_catalog
 from kernels.rocmchain import with_rocm
-from kernels.steps import SRC, fill, named
 from kernels.tests.support.fake.building import HERE
 from kernels.tests.support.fake.calls import Library
 from kernels.toolchains import obtain_pypi

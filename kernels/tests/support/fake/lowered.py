@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernels.catalog import load_catalog
+from kernels.module_catalog import load_catalog
 from kernels.tests.support.fake.calls import CallError, FakeMachine, Library, tensors
 from kernels.tests.support.fake.trees import GPUS
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from .worker import EventWriter, WorkerPlugin
+from .worker_hooks import EventWriter, WorkerPlugin
 
 SESSION = "JAX_GATE_SESSION"
 _EXIT_SECONDS = 2.0

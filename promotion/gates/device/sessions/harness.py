@@ -19,7 +19,7 @@ from core.errors import RequestError
 from core.model import Finding
 from core.process import HostRunner
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate import warning
+from promotion.gates.common.gate_context import warning
 from promotion.gates.device.causes import by_cause
 from promotion.gates.device.results import Ending, Round, file_of, judge, killed_workers
 from promotion.gates.device.sessions import passes
@@ -30,7 +30,6 @@ from promotion.gates.device.sessions.passes import (
     session_env,
     session_plan,
 )
-from promotion.gates.device.sessions.plan import RunPlan, RunReport
 from promotion.gates.device.sessions.processes import (
     LOCK_FILE,
     RUN_FILE,
@@ -38,6 +37,7 @@ from promotion.gates.device.sessions.processes import (
     locked_run,
 )
 from promotion.gates.device.sessions.session import PLAN, PytestSession, SessionOutcome
+from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
 from promotion.gates.device.sessions.state import PassState
 
 _IDLE_SESSIONS = 3

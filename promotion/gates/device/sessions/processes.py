@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from core.errors import BusyError
-from promotion.gates.device.machine import control_groups
+from promotion.gates.device.gpu_machine import control_groups
 
 RUN = "JAX_GATE_RUN"
 """Variable that marks every process of a run, so that processes left behind by tests are found."""

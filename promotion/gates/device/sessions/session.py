@@ -19,8 +19,8 @@ from typing import TextIO
 from core.atomic import write_whole
 from core.errors import ProcessError
 from core.process import HostRunner, without_credentials
-from promotion.gates.common.gate import signal_name
-from promotion.gates.device.request import TEST_TIMEOUT
+from promotion.gates.common.gate_context import signal_name
+from promotion.gates.device.device_request import TEST_TIMEOUT
 from promotion.gates.device.results import OUT_OF_MEMORY, Attempt, Ending
 from promotion.gates.device.sessions.journal import SessionJournal, Worker
 from promotion.gates.device.sessions.passes import MOST_LEFT

@@ -237,9 +237,8 @@ def test_profiler_writes_a_trace(tmp_path: Path) -> None:
 
 
 def test_executables_are_saved_and_loaded() -> None:
-    from jax.experimental import (
-        serialize_executable,
-    )  # A jax without it fails only this test.
+    # A jax without it fails only this test.
+    from jax.experimental import serialize_executable
 
     compiled = (
         jax.jit(lambda x: x * 3).lower(jax.ShapeDtypeStruct((4,), np.float32)).compile()

@@ -1,0 +1,200 @@
+"""Options of a night.
+
+The newest ROCm, release or commit of jax and XLA, targets of an index, and tables of
+nights.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
+from ci_build.cli.options.settings import Settings, split_list
+from ci_build.cli.options.table import option_names
+from ci_build.wheelset.published import newest_release
+from ci_build.wheelset.source.pins import interface_for, releases, repository_url
+from ci_build.wheelset.source.source_checkouts import (
+    fetch_tree,
+    release_of,
+    remote_head,
+)
+from core.errors import InputError, RequestError
+from core.model import Payload, RocmVersion
+from core.process import Runner
+from core.report import Reporter
+from core.source_request import Checkout
+from core.targets import MULTI_ARCH
+from promotion.policy.promotion_policy import load_policy
+
+HEAD = "head"
+NEWEST = "newest"
+_SCHEMA = 1
+MakeSettings = Callable[[Mapping[str, Any]], Settings]
+"""A function that returns the settings with further values, as if given by the user."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NightRow:
+    """A row of a table of nights.
+
+    Its name, and values of options by identifier, such as `jax_version`.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+
+
+def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
+    """Return the rows of a table of nights; without chosen names, all rows.
+
+    Raises:
+        InputError: the file cannot be read, is not a table, or has an unknown option.
+        RequestError: a chosen row does not exist.
+    """
+    known = {*option_names(), "jax"} - {
+        "out",
+        "cache_dir",
+        "dry_run",
+        "json",
+        "verbose",
+        "quiet",
+    }
+    try:
+        body = tomllib.loads(file.read_text(encoding="utf-8"))
+        if body.pop("schema", None) != _SCHEMA:
+            raise ValueError(f"schema is not {_SCHEMA}")
+        rows = [
+            NightRow(
+                name=name,
+                values={
+                    key.replace("-", "_"): _value(value)
+                    for key, value in values.items()
+                },
+            )
+            for name, values in body.items()
+        ]
+        for row in rows:
+            if unknown := sorted(row.values.keys() - known):
+                raise ValueError(
+                    f"[{row.name}] has unknown options: {', '.join(unknown)}"
+                )
+            if not row.name.replace("-", "").isalnum():
+                raise ValueError(
+                    f"{row.name!r} is not a name; use letters, digits and -"
+                )
+    except (OSError, ValueError, AttributeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"{file} is not a table of nights: {why}.",
+            hint="See ci_build/release/continuous.toml.",
+        ) from error
+    if missing := [name for name in chosen if name not in {row.name for row in rows}]:
+        names = ", ".join(row.name for row in rows)
+        raise RequestError(
+            f"{file} has no row {', '.join(missing)}.", hint=f"Give one of {names}."
+        )
+    return tuple(row for row in rows if not chosen or row.name in chosen)
+
+
+def _value(value: object) -> str | bool:
+    """Return a value as the command line would give it."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, (str, int)):
+        return str(value)
+    raise ValueError(f"{value!r} is not a text, a number, a list or a truth value")
+
+
+def newest_settings(
+    make: MakeSettings,
+    index: str,
+    channel: str,
+    jax: str | None,
+    reporter: Reporter,
+    runner: Runner,
+) -> Settings:
+    """Return settings with the newest jax, ROCm and optionally XLA, and an index's targets.
+
+    Raises:
+        RequestError: options contradict each other.
+        InputError: a repository or an index does not answer.
+    """
+    values: dict[str, Any] = {}
+    settings = make({})
+    from_source = settings.choice("payload", Payload) is Payload.SOURCE
+    if not (settings.given("targets") or settings.given("family")):
+        values["targets"] = _targets(index, channel)
+    if from_source and not any(map(settings.given, SELECTS_A_ROCM)):
+        values["therock"] = "nightly"
+    values |= _jax(make(values), jax, reporter, runner)
+    settings = make(values)
+    if from_source and settings.text("xla") == HEAD:
+        release = settings.text("jax_version")
+        if settings.given("jax_source_dir"):
+            release = release_of(Path(settings.text("jax_source_dir")))
+        url = repository_url(
+            interface_for(release).xla_repository, settings.text("source_mirror")
+        )
+        values["xla"] = remote_head(url, runner)
+        reporter.line(f"--xla=head: {values['xla']}")
+    return make(values)
+
+
+def _targets(index: str, channel: str) -> str:
+    """Return the targets of an index: those that its policy requires, else those of its family."""
+    required = load_policy(index, channel=channel).required_targets
+    return ",".join(required) or ("default" if index == MULTI_ARCH else index)
+
+
+def _jax(
+    settings: Settings, jax: str | None, reporter: Reporter, runner: Runner
+) -> Mapping[str, Any]:
+    """Return the value of the option that names the jax of a night.
+
+    Empty if an option or a default names it.
+    """
+    named = settings.objections(("jax_version", "jax_source_dir"), "")
+    if jax is not None and named:
+        raise RequestError(
+            f"--jax and {named[0].strip()} both name a jax.", hint="Omit one of them."
+        )
+    published = settings.choice("payload", Payload) is Payload.PUBLISHED
+    if jax == HEAD:
+        if published:
+            raise RequestError(
+                "--jax=head contradicts --payload=published.", hint="Omit one of them."
+            )
+        return {"jax_source_dir": str(_head_tree(settings, reporter, runner))}
+    if named or (published and jax is None and not settings.given("rocm_version")):
+        return {}
+    if not published:
+        version = releases()[-1]
+    elif settings.given("rocm_version"):
+        major = RocmVersion(text=settings.text("rocm_version")).major
+        version = newest_release(major, split_list(settings.text("find_links")), runner)
+    else:
+        text = "--jax=newest with --payload=published needs --rocm-version."
+        raise RequestError(
+            text,
+            hint="The ROCm of published wheels is not known before their download.",
+        )
+    reporter.line(f"--jax=newest: {version}")
+    return {"jax_version": version}
+
+
+def _head_tree(settings: Settings, reporter: Reporter, runner: Runner) -> Path:
+    """Fetch the newest commit of jax into the cache, and return its folder."""
+    url = repository_url("jax", settings.text("source_mirror"))
+    commit = remote_head(url, runner)
+    folder = settings.cache_dir / "sources" / f"jax-{commit}"
+    with reporter.group(f"--jax=head: {commit}"):
+        fetch_tree(
+            Checkout(name="jax", url=url, commit=commit), folder, runner, reporter
+        )
+    return folder

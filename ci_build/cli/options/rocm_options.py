@@ -1,0 +1,338 @@
+"""Options that name a ROCm, and the selection of a ROCm by `--therock` and `--locked`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_build.cli.options.settings import Setting, Settings
+from ci_build.rocm.lock import load_lock
+from ci_build.rocm.rocm_request import (
+    SCHEME,
+    RocmSource,
+    RocmStorage,
+    check_families,
+    dnf_source,
+    file_name,
+    is_dnf,
+    is_index,
+    refuse_windows,
+)
+from ci_build.rocm.set_lock import locked_source
+from ci_build.rocm.tarball_listing import (
+    MULTIARCH,
+    check_age,
+    choose,
+    list_builds,
+    parse_name,
+)
+from core.errors import RequestError
+from core.process import HostRunner, without_credentials
+from core.report import Reporter
+from core.targets import MULTI_ARCH, family_of, load_table, requested, split_words
+from core.units import parse_size
+
+if TYPE_CHECKING:  # At run time, it would load requests.
+    from core.http.client import Connect
+
+_NAMES_A_ROCM = ("therock_path", "therock", "therock_index_url")
+SELECTS_A_ROCM = (*_NAMES_A_ROCM, "rocm_version", "rocm_build_job", "locked")
+"""Options that select the ROCm of a build from source."""
+_RELEASE = re.compile(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)?")
+_FIRST_OF_DNF, _FIRST_OF_THEROCK = (7, 0), (7, 9)
+"""First release that wheels are built for, and first one that TheRock built."""
+_NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
+_NEED_A_LISTING = ("family", "therock_listing")
+
+
+def rocm_storage(settings: Settings) -> RocmStorage:
+    """Return the storage of ROCm trees, with its size limit.
+
+    Raises:
+        RequestError: the limit is not a size.
+    """
+    return RocmStorage(
+        cache=settings.cache_dir,
+        keep_tarballs=not settings.flag("no_tarball_cache"),
+        limit=_limit(settings),
+    )
+
+
+def _limit(settings: Settings) -> int:
+    setting = settings.get("cache_limit")
+    return parse_size(str(setting.value), setting.origin)
+
+
+def find_rocm(
+    settings: Settings,
+    reporter: Reporter,
+    runner: HostRunner,
+    connect: Connect,
+    *,
+    use_amd: bool = False,
+) -> RocmSource | None:
+    """Return the ROCm that the options name, or None if they name no ROCm.
+
+    The ROCm is not downloaded. `--therock` downloads the listing of builds, and
+    `--therock-index-url` without a version queries the index.
+
+    Args:
+        use_amd: whether `--rocm-version` alone names AMD's dnf repository.
+
+    Raises:
+        RequestError: options contradict each other or have no effect.
+    """
+    amd = use_amd and _means_dnf(settings)
+    _refuse_contradictions(settings, amd=amd)
+    _limit(settings)
+    path = settings.get("therock_path").value
+    choice = settings.get("therock").value
+    lock = Path(settings.text("rocm_lock"))
+    locked = settings.flag("locked")
+    version = settings.text("therock_version")
+    if settings.text("therock_index_url"):
+        path, version = _index(settings, reporter, runner)
+    elif choice:
+        path = _choose(settings, reporter, connect, str(choice))
+    elif locked and not path:
+        path = _locked_source(lock)
+    elif amd:
+        path = dnf_source(settings.text("rocm_version"))
+    if not path:
+        return None
+    refuse_windows(str(path))
+    return RocmSource(
+        source=str(path),
+        sha256=settings.text("therock_sha256"),
+        require_checksum=settings.flag("require_checksum"),
+        full=settings.flag("rocm_full"),
+        lock=lock,
+        locked=locked,
+        index_version=version,
+    )
+
+
+def _index(
+    settings: Settings, reporter: Reporter, runner: HostRunner
+) -> tuple[str, str]:
+    """Return the source of an index, and the version of its packages.
+
+    Empty if another option or the lock has it.
+    """
+    from core.http.client import canonical  # Start-up time: it loads requests.
+
+    index = settings.text("therock_index_url")
+    version = settings.text("therock_version")
+    if not index.lower().startswith(("http://", "https://")):
+        raise RequestError(
+            "--therock-index-url is not an http or https URL:"
+            f" {without_credentials(index)!r}.",
+            hint="Give the URL of an index.",
+        )
+    if (
+        not version
+        and not settings.given("rocm_version")
+        and not settings.flag("locked")
+    ):
+        # Start-up time: it loads isal.
+        from ci_build.rocm.package_index import newest_version
+
+        version = newest_version(index, runner)
+        reporter.line(f"--therock-index-url: the newest ROCm of the index is {version}")
+        check_age(
+            version,
+            _today(),
+            f"Give --therock-version={version} to use it, or another"
+            " --therock-index-url.",
+        )
+    return SCHEME + canonical(index), version
+
+
+def _means_dnf(settings: Settings) -> bool:
+    """Return whether `--rocm-version` alone names a release.
+
+    False for nightlies, or if options name a ROCm.
+
+    Raises:
+        RequestError: the release is one of TheRock, which started with 7.9; the
+            repository has none of them.
+    """
+    version = settings.text("rocm_version") if settings.given("rocm_version") else ""
+    named = settings.get("therock_path").value or any(
+        settings.given(name) for name in _NAMES_A_ROCM
+    )
+    release = _RELEASE.fullmatch(version)
+    if named or settings.flag("locked") or release is None:
+        return False
+    numbers = (int(release[1]), int(release[2]))
+    if numbers >= _FIRST_OF_THEROCK:
+        raise RequestError(
+            f"--rocm-version={version}: AMD's repository for RHEL 8 ends before 7.9,"
+            " the first release of TheRock.",
+            hint=f"Give --therock={version}.",
+        )
+    return numbers >= _FIRST_OF_DNF
+
+
+def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]:
+    """Return the ROCm version and targets implied by its name, lock or `--family`."""
+    found: dict[str, Setting] = {}
+    if rocm.index_version:
+        found["rocm_version"] = Setting(
+            value=rocm.index_version, origin="--therock-version"
+        )
+    elif rocm.locked and (is_index(rocm.source) or is_dnf(rocm.source)):
+        known = load_lock(rocm.lock) if rocm.lock is not None else None
+        if known is not None:
+            found["rocm_version"] = Setting(value=known.version, origin=str(rocm.lock))
+    name = file_name(rocm.source)
+    if parts := parse_name(name):
+        family, version = parts
+        found["rocm_version"] = Setting(value=version, origin=f"the name {name}")
+        if family in load_table().families:
+            found["targets"] = Setting(value=family, origin=f"the name {name}")
+    # A multi-arch tarball may serve the families; its name has none.
+    if (
+        settings.given("therock")
+        and MULTIARCH not in (families := split_words(settings.text("family")))
+        and families
+    ):
+        found["targets"] = Setting(value=",".join(families), origin="--family")
+    return found
+
+
+def rocm_problems(settings: Settings) -> list[str]:
+    """Return the contradictions between a build job and other options that name a ROCm."""
+    if settings.given("rocm_build_job"):
+        return settings.objections(_NAMES_A_ROCM, "excludes --rocm-build-job.")
+    # The environment may set the template for a whole machine.
+    unused = ("rocm_build_num", *filter(settings.typed, ("rocm_build_url",)))
+    return settings.objections(unused, "needs --rocm-build-job.")
+
+
+def build_job_defaults(settings: Settings) -> Mapping[str, Setting]:
+    """Return the tarball URL of an internal build job as `therock_path`.
+
+    Empty if no job was named.
+    """
+    url = rocm_build_url(settings)
+    return (
+        {"therock_path": Setting(value=url, origin="--rocm-build-url")} if url else {}
+    )
+
+
+def rocm_build_url(settings: Settings) -> str:
+    """Return the tarball URL of an internal build job; empty without `--rocm-build-job`.
+
+    Raises:
+        RequestError: no URL template was given, or it has an unknown field.
+    """
+    if not settings.given("rocm_build_job"):
+        return ""
+    template = settings.text("rocm_build_url")
+    job = settings.text("rocm_build_job")
+    if not template:
+        raise RequestError(
+            f"No URL template was given for --rocm-build-job: {job}.",
+            hint=(
+                "Give --rocm-build-url, or CI_BUILD_ROCM_BUILD_URL, such as"
+                " https://host/{job}/{num}/rocm.tar.gz."
+            ),
+        )
+    fields = {
+        "job": job,
+        "num": str(settings.get("rocm_build_num").value or "lastSuccessfulBuild"),
+        "version": settings.text("rocm_version"),
+    }
+    try:
+        return template.format_map(fields)
+    except (KeyError, ValueError, IndexError) as error:
+        raise RequestError(
+            f"--rocm-build-url cannot be filled in: {template!r}.",
+            hint="Use the fields {job}, {num} and {version}.",
+        ) from error
+
+
+def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
+    problems = []
+    named = [name for name in _NAMES_A_ROCM if settings.given(name)]
+    if len(named) > 1:
+        options = " and ".join("--" + name.replace("_", "-") for name in named)
+        problems.append(
+            f"{options} {'both' if len(named) == 2 else 'all'} name a ROCm."
+        )
+    problems += [
+        f"--{name.replace('_', '-')} is empty."
+        for name in named
+        if not settings.get(name).value
+    ]
+    if settings.given("therock_version") and not settings.given("therock_index_url"):
+        problems.append("--therock-version has no effect without --therock-index-url.")
+    if settings.given("therock_index_url") or amd:
+        only_tarballs = ("therock_sha256", "no_tarball_cache")
+        problems += settings.objections(only_tarballs, "applies to a tarball only.")
+    families = split_words(settings.text("family"))
+    if settings.given("therock") and not (families or settings.given("targets")):
+        problems.append("--therock needs --family or --targets.")
+    # The value may come from an internal build job, whose URL is a default of
+    # --therock-path.
+    source = (
+        settings.get("therock_path").value
+        or amd
+        or any(map(settings.given, _NAMES_A_ROCM))
+    )
+    if source and settings.given("rocm_manifest"):
+        problems.append(
+            "--rocm-manifest has no effect with a whole ROCm, whose manifest is"
+            " generated."
+        )
+    if not source:
+        text = "has no effect without --therock-path, --therock or --therock-index-url."
+        problems += settings.objections(_NEED_A_SOURCE, text)
+    if not settings.given("therock"):
+        problems += settings.objections(
+            _NEED_A_LISTING, "has no effect without --therock."
+        )
+    if not source and not settings.flag("locked"):
+        text = (
+            "has no effect without --therock-path, --therock, --therock-index-url or"
+            " --locked."
+        )
+        # The environment may require checksums for a whole machine, also for builds
+        # without a ROCm.
+        unused = ("rocm_lock", *filter(settings.typed, ("require_checksum",)))
+        problems += settings.objections(unused, text)
+    if problems:
+        raise RequestError(
+            " ".join(problems), hint="See `ci_build dist_wheels --help`."
+        )
+
+
+def _choose(
+    settings: Settings, reporter: Reporter, connect: Connect, choice: str
+) -> str:
+    families = tuple(split_words(settings.text("family")))
+    if not families:
+        family = family_of(requested(settings.text("targets")))
+        families = (MULTIARCH if family == MULTI_ARCH else family,)
+    check_families(families)
+    builds = list_builds(connect(), settings.text("therock_listing"))
+    build = choose(builds, choice, families, _today())
+    reporter.line(f"--therock={choice}: {build.name}")
+    return build.url
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _locked_source(lock: Path) -> str:
+    if (known := load_lock(lock)) is None:
+        raise RequestError(
+            f"--locked needs {lock}, which does not exist.",
+            hint="Run once without --locked to create it.",
+        )
+    return locked_source(known, lock)

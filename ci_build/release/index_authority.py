@@ -1,0 +1,176 @@
+"""The authority of a command over a ledger.
+
+The policy of the index's channel, its checkout, and the signing key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ci_build.release.release_request import LedgerRequest, SigningKey
+from core.errors import ProcessError, RequestError
+from core.process import Runner
+from promotion.check import ALLOW_UNPROTECTED
+from promotion.evidence.evidence import TIME
+from promotion.evidence.signing import Signer, load_signer
+from promotion.index.authority import Authority, PolicySource
+from promotion.index.ledger import Entries
+from promotion.index.operations import utc_now
+from promotion.policy.promotion_policy import (
+    LOCAL,
+    POLICY_FILE,
+    channel_names,
+    load_policy,
+)
+from promotion.storage.bucket import Bucket
+from promotion.storage.object_keys import ReleasedIndex
+
+
+def find_authority(
+    bucket: Bucket, released: ReleasedIndex, request: LedgerRequest, runner: Runner
+) -> Authority:
+    """Return the authority of a command that changes the ledger of an index.
+
+    Raises:
+        RequestError: the index belongs to another channel than the requested one, or
+            the key is invalid. Or no channel was requested, and the key is listed for
+            another one than that of the ledger.
+    """
+    authority = read_authority(bucket, released, request.channel or None)
+    signer = signer_of(request.key) if request.key else None
+    if signer is not None and authority.keys is None and not request.channel:
+        _refuse_listed_key(released, authority, signer)
+    return replace(authority, signer=signer, source=policy_source(request, runner))
+
+
+def read_authority(
+    bucket: Bucket, released: ReleasedIndex, channel: str | None
+) -> Authority:
+    """Return the authority of a command that reads the ledger of an index.
+
+    Args:
+        channel: channel of the index. None means that of the first entry, since later
+            entries may be forged.
+
+    Raises:
+        RequestError: the index belongs to another channel.
+    """
+    entry = Entries(bucket, released).find(1)
+    first = entry[0].channel if entry else ""
+    if channel and first not in ("", channel):
+        raise RequestError(
+            f"The index {released.index} belongs to channel {first}, not {channel}.",
+            hint=f"Give --channel={first}, unless its ledger was replaced.",
+        )
+    return load_policy(released.index, channel=channel or first or LOCAL).authority()
+
+
+def _refuse_listed_key(
+    released: ReleasedIndex, authority: Authority, signer: Signer
+) -> None:
+    """Refuse to sign entries that need no signature with a key that other channels trust.
+
+    Whoever replaces the first entry of an index chooses the channel that its ledger
+    names.
+
+    Raises:
+        RequestError: the policy of a channel lists the key.
+    """
+    policies = (
+        load_policy(released.index, channel=channel) for channel in channel_names()
+    )
+    keys = {
+        policy.channel: [item.key for item in (policy.ledger_keys or {}).values()]
+        for policy in policies
+    }
+    if channels := [
+        channel for channel, listed in keys.items() if signer.key in listed
+    ]:
+        raise RequestError(
+            f"Without --channel, {released.index} is an index of channel"
+            f" {authority.channel}, but the ledger key is listed for"
+            f" {', '.join(channels)}.",
+            hint=(
+                f"Give --channel={channels[0]}, or --channel={authority.channel} if the"
+                " index is not of that channel."
+            ),
+        )
+
+
+def check_authority(index: str, request: LedgerRequest, runner: Runner) -> None:
+    """Refuse early a promotion that the channel's policy would refuse for key or checkout.
+
+    Raises:
+        RequestError: the key is missing or not listed, or the checkout is changed or of
+            an unprotected ref.
+    """
+    policy = load_policy(index, channel=request.channel)
+    signer = signer_of(request.key) if request.key else None
+    policy.authority(signer).check_signer(utc_now().strftime(TIME))
+    source = policy_source(request, runner)
+    if (problem := source.problem(policy.protected_refs)) and not source.owner:
+        raise RequestError(problem, hint=ALLOW_UNPROTECTED)
+
+
+def signer_of(key: SigningKey) -> Signer:
+    """Return the signer with a key; RequestError if the key is invalid."""
+    return (
+        load_signer(key.file)
+        if key.file
+        else Signer(key.text.encode(), origin=key.origin)
+    )
+
+
+def policy_source(request: LedgerRequest, runner: Runner) -> PolicySource:
+    """Return the Git checkout of the policy.
+
+    The ref of a CI run counts instead of the checked-out branch if the run is for the
+    checked-out commit, since CI services check out detached commits and pull requests.
+    """
+    text = _git_status(runner)
+    if text is None:
+        return PolicySource(owner=request.owner, reason=request.reason)
+    lines = text.splitlines()
+    headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    commit = headers.get("branch.oid", "")
+    head = headers.get("branch.head", "(detached)")
+    ref = request.ci_ref if request.ci_ref and request.ci_commit == commit else ""
+    return PolicySource(
+        commit=commit,
+        ref=ref or ("" if head == "(detached)" else f"refs/heads/{head}"),
+        clean=all(line.startswith("# ") for line in lines),
+        owner=request.owner,
+        reason=request.reason,
+    )
+
+
+def _git_status(runner: Runner) -> str | None:
+    """Return this checkout's `git status` output, or None if no commit has the policy."""
+    git = ("git", "-C", str(POLICY_FILE.parents[1]))
+    # Variables of a Git hook name another repository.
+    env = dict.fromkeys(("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"), "")
+    status = (
+        *git,
+        "status",
+        "--porcelain=v2",
+        "--branch",
+        "--untracked-files=normal",
+        "--",
+        ".",
+    )
+    try:
+        # A folder inside of a foreign checkout, which ignores it, is not part of the
+        # commit.
+        committed = runner.run(
+            (*git, "show", f"HEAD:./{POLICY_FILE.parent.name}/{POLICY_FILE.name}"),
+            env=env,
+        ).stdout
+        changes = runner.run(status, env=env).stdout
+    except ProcessError:
+        return None
+    # Git may be told to assume that a file is unchanged.
+    return (
+        changes
+        if committed == POLICY_FILE.read_text()
+        else f"{changes}1 .M {POLICY_FILE.name}\n"
+    )

@@ -1,0 +1,295 @@
+"""A night.
+
+Find inputs that were not done yet, build and stage their set, and take waiting sets to
+users.
+
+Every step is derived from the bucket: records of nights, staged sets, evidence, and the
+ledger. A run after an interruption, or on another machine, therefore continues where
+the last one ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ci_build.release import release_steps as steps
+from ci_build.release.chain import SetOutcome, SetState, finish
+from ci_build.release.device_step import check_machines
+from ci_build.release.index_authority import check_authority
+from ci_build.release.night_lock import lock_of, with_free_version
+from ci_build.release.release_request import ReleaseOptions, ReleaseStep
+from ci_build.release.release_run import SetRun, run_set
+from ci_build.wheelset.source.source_build import PreparedBuild
+from ci_build.wheelset.wheel_request import WheelSetRequest
+from core.errors import RequestError
+from core.model import BuildRequest
+from core.process import HostRunner
+from core.report import Reporter
+from core.targets import MULTI_ARCH, family_of
+from promotion.gates.common.gate_context import Check
+from promotion.nights import (
+    Night,
+    is_staged,
+    list_nights,
+    lock_digest,
+    record_check,
+    record_night,
+)
+from promotion.promote import promotion_of
+from promotion.storage.bucket import Bucket
+from promotion.storage.object_keys import StagedSet
+
+_MOST_WAITING = 10
+"""Number of earlier nights whose sets may still be promoted."""
+Prepare = Callable[[WheelSetRequest], PreparedBuild]
+"""A function that obtains the inputs of a set and plans its build."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NightRequest:
+    """One night, or one row of a table of nights.
+
+    Attributes:
+        name: name of the row; empty without a table.
+        wheel_set: the set to build; None if the run builds nothing.
+        again: whether to build inputs that were done before.
+    """
+
+    name: str
+    index: str
+    wheel_set: WheelSetRequest | None
+    options: ReleaseOptions
+    again: bool = False
+
+
+def check_index(request: BuildRequest, index: str) -> None:
+    """Refuse a set that belongs to another index.
+
+    Raises:
+        RequestError: the targets of the request belong to another index.
+    """
+    found = MULTI_ARCH if request.targets is None else family_of(request.targets)
+    if found != index:
+        raise RequestError(
+            f"The targets belong to the index {found}, not {index}.",
+            hint="Give other --targets.",
+        )
+
+
+def run_night(
+    request: NightRequest,
+    bucket: Bucket,
+    prepare: Prepare,
+    reporter: Reporter,
+    runner: HostRunner,
+) -> tuple[SetRun, ...]:
+    """Do a night.
+
+    First promote the sets of earlier nights that became acceptable, then do the newest
+    inputs.
+
+    Returns:
+        The sets of earlier nights, whose problems do not fail the run, and the set of
+        this night last.
+
+    Raises:
+        RequestError: the policy would refuse every promotion for its key or its
+            checkout.
+        MachineError: there is no GPU, or no cluster, for the gate device that the run
+            includes.
+        InputError: an index lacks a wheel.
+    """
+    if ReleaseStep.PROMOTE in request.options.steps:
+        check_authority(request.index, request.options.ledger, runner)
+    check_machines(request.options, reporter, runner)
+    with reporter.group("inputs"):
+        found = find_inputs(request, bucket, runner)
+        for line in found_lines(request, bucket, found):
+            reporter.step(line)
+    runs = [
+        _take(request, bucket, night, reporter, runner, earlier=True)
+        for night in _waiting(bucket, found)
+    ]
+    if found.night is not None:
+        runs.append(_take(request, bucket, found.night, reporter, runner))
+    elif found.wheel_set is not None:
+        runs.append(_do(request, found, bucket, prepare, reporter, runner))
+    return tuple(runs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundInputs:
+    """The inputs of a night.
+
+    Attributes:
+        wheel_set: the set to build, with a version that no other set has; None if the
+            run builds nothing.
+        lock: exact inputs; empty if the run builds nothing.
+        night: night with these inputs, or without a build the newest night; None if
+            there is none.
+        nights: all recorded nights, oldest first.
+    """
+
+    wheel_set: WheelSetRequest | None
+    lock: Mapping[str, Any]
+    night: Night | None
+    nights: tuple[Night, ...]
+
+
+def find_inputs(
+    request: NightRequest, bucket: Bucket, runner: HostRunner
+) -> FoundInputs:
+    """Return the inputs of a night, and the night that used them before."""
+    nights = list_nights(bucket, request.index)
+    wheel_set = request.wheel_set
+    if wheel_set is None:
+        return FoundInputs(
+            wheel_set=None, lock={}, night=nights[-1] if nights else None, nights=nights
+        )
+    lock = lock_of(wheel_set, runner)
+    while True:
+        night = None if request.again else _done(bucket, nights, lock_digest(lock))
+        chosen = (
+            wheel_set if night else with_free_version(wheel_set, request.index, bucket)
+        )
+        before = nights
+        nights = list_nights(bucket, request.index)
+        if (
+            nights == before
+        ):  # else a concurrent night of the same inputs may have taken the version
+            break
+    return FoundInputs(wheel_set=chosen, lock=lock, night=night, nights=nights)
+
+
+def found_lines(
+    request: NightRequest, bucket: Bucket, found: FoundInputs
+) -> Iterator[str]:
+    """Yield lines about a night's inputs, and earlier nights awaiting promotion."""
+    if request.wheel_set is not None:
+        build = request.wheel_set.build
+        lock = lock_digest(found.lock)
+        night = found.night
+        state = (
+            f"were done on {night.time} as set {night.staged}"
+            if night
+            else "were not done yet"
+        )
+        yield (
+            f"jax {build.jax_version}, ROCm {build.rocm_version}, lock {lock[:12]}:"
+            f" {state}"
+        )
+    elif found.night is None:
+        yield f"the index {request.index} has no night"
+    for night in _waiting(bucket, found):
+        yield f"set {night.staged} of {night.time} is promoted if the policy allows it"
+
+
+def _done(bucket: Bucket, nights: Sequence[Night], lock: str) -> Night | None:
+    """Return the night of these inputs.
+
+    The newest promoted one, else the newest whose set is still staged.
+    """
+    same = [night for night in reversed(nights) if night.lock == lock]
+    promoted = next(
+        (night for night in same if promotion_of(bucket, night.staged)), None
+    )
+    return promoted or next(
+        (night for night in same if is_staged(bucket, night.staged)), None
+    )
+
+
+def _waiting(bucket: Bucket, found: FoundInputs) -> list[Night]:
+    """Return earlier staged nights, oldest first, newer than the last promoted one."""
+    waiting: list[Night] = []
+    seen: set[StagedSet] = set()
+    for night in reversed(found.nights):
+        if night.staged in seen:
+            continue
+        seen.add(night.staged)
+        if len(waiting) == _MOST_WAITING or promotion_of(bucket, night.staged):
+            break
+        is_this = found.night is not None and night.staged == found.night.staged
+        if not is_this and is_staged(bucket, night.staged):
+            waiting.append(night)
+    return waiting[::-1]
+
+
+def _do(
+    request: NightRequest,
+    found: FoundInputs,
+    bucket: Bucket,
+    prepare: Prepare,
+    reporter: Reporter,
+    runner: HostRunner,
+) -> SetRun:
+    """Build and stage a set, record the night, and take the set to users."""
+    wheel_set = found.wheel_set
+    assert wheel_set is not None
+
+    def work() -> SetOutcome:
+        prepared = prepare(wheel_set)
+        _, staged = steps.build_and_stage(wheel_set, bucket, prepared, reporter, runner)
+        night = record_night(bucket, staged, found.lock, version=prepared.plan.version)
+        return _finished(request, bucket, night, reporter, runner)
+
+    return run_set(
+        work, bucket, request.options, name=request.name, lock=lock_digest(found.lock)
+    )
+
+
+def _take(
+    request: NightRequest,
+    bucket: Bucket,
+    night: Night,
+    reporter: Reporter,
+    runner: HostRunner,
+    *,
+    earlier: bool = False,
+) -> SetRun:
+    """Take the staged set of a night to users.
+
+    Problems of an earlier night are reported without failing the run.
+    """
+    options = request.options
+    if earlier:
+        remaining = tuple(
+            step for step in options.steps if step is not ReleaseStep.GATES
+        )
+        options = replace(options, steps=remaining, wait=0.0)
+    work = partial(
+        _finished, replace(request, options=options), bucket, night, reporter, runner
+    )
+    done = run_set(work, bucket, options, name=request.name, lock=night.lock)
+    return replace(done, error=None) if earlier else done
+
+
+def _finished(
+    request: NightRequest,
+    bucket: Bucket,
+    night: Night,
+    reporter: Reporter,
+    runner: HostRunner,
+) -> SetOutcome:
+    """Gate, promote and check the set of a night as far as possible, and record its check."""
+
+    def record(checks: Sequence[Check]) -> None:
+        record_check(bucket, night, {item.name: item.outcome for item in checks})
+
+    outcome = finish(
+        night.staged,
+        bucket,
+        request.options,
+        reporter,
+        runner,
+        was_checked=night.checked,
+        on_checked=record,
+    )
+    if outcome.state is SetState.UNCHANGED:
+        entry = outcome.entry.number if outcome.entry else 0
+        reporter.line(
+            f"  nothing new: set {night.staged} was promoted as ledger entry {entry}"
+        )
+    return outcome

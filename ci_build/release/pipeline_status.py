@@ -1,0 +1,113 @@
+"""The state of a machine and a bucket.
+
+Running work, cached inputs, staged sets and what blocks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from core.cache_entries import entries
+from core.lock_holders import LockHolder, lock_holders
+from core.model import Channel
+from promotion.check import check
+from promotion.evidence.attestation_verification import lazy_verifier
+from promotion.policy.promotion_policy import load_policy
+from promotion.promote import promotion_of
+from promotion.staged_sets import staged_folders
+from promotion.storage.bucket import Bucket
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CachedKind:
+    """Entries of one kind in the cache.
+
+    `size` is in bytes, `used` the time of the last use in seconds since 1970.
+    """
+
+    kind: str
+    entries: int
+    size: int
+    used: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedState:
+    """A staged set.
+
+    Attributes:
+        state: promoted, withdrawn, incomplete, blocked, or ready.
+        tiers: target -> tier that its evidence proves.
+        blocked_by: what blocks a promotion to the channel.
+    """
+
+    index: str
+    digest: str
+    used: datetime
+    state: str
+    tiers: Mapping[str, str]
+    blocked_by: Sequence[str]
+
+
+def running(cache: Path) -> tuple[LockHolder, ...]:
+    """Return the processes that use the cache."""
+    return lock_holders(cache)
+
+
+def cached(cache: Path) -> tuple[CachedKind, ...]:
+    """Return the kinds of entries in the cache, largest first."""
+    kinds: dict[str, CachedKind] = {}
+    for entry in entries(cache):
+        before = kinds.get(
+            entry.kind, CachedKind(kind=entry.kind, entries=0, size=0, used=0.0)
+        )
+        kinds[entry.kind] = CachedKind(
+            kind=entry.kind,
+            entries=before.entries + 1,
+            size=before.size + entry.size,
+            used=max(before.used, entry.used),
+        )
+    return tuple(sorted(kinds.values(), key=lambda kind: -kind.size))
+
+
+def staged_states(
+    bucket: Bucket, channel: str, trust_config: Path | None = None
+) -> Iterator[StagedState]:
+    """Yield the staged sets of all indexes, by index and last use.
+
+    Args:
+        channel: channel whose policy decides what blocks a set.
+    """
+    top = f"{Channel.STAGING}/"
+    names = {key.removeprefix(top).partition("/")[0] for key in bucket.list(top)}
+    for index in sorted(
+        name for name in names if not name.startswith("_")
+    ):  # results of tests and nights
+        policy = load_policy(index, channel=channel)
+        for folder in staged_folders(bucket, index, days=0):
+            state = "incomplete"
+            tiers = dict[str, str]()
+            reasons = tuple[str, ...]()
+            if (
+                folder.complete
+                and (found := promotion_of(bucket, folder.staged)) is not None
+            ):
+                state = "promoted" if found[1] else "withdrawn"
+            elif folder.complete:
+                verdict = check(
+                    bucket, folder.staged, policy, verify=lazy_verifier(trust_config)
+                )
+                state = "ready" if verdict.allowed else "blocked"
+                tiers = dict(verdict.tiers)
+                reasons = tuple(verdict.blocked_by)
+            yield StagedState(
+                index=index,
+                digest=folder.staged.digest,
+                used=folder.used,
+                state=state,
+                tiers=tiers,
+                blocked_by=reasons,
+            )

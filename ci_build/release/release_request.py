@@ -1,0 +1,185 @@
+"""Requests of release commands: gates, signing keys, releases and nights."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_build.cluster.cluster_request import ClusterRequest
+
+if TYPE_CHECKING:
+    from ci_build.rocm.rocm_request import RocmStorage
+    from ci_build.wheelset.wheel_request import WheelSetRequest
+    from core.http.client import Connect
+
+GATES = ("inspection", "abi", "load", "coverage", "compile", "install")
+"""Gates that need no GPU, in the order in which they run."""
+STRUCTURE = "structure"
+"""Name that selects all of GATES."""
+CORPORA = ("small", "full")
+"""Corpora of the compile gate, the default one first."""
+SERVE_PORT = 8000
+"""Default port of `ci_build index serve`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SigningKey:
+    """The key that signs evidence.
+
+    Attributes:
+        file: file of the key; None if the key is in the environment.
+        text: the key, never shown; empty if the key is in a file.
+        origin: option or variable that names the key.
+        own: whether the key is the user's own, which is created on first use.
+    """
+
+    file: Path | None
+    text: str = field(default="", repr=False)
+    origin: str = ""
+    own: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerRequest:
+    """A request to change a ledger: the key that signs, and the promoted source.
+
+    Attributes:
+        key: key that signs entries. None leaves them unsigned.
+        channel: expected channel of the index. Empty means that of its ledger.
+        owner, reason: person who permits a promotion from an unprotected ref, and why.
+        ci_commit, ci_ref: commit and full ref of the CI run. Empty outside of CI.
+    """
+
+    key: SigningKey | None = None
+    channel: str = ""
+    owner: str = ""
+    reason: str = ""
+    ci_commit: str = ""
+    ci_ref: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalRelease:
+    """A release on the channel `local`.
+
+    Attributes:
+        bucket: folder or URL of the bucket.
+        corpus: corpus of the compile gate.
+        key: key that signs evidence.
+        actor: user or CI run, for the ledger.
+        ledger: key that signs the ledger entry.
+    """
+
+    wheel_set: WheelSetRequest
+    bucket: str
+    corpus: str
+    key: SigningKey
+    actor: str
+    ledger: LedgerRequest = LedgerRequest()
+
+
+class ReleaseStep(enum.StrEnum):
+    """A part of a release, in order."""
+
+    BUILD = "build"
+    GATES = "gates"
+    PROMOTE = "promote"
+    CHECK = "check"
+
+
+NO_URL = "none"
+"""Value of --public-url that omits the check of the released index."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerSettings:
+    """Settings of the container of a gate.
+
+    Attributes:
+        engine: docker, podman, or the path of a client; empty for any.
+        network: network of the container, such as host or none.
+        memory: limit of memory such as 64g; empty for no limit.
+        shm_size: size of /dev/shm such as 16g.
+        cache: the user's cache folder.
+        mirrors: registry or repository -> mirror to pull the image from.
+        variables: environment variables for the gate; they may be secret.
+    """
+
+    engine: str
+    network: str
+    memory: str
+    shm_size: str
+    cache: Path
+    mirrors: Mapping[str, str]
+    variables: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceStep:
+    """The gate device as part of a night or a release, on the GPUs of this machine or of a cluster.
+
+    Attributes:
+        environ: environment of the tests on this machine.
+        container: container of a required image.
+        rocm: cache of ROCms, for the ROCm of a set.
+        connect: opens the HTTP client that downloads it.
+        cluster: cluster whose workers have the GPUs; None means this machine.
+    """
+
+    environ: Mapping[str, str] = field(repr=False)
+    container: ContainerSettings
+    rocm: RocmStorage
+    connect: Connect
+    cluster: ClusterRequest | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseOptions:
+    """The way of a set from staging to users.
+
+    Attributes:
+        bucket: folder or URL of the bucket.
+        channel: channel of the policy.
+        corpus: corpus of the compile gate; empty selects the one that the policy
+            requires.
+        key: key that signs evidence.
+        actor: user or CI run, for the ledger.
+        ledger: key that signs ledger entries, and the permission to promote from an
+            unprotected ref.
+        steps: steps to perform.
+        public_url: URL at which users see the bucket; NO_URL omits the check, and empty
+            serves a folder for it.
+        wait: minutes to wait for evidence of gates that run on other machines.
+        trust_config: trust configuration of a private Sigstore; None uses the public
+            one.
+        allow_lower: whether to accept a version that pip would not select.
+        jax_tests: JAX's test suite for the device gate; empty selects the suite of the
+            set's commit.
+        image: container image of the device gate, as NAME@sha256:…; empty for none.
+        cache: the user's cache, which keeps the environments of installers; None
+            installs them in every run.
+        cluster: cluster that compiles programs for the gate compile; None means this
+            machine.
+        device: the gate device on this machine or a cluster; None leaves it to the jobs
+            that the summary lists.
+    """
+
+    bucket: str
+    channel: str
+    corpus: str
+    key: SigningKey
+    actor: str
+    ledger: LedgerRequest = LedgerRequest()
+    steps: tuple[ReleaseStep, ...] = tuple(ReleaseStep)
+    public_url: str = ""
+    wait: float = 0.0
+    trust_config: Path | None = None
+    allow_lower: bool = False
+    jax_tests: str = ""
+    image: str = ""
+    cache: Path | None = None
+    cluster: ClusterRequest | None = None
+    device: DeviceStep | None = None

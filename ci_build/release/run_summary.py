@@ -1,0 +1,326 @@
+"""The summary of a run.
+
+Tiers of each target, what blocks, and what changed since the last promoted set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ci_build.release.chain import SetOutcome, open_requirements
+from ci_build.release.policy_report import jax_suite, missing_evidence
+from ci_build.release.release_request import ReleaseOptions
+from core.errors import CiBuildError
+from core.model import WHEELS_JSON, Requirement, Verdict, WheelSet, to_json
+from core.process import render
+from core.wheels_json import load_wheel_set
+from promotion.evidence.evidence import latest
+from promotion.gates.device.sessions.passes import MULTI
+from promotion.index.ledger import PromotedSet
+from promotion.index.publish import read_head
+from promotion.night_results import evidence_of, released_evidence, sizes_of
+from promotion.policy.families import GATE, Trigger, load_families
+from promotion.policy.jobs import JobMatrix, job_matrix
+from promotion.set_report import seconds_of
+from promotion.storage.bucket import Bucket
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
+
+SCHEMA = 1
+NO_TIER = "none"
+"""Tier of a target that no set was tested for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetSummary:
+    """A gfx target of a set.
+
+    Its tier in the last promoted set and now, and the reasons that block the set.
+    """
+
+    target: str
+    before: str
+    now: str
+    blocked_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MissingEvidence:
+    """Evidence that the policy requires and does not have, and the command that produces it."""
+
+    gate: str
+    target: str
+    problems: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateCounts:
+    """Numbers of checks or tests of a gate for a target.
+
+    `before` is empty without earlier evidence.
+    """
+
+    gate: str
+    target: str
+    outcome: str
+    seconds: float
+    before: Mapping[str, int]
+    now: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetSummary:
+    """A set at the end of a run; only name, state and error are known if its build failed.
+
+    Attributes:
+        name: row of the table of nights; empty without a table.
+        set: INDEX/DIGEST.
+        lock: digest of the exact inputs of a night.
+        error: reason why the run fails, or empty.
+        entry: number of the ledger entry that promoted the set; 0 if there is none.
+        baseline: digest of the last promoted set, which the set is compared with; empty
+            if there is none.
+        missing: evidence to produce; `jobs` are the jobs for machines with GPUs.
+        changed: field of wheels.json -> values before and now.
+        sizes: project -> bytes of all its wheels before and now.
+        checks: check of the released index -> outcome.
+    """
+
+    name: str
+    state: str
+    error: str = ""
+    lock: str = ""
+    set: str = ""
+    jax: str = ""
+    rocm: str = ""
+    pythons: tuple[str, ...] = ()
+    entry: int = 0
+    baseline: str = ""
+    targets: tuple[TargetSummary, ...] = ()
+    blocked_by: tuple[str, ...] = ()
+    missing: tuple[MissingEvidence, ...] = ()
+    jobs: JobMatrix | None = None
+    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    counts: tuple[GateCounts, ...] = ()
+    checks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """All sets of a release or a night, for JSON; `command` is `release` or `nightly`."""
+
+    command: str
+    index: str
+    channel: str
+    time: str
+    actor: str
+    sets: tuple[SetSummary, ...]
+    schema: int = SCHEMA
+
+
+def summarize(
+    outcome: SetOutcome,
+    bucket: Bucket,
+    options: ReleaseOptions,
+    *,
+    name: str = "",
+    lock: str = "",
+) -> SetSummary:
+    """Return the summary of a set, compared with the visible set promoted before."""
+    staged = outcome.staged
+    wheel_set = outcome.wheel_set
+    verdict = outcome.verdict
+    released = ReleasedIndex(index=staged.index)
+    promoted = outcome.entry.promoted if outcome.entry else None
+    old = _baseline(bucket, released, outcome)
+    old_set = _released_set(bucket, released, old.set_digest) if old else None
+    tiers = verdict.tiers if verdict else promoted.tiers if promoted else {}
+    missing = open_requirements(verdict) if verdict else ()
+    on_devices = [item for item in missing if item.gate == GATE]
+    return SetSummary(
+        name=name,
+        state=outcome.state.value,
+        error=str(outcome.error or ""),
+        lock=lock,
+        set=str(staged),
+        jax=wheel_set.jax_version,
+        rocm=wheel_set.rocm_version,
+        pythons=wheel_set.python_versions,
+        entry=outcome.entry.number if outcome.entry else 0,
+        baseline=old.set_digest if old else "",
+        targets=tuple(_targets(wheel_set, old, tiers, verdict)),
+        blocked_by=verdict.blocked_by if verdict else (),
+        missing=tuple(
+            MissingEvidence(
+                gate=found.requirement.gate,
+                target=found.requirement.target,
+                problems=found.requirement.problems,
+                command=render(found.command),
+            )
+            for found in missing_evidence(
+                staged,
+                wheel_set,
+                verdict.requirements if verdict else (),
+                channel=options.channel,
+                bucket=options.bucket,
+            )
+        ),
+        jobs=_jobs(wheel_set, on_devices, options) if on_devices else None,
+        changed=differences(old_set, wheel_set) if old_set else {},
+        sizes=_sizes(old_set, wheel_set),
+        counts=tuple(_counts(bucket, staged, promoted, old)),
+        checks={item.name: item.outcome for item in outcome.checks},
+    )
+
+
+def failed(error: CiBuildError, *, name: str = "", lock: str = "") -> SetSummary:
+    """Return the summary of a set that was not staged."""
+    return SetSummary(name=name, state="failed", error=str(error), lock=lock)
+
+
+def _baseline(
+    bucket: Bucket, released: ReleasedIndex, outcome: SetOutcome
+) -> PromotedSet | None:
+    """Return the newest visible set that was promoted before the set of an outcome."""
+    head, entries = read_head(bucket, released)
+    for number in sorted(head.state.visible, reverse=True):
+        promoted = entries.set(number)
+        older = outcome.entry is None or number < outcome.entry.number
+        if older and promoted.set_digest != outcome.staged.digest:
+            return promoted
+    return None
+
+
+def _released_set(bucket: Bucket, released: ReleasedIndex, digest: str) -> WheelSet:
+    key = released.set_file(digest, WHEELS_JSON)
+    return load_wheel_set(bucket.get(key), key)
+
+
+def differences(old: WheelSet, new: WheelSet) -> Mapping[str, tuple[Any, Any]]:
+    """Return field -> values in two sets, without the files, which always differ.
+
+    None stands for a missing field.
+    """
+    before = _fields(to_json(old))
+    now = _fields(to_json(new))
+    changed: dict[str, tuple[Any, Any]] = {}
+    for field_name in sorted(before.keys() | now.keys()):
+        values = (before.get(field_name), now.get(field_name))
+        if values[0] != values[1]:
+            changed[field_name] = values
+    return changed
+
+
+def _fields(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by dotted names."""
+    fields: dict[str, Any] = {}
+    for name, item in value.items():
+        if not prefix and name in ("wheels", "files", "file_sizes", "inputs"):
+            continue
+        if isinstance(item, dict):
+            fields |= _fields(item, f"{prefix}{name}.")
+        else:
+            fields[prefix + name] = item
+    return fields
+
+
+def _targets(
+    wheel_set: WheelSet,
+    old: PromotedSet | None,
+    tiers: Mapping[str, str],
+    verdict: Verdict | None,
+) -> Iterator[TargetSummary]:
+    """Yield the targets of both sets.
+
+    A target that only the last promoted set has is reported as gone.
+    """
+    before = old.tiers if old else {}
+    for target in sorted({*wheel_set.targets, *before}):
+        reasons = [
+            f"gate {item.gate} {problem}"
+            for item in (verdict.requirements if verdict else ())
+            if item.target == target
+            for problem in item.problems
+        ]
+        reasons += [
+            text
+            for text in (verdict.blocked_by if verdict else ())
+            if text.startswith(f"{target} ")
+        ]
+        now = (
+            tiers.get(target, NO_TIER)
+            if target in wheel_set.targets
+            else "not in this set"
+        )
+        yield TargetSummary(
+            target=target,
+            before=before.get(target, NO_TIER),
+            now=now,
+            blocked_by=tuple(reasons),
+        )
+
+
+def _sizes(old: WheelSet | None, new: WheelSet) -> Mapping[str, tuple[int, int]]:
+    before = sizes_of(old)
+    now = sizes_of(new)
+    return {
+        name: (before.get(name, 0), now.get(name, 0))
+        for name in sorted({*before, *now})
+    }
+
+
+def _counts(
+    bucket: Bucket,
+    staged: StagedSet,
+    promoted: PromotedSet | None,
+    old: PromotedSet | None,
+) -> Iterator[GateCounts]:
+    """Yield the counts of each gate's latest evidence, beside the last promoted set's."""
+    before = (
+        latest(released_evidence(bucket, ReleasedIndex(index=staged.index), old))
+        if old
+        else {}
+    )
+    now = latest(evidence_of(bucket, staged, promoted))
+    for (gate, target), evidence in sorted(now.items()):
+        earlier = before.get((gate, target))
+        yield GateCounts(
+            gate=gate,
+            target=target,
+            outcome=evidence.outcome.value,
+            seconds=seconds_of(evidence),
+            before=earlier.counts if earlier else {},
+            now=evidence.counts,
+        )
+
+
+def _jobs(
+    wheel_set: WheelSet, missing: Sequence[Requirement], options: ReleaseOptions
+) -> JobMatrix:
+    """Return the jobs that test a set on GPUs, for the families of the targets without evidence."""
+    processors = {item.target.partition(":")[0] for item in missing}
+    families = load_families()
+    several = any(MULTI in item.settings.get("passes", "").split() for item in missing)
+    image = next(
+        (item.settings["image"] for item in missing if "image" in item.settings), ""
+    )
+    names = [
+        family.name
+        for family in families.families.values()
+        if processors & {*family.targets}
+    ]
+    return job_matrix(
+        families,
+        when=(
+            Trigger.WEEKLY if several else Trigger.NIGHTLY
+        ),  # weekly jobs run the tests for several GPUs too
+        wheel_set=wheel_set,
+        pythons=wheel_set.python_versions[:1],
+        names=names,
+        jax_tests=options.jax_tests or jax_suite(wheel_set),
+        image=options.image or image,
+        bucket=options.bucket,
+    )

@@ -1,0 +1,207 @@
+"""The build matrix.
+
+One command for each combination of JAX, ROCm and GPU family, with all Pythons of a set.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from ci_build.wheelset.source.pins import pins_for
+from core.errors import RequestError
+from core.model import Payload, RocmVersion
+from core.rocm_releases import published_rocm
+from core.targets import expand
+from wheelkit.recipe_base import requires_python
+
+_SPLIT = ","
+_HELP_HINT = "See `ci_build matrix --help`."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axes:
+    """Axes of the matrix.
+
+    Attributes:
+        pythons, jax_versions, rocm_versions, families: values in the order of the
+        cells. Without a ROCm, published
+            wheels have that of their release.
+        split_pythons: build each Python in a separate cell. Every cell then builds the
+            pjrt wheel, whose name contains no Python version, so an index accepts the
+            set of one of these cells only.
+    """
+
+    pythons: tuple[str, ...]
+    jax_versions: tuple[str, ...]
+    rocm_versions: tuple[str, ...]
+    families: tuple[str, ...]
+    split_pythons: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One build of the matrix.
+
+    Attributes:
+        name: short unique name of the cell.
+        python: Python versions separated by commas.
+        pythons: Python versions as a list.
+        out: folder of the set.
+        command: build command as an argument list.
+        run: build command as a line of a shell script.
+    """
+
+    name: str
+    python: str
+    pythons: tuple[str, ...]
+    jax: str
+    rocm: str
+    family: str
+    targets: tuple[str, ...]
+    out: str
+    command: tuple[str, ...]
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Excluded:
+    """A combination that is not built, and the reason."""
+
+    python: str
+    jax: str
+    rocm: str
+    family: str
+    why: str
+
+
+def make_matrix(
+    axes: Axes, payload: Payload, more: Sequence[str] = ()
+) -> tuple[tuple[Cell, ...], tuple[Excluded, ...]]:
+    """Return every combination, as a cell or as an exclusion.
+
+    Raises:
+        RequestError: an axis is empty or has an invalid value, or every combination is
+            excluded.
+    """
+    _check(axes)
+    if not axes.rocm_versions and payload is Payload.SOURCE:
+        raise RequestError(
+            "--rocm-versions is missing; only --payload=published has a default.",
+            hint=_HELP_HINT,
+        )
+    cells: list[Cell] = []
+    excluded: list[Excluded] = []
+    pairs = [
+        (jax, rocm)
+        for jax in axes.jax_versions
+        for rocm in axes.rocm_versions or (published_rocm(jax),)
+    ]
+    for (jax, rocm), family in itertools.product(pairs, axes.families):
+        good = []
+        for python in axes.pythons:
+            if why := _exclusion(python, jax, payload, more):
+                excluded.append(
+                    Excluded(python=python, jax=jax, rocm=rocm, family=family, why=why)
+                )
+            else:
+                good.append(python)
+        groups = [(python,) for python in good] if axes.split_pythons else [tuple(good)]
+        cells += [
+            _cell(pythons, jax, rocm, family, payload, more)
+            for pythons in groups
+            if pythons
+        ]
+    if not cells:
+        raise RequestError(
+            "Every combination is excluded:"
+            f" {'; '.join(dict.fromkeys(item.why for item in excluded))}.",
+            hint="Give other Pythons or JAX versions.",
+        )
+    return tuple(cells), tuple(excluded)
+
+
+def _check(axes: Axes) -> None:
+    for name in ("pythons", "jax_versions", "rocm_versions", "families"):
+        values = getattr(axes, name)
+        if name != "rocm_versions" and not values:
+            raise RequestError(
+                f"The matrix has no {name.replace('_', ' ')}.", hint=_HELP_HINT
+            )
+        if twice := sorted({value for value in values if values.count(value) > 1}):
+            raise RequestError(
+                f"The matrix has duplicates: {', '.join(twice)}.",
+                hint="Give each value once.",
+            )
+    for jax in axes.jax_versions:
+        try:
+            Version(jax)
+        except InvalidVersion as error:
+            raise RequestError(
+                f"{jax!r} is not a version of jax.", hint="Write it like 0.10.2."
+            ) from error
+    for rocm in axes.rocm_versions:
+        RocmVersion(text=rocm)
+    for family in axes.families:
+        expand(family)
+
+
+def _exclusion(python: str, jax: str, payload: Payload, more: Sequence[str]) -> str:
+    """Return the reason not to build a Python version for a JAX release; empty if there is none."""
+    requirement = requires_python(jax)
+    if python not in SpecifierSet(requirement):
+        return f"jax {jax} needs Python {requirement}"
+    own = any(word.startswith("--jax-source-dir") for word in more)
+    if payload is Payload.SOURCE and not own and pins_for(jax) is None:
+        return f"there are no pinned sources of jax {jax}"
+    return ""
+
+
+def _cell(
+    pythons: tuple[str, ...],
+    jax: str,
+    rocm: str,
+    family: str,
+    payload: Payload,
+    more: Sequence[str],
+) -> Cell:
+    name = f"jax{jax}-rocm{rocm}-{family}-py{'-'.join(pythons)}"
+    # The listing has nightlies; `--rocm-version` alone takes a released ROCm from AMD's
+    # package repository.
+    is_listed = not rocm.replace(".", "").isdigit() or any(
+        word.startswith("--therock-listing") for word in more
+    )
+    where = (
+        (f"--therock={rocm}", f"--family={family}")
+        if payload is Payload.SOURCE and is_listed
+        else ()
+    )
+    out = f"dist/{name}"
+    command = (
+        *("python3", "build/ci_build", "dist_wheels"),
+        f"--payload={payload}",
+        f"--jax-version={jax}",
+        f"--python-versions={_SPLIT.join(pythons)}",
+        f"--rocm-version={rocm}",
+        f"--targets={family}",
+        *where,
+        f"--out={out}",
+        *more,
+    )
+    return Cell(
+        name=name,
+        python=_SPLIT.join(pythons),
+        pythons=pythons,
+        jax=jax,
+        rocm=rocm,
+        family=family,
+        targets=tuple(map(str, expand(family))),
+        out=out,
+        command=command,
+        run=shlex.join(command),
+    )

@@ -1,0 +1,410 @@
+"""Execution of a plan; finished steps are reused, and wheels.json is written last."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from ci_build.cluster.cluster_request import ClusterRequest, connected
+from ci_build.wheelset import set_files
+from ci_build.wheelset.finished_wheels import DEBUG, WheelMaker, set_targets
+from ci_build.wheelset.output_dir import locked, replacement
+from ci_build.wheelset.published import resolve
+from ci_build.wheelset.set_plan import BuildPlan, Effect, Step
+from ci_build.wheelset.source.native import SourceBuilder
+from core import wheelset
+from core.digests import file_sha256
+from core.errors import InputError, WheelSetError
+from core.interrupts import EndableCalls
+from core.model import ROCM_LOCK, Finding, GfxTarget, InputFile, Progress, WheelSet
+from core.pip import InputStore, Resolved
+from core.process import Runner
+from core.steps import FinishedStep, StepStore, tool_versions
+from core.store import ContentStore, lock_in_use
+from wheelkit.repair.repair_plan import RepairPlan
+from wheelkit.rocm_manifest import ROCM_MANIFEST
+
+if TYPE_CHECKING:
+    from kernels.assemble import CompilerLocation
+
+_TOGETHER = (Effect.RESOLVE, Effect.FETCH)
+"""Effects whose steps for all Pythons run at the same time, in processes of pip."""
+_MOST_STEPS = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildResult:
+    """A finished wheel set.
+
+    Attributes:
+        folder: folder of the set.
+        up_to_date: whether an earlier run finished the set.
+        seconds: file name -> wall time of the steps that ran.
+        findings: file name -> warnings and notes.
+        saved: file name -> line about targets and symbols that the repair removed.
+    """
+
+    wheel_set: WheelSet
+    folder: Path
+    up_to_date: bool
+    seconds: dict[str, float]
+    findings: dict[str, tuple[Finding, ...]]
+    saved: dict[str, str]
+
+
+def up_to_date(plan: BuildPlan, out: Path) -> BuildResult | None:
+    """Return the set in `out` if it is the result of this plan and its files are unchanged."""
+    try:
+        wheel_set = wheelset.read_set(out)
+    except WheelSetError:
+        return None
+    same = wheel_set.request == plan.record() and wheel_set.tools == tool_versions()
+    if (
+        not same
+        or wheelset.check_files(out, wheel_set)
+        or not all(map(_is_unchanged, wheel_set.inputs))
+    ):
+        return None
+    return BuildResult(
+        wheel_set=wheel_set,
+        folder=out,
+        up_to_date=True,
+        seconds={},
+        findings={},
+        saved={},
+    )
+
+
+def _is_unchanged(item: InputFile) -> bool:
+    """Return whether an input from a folder of `--find-links` is still the same.
+
+    Versions in an index never change.
+    """
+    if not item.url.startswith("file:"):
+        return True
+    path = Path(unquote(urlsplit(item.url).path))
+    return path.is_file() and file_sha256(path) == item.sha256
+
+
+def execute(
+    plan: BuildPlan,
+    *,
+    out: Path,
+    cache: Path,
+    runner: Runner,
+    progress: Progress,
+    builder: SourceBuilder | None = None,
+    compilers: CompilerLocation | None = None,
+    cluster: ClusterRequest | None = None,
+) -> BuildResult:
+    """Run a plan.
+
+    The set replaces the previous one in `out` as a whole, or not at all.
+
+    Args:
+        builder: builder of native wheels from source; None for published wheels.
+        compilers: ROCm compilers for the kernels; None uses compilers from the package
+            index.
+        cluster: machines that compile the kernels; None for this machine.
+
+    Raises:
+        RequestError: `out` has files that do not belong to a wheel set.
+        BusyError: another run uses `out`.
+    """
+    out = out.absolute()
+    with locked(out):
+        return (
+            up_to_date(plan, out)
+            or _Run(
+                plan, out, cache, runner, progress, builder, compilers, cluster
+            ).run()
+        )
+
+
+class _Run:
+    """One execution of one plan."""
+
+    def __init__(
+        self,
+        plan: BuildPlan,
+        out: Path,
+        cache: Path,
+        runner: Runner,
+        progress: Progress,
+        builder: SourceBuilder | None = None,
+        compilers: CompilerLocation | None = None,
+        cluster: ClusterRequest | None = None,
+    ) -> None:
+        self.builder = builder
+        self.compilers = compilers
+        self.cluster = cluster
+        self.plan = plan
+        self.out = out
+        self.runner = runner
+        self.progress = progress
+        self.cache = cache
+        self.inputs = InputStore(cache / "inputs")
+        self.wheels = WheelMaker(
+            plan.request,
+            self.inputs,
+            StepStore(cache / "steps"),
+            tool_versions(),
+            progress,
+        )
+        # In the order of the request: files of the set depend on it, and the
+        # resolutions end in any order.
+        self.resolved: dict[str, tuple[Resolved, ...]] = dict.fromkeys(
+            plan.request.python_versions, ()
+        )
+        self.built: dict[tuple[str, str], Resolved] = {}
+        self.sources: list[InputFile] = []
+        self.recipes: dict[str, RepairPlan] = {}
+        self.done: list[FinishedStep] = []
+        self.used = ExitStack()
+
+    def run(self) -> BuildResult:
+        """Run every stage in order."""
+        for name in ("inputs", "steps"):
+            ContentStore(self.cache / name).sweep()
+        steps = [step for stage in self.plan.stages for step in stage.steps]
+        self.progress.plan(
+            [
+                _fetching(step) if step.effect is Effect.FETCH else step.what
+                for step in steps
+            ]
+        )
+        with self.used:
+            for effect, turn in itertools.groupby(steps, key=lambda step: step.effect):
+                if effect in _TOGETHER:
+                    self._do_together(tuple(turn))
+                else:
+                    for step in turn:
+                        self._do(step)
+            wheel_set = self._assemble()
+        return BuildResult(
+            wheel_set=wheel_set,
+            folder=self.out,
+            up_to_date=False,
+            seconds=self.wheels.seconds,
+            findings={step.wheel.filename: step.findings for step in self.done},
+            saved={step.wheel.filename: step.saved for step in self.done},
+        )
+
+    def _do_together(self, steps: Sequence[Step]) -> None:
+        """Run steps that do not depend on each other; the first error ends the others."""
+        calls = EndableCalls()
+        with ThreadPoolExecutor(_MOST_STEPS, thread_name_prefix="build-step") as pool:
+            try:
+                for future in as_completed(
+                    [pool.submit(calls.run, self._do, step) for step in steps]
+                ):
+                    future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                calls.end()
+                raise
+
+    def _do(self, step: Step) -> None:
+        match step.effect:
+            case Effect.RESOLVE:
+                with self.progress.task(step.what):
+                    self.resolved[step.python] = self._resolve(step.python)
+            case Effect.FETCH:
+                self._fetch(step)
+            case Effect.CHECKOUT:
+                assert self.builder is not None
+                assert step.checkout is not None
+                self.builder.checkout(*step.checkout)
+            case Effect.BUILD:
+                assert self.builder is not None
+                assert step.build is not None
+                self.built[step.project, step.python] = built = self.builder.build(
+                    step.build, self.inputs
+                )
+                self._use(self.inputs.folder(built.sha256))
+            case Effect.KERNELS:
+                self._build_kernels(step)
+            case Effect.REPAIR | Effect.TAKE | Effect.RETAG:
+                recipe = self.recipes.get(step.project, step.recipe)
+                self.done.append(
+                    done := self.wheels.make(step, recipe, self._input(step))
+                )
+                self._use(done.folder)
+            case Effect.WRITE:
+                self.progress.step(step.what)
+
+    def _use(self, folder: Path) -> None:
+        """Keep an entry of the cache from `cache gc` until the end of the run.
+
+        A later step may take hours.
+        """
+        self.used.enter_context(lock_in_use(folder))
+
+    def _resolve(self, python: str) -> tuple[Resolved, ...]:
+        return resolve(
+            self.plan.request, python, self.runner, self.inputs.log(f"resolve-{python}")
+        )
+
+    def _build_kernels(self, step: Step) -> None:
+        """Build the kernels; the packed wheel is the input of the next step."""
+        # Start-up time: only sets with kernels need them.
+        from kernels import assemble, kernel_recipe
+
+        request = self.plan.request
+        version = kernel_recipe.wheel_version(request)
+        self.progress.step(step.what)
+        held = set_targets(request, [done.wheel for done in self.done])
+        targets = [GfxTarget.parse(target) for target in held]
+        place = self.compilers or assemble.THIS_MACHINE
+        job = assemble.prepare(
+            request,
+            targets,
+            cache=self.cache,
+            runner=self.runner,
+            progress=self.progress,
+            place=place,
+        )
+        with tempfile.TemporaryDirectory(
+            prefix=f".{self.out.name}-", dir=self.out.parent
+        ) as name:
+            with connected(self.cluster, self.progress) as tasks:
+                packed = assemble.pack(
+                    job,
+                    version,
+                    Path(name),
+                    runner=self.runner,
+                    progress=self.progress,
+                    tasks=tasks,
+                )
+            item = Resolved(
+                name=step.project,
+                version=version,
+                filename=packed.path.name,
+                url="",
+                sha256=packed.sha256,
+                requires_python="",
+            )
+            self.inputs.adopt(item, packed.path)
+            self._use(self.inputs.folder(item.sha256))
+        self.built[step.project, step.python] = item
+        self.recipes[step.project] = kernel_recipe.with_members(
+            kernel_recipe.repair_plan(request, version),
+            job.catalog,
+            packed.built.natives,
+        )
+        if packed.built.source is not None:
+            self.sources.append(packed.built.source)
+        for line in packed.built.skipped:
+            self.progress.step(line)
+
+    def _fetched(self, python: str) -> list[Resolved]:
+        """Return the fetched distributions of one Python that go into the set."""
+        steps = [step for stage in self.plan.stages for step in stage.steps]
+        built = {
+            step.project
+            for step in steps
+            if step.effect in (Effect.BUILD, Effect.KERNELS)
+        }
+        projects = {step.project for step in steps if step.project} - built
+        return [item for item in self.resolved[python] if item.name in projects]
+
+    def _fetch(self, step: Step) -> None:
+        """Fetch the inputs for one Python that no earlier Python's fetch brings."""
+        pythons = self.plan.request.python_versions
+        others = {
+            item
+            for python in pythons[: pythons.index(step.python)]
+            for item in self._fetched(python)
+        }
+        wanted = [item for item in self._fetched(step.python) if item not in others]
+        if missing := [item for item in wanted if not self.inputs.has(item)]:
+            with self.progress.task(_fetching(step)) as task:
+                task.step(", ".join(item.filename for item in missing))
+                links = self.plan.request.find_links
+                self.inputs.fetch(
+                    missing, step.python, self.runner, task.advance, find_links=links
+                )
+        for item in wanted:
+            self._use(self.inputs.folder(item.sha256))
+
+    def _input(self, step: Step) -> Resolved:
+        """Return the input of a step.
+
+        Its built wheel, or else the fetched wheel for all Pythons of the step.
+        """
+        if built := self.built.get((step.project, step.python)):
+            return built
+        pythons = (
+            [step.python] if step.python else list(self.plan.request.python_versions)
+        )
+        inputs = {
+            item
+            for python in pythons
+            for item in self._fetched(python)
+            if item.name == step.project
+        }
+        if len(inputs) != 1:
+            names = ", ".join(sorted(item.filename for item in inputs)) or "nothing"
+            raise InputError(
+                f"One wheel of {step.project} is needed for Python"
+                f" {', '.join(pythons)}, but pip found {names}."
+            )
+        return inputs.pop()
+
+    def _assemble(self) -> WheelSet:
+        """Copy the wheels into a new folder, write the set's files, and replace the old folder."""
+        request = self.plan.request
+        used = {
+            self._input(step)
+            for stage in self.plan.stages
+            for step in stage.steps
+            if step.project
+        }
+        sizes = {item: self.inputs.path(item).stat().st_size for item in used}
+        inputs = [
+            InputFile(
+                filename=item.filename, size=size, sha256=item.sha256, url=item.url
+            )
+            for item, size in sizes.items()
+        ]
+        wheel_set = WheelSet(
+            index=self.plan.index,
+            targets=set_targets(request, [step.wheel for step in self.done]),
+            rocm_version=str(request.rocm_version),
+            jax_version=request.jax_version,
+            python_versions=request.python_versions,
+            request=self.plan.record(),
+            inputs=tuple(
+                sorted([*inputs, *self.sources], key=lambda item: item.filename)
+            ),
+            tools=self.wheels.tools,
+            pins=dict(self.plan.pins),
+            wheels=tuple(step.wheel for step in self.done),
+        )
+        with replacement(self.out) as fresh:
+            for step in self.done:
+                shutil.copyfile(
+                    step.folder / step.wheel.filename, fresh / step.wheel.filename
+                )
+                if (step.folder / DEBUG).is_dir():
+                    shutil.copytree(
+                        step.folder / DEBUG, fresh / DEBUG, dirs_exist_ok=True
+                    )
+            if self.plan.rocm_manifest:
+                (fresh / ROCM_MANIFEST).write_bytes(self.plan.rocm_manifest)
+            if self.plan.rocm_lock:
+                (fresh / ROCM_LOCK).write_bytes(self.plan.rocm_lock)
+            return set_files.write_set(fresh, wheel_set, self.resolved)
+
+
+def _fetching(step: Step) -> str:
+    """Return the start of the line about a fetch."""
+    return f"fetch for Python {step.python}"

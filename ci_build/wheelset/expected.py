@@ -1,0 +1,145 @@
+"""Content that this program would write for recorded wheels and sets.
+
+The gate `inspection` compares it with theirs.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.pylock import Package, Pylock, PylockValidationError
+from packaging.utils import parse_wheel_filename
+
+from core.model import (
+    CONSTRAINTS,
+    PYLOCK,
+    ROCM_LOCK,
+    SBOM,
+    SHA256SUMS,
+    BuildRequest,
+    GfxTarget,
+    Payload,
+    RocmVersion,
+    WheelSet,
+)
+from core.pip import Resolved
+from core.steps import tool_versions
+from core.versions import parse_package_name
+from core.wheelset import sha256sums
+from pjrt import pjrt_wheel as pjrt_recipe
+from plugin import plugin_wheel as plugin_recipe
+from promotion.gates.recipe_check import SetWriter
+from wheelkit.repair.repair_plan import RepairPlan
+
+
+def this_program() -> SetWriter:
+    """Return the functions of this program that write wheels and sets again."""
+    return SetWriter(
+        digest=tool_versions()["ci_build"], plan=wheel_plan, files=files_of_set
+    )
+
+
+def wheel_plan(project: str, info: Mapping[str, Any]) -> RepairPlan | None:
+    """Return the repair plan of a wheel from its build information.
+
+    None for a wheel without a recorded recipe.
+
+    Raises:
+        CiBuildError, KeyError, TypeError, ValueError: no recipe writes such build
+        information.
+    """
+    named = parse_package_name(project)
+    if named is None:
+        return None
+    names = info["requested_targets"]
+    request = BuildRequest(
+        payload=Payload.PUBLISHED,  # the recipe does not depend on it
+        jax_version=info["jax_version"],
+        rocm_version=RocmVersion(text=info["rocm_version"]),
+        python_versions=(),
+        targets=None if names is None else tuple(map(GfxTarget.parse, names)),
+        strip=info["stripped"],
+    )
+    repair_plan = (
+        pjrt_recipe.repair_plan if named[0] == "pjrt" else plugin_recipe.repair_plan
+    )
+    return repair_plan(request, info["version"], info.get("sources"))
+
+
+def files_of_set(wheel_set: WheelSet, read: Callable[[str], bytes]) -> dict[str, str]:
+    """Return name -> text of each file derived from wheels.json and locked dependencies.
+
+    Args:
+        read: returns the content of a file of the set.
+
+    Raises:
+        ValueError, KeyError, TypeError: the lock file violates PEP 751, or has a
+            dependency that is no wheel of a URL; or a set built from source has no
+            rocm.lock.
+        InputError: rocm.lock is not a lock.
+    """
+    # Start-up time: importing the library of bills of materials takes longer than the
+    # comparison.
+    from ci_build.rocm.lock import parse_lock
+    from ci_build.rocm.set_lock import set_lock
+    from ci_build.wheelset import sbom, set_files
+
+    texts = {
+        CONSTRAINTS: set_files.constraints(wheel_set),
+        SHA256SUMS: sha256sums(wheel_set).decode(),
+    }
+    lock = None
+    source = wheel_set.request.get("source")
+    if source and source["rocm"]:
+        if ROCM_LOCK not in wheel_set.files:
+            raise ValueError(f"{ROCM_LOCK} is missing")
+        lock = parse_lock(read(ROCM_LOCK), ROCM_LOCK)
+        texts[ROCM_LOCK] = set_lock(lock).decode()
+    if PYLOCK in wheel_set.files:
+        resolved = _resolved(read(PYLOCK).decode(), wheel_set)
+        texts |= {
+            PYLOCK: set_files.pylock(wheel_set, resolved),
+            SBOM: sbom.sbom(wheel_set, resolved, lock),
+        }
+    return texts
+
+
+def _resolved(lock: str, wheel_set: WheelSet) -> dict[str, list[Resolved]]:
+    """Return Python version -> the dependencies in a lock file that are not wheels of the set."""
+    own = {wheel.name for wheel in wheel_set.wheels}
+    try:
+        packages = Pylock.from_dict(tomllib.loads(lock)).packages
+    except PylockValidationError as error:
+        raise ValueError(f"{PYLOCK} violates PEP 751: {error}") from error
+    foreign = [package for package in packages if package.name not in own]
+    rows = [(package, _dependency(package)) for package in foreign]
+    return {
+        python: [item for package, item in rows if _serves(package, python)]
+        for python in wheel_set.python_versions
+    }
+
+
+def _serves(package: Package, python: str) -> bool:
+    return package.marker is None or package.marker.evaluate({"python_version": python})
+
+
+def _dependency(package: Package) -> Resolved:
+    (wheel,) = package.wheels or ()
+    name, version, _, _ = parse_wheel_filename(str(wheel.name))
+    served = unquote(urlsplit(str(wheel.url)).path).rpartition("/")[2]
+    if (name, version, served) != (package.name, package.version, wheel.name):
+        raise ValueError(
+            f"{wheel.name} from {wheel.url} is not a wheel of {package.name}"
+            f" {package.version}"
+        )
+    return Resolved(
+        name=package.name,
+        version=str(package.version),
+        filename=str(wheel.name),
+        url=str(wheel.url),
+        sha256=wheel.hashes["sha256"],
+        requires_python=str(package.requires_python or ""),
+    )

@@ -1,0 +1,233 @@
+"""Finished wheels of a set: repaired, retagged or unchanged inputs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ci_build.wheelset.set_plan import Effect, Step
+from core.errors import FatbinError, InputError
+from core.model import BuildRequest, Finding, Progress, Wheel
+from core.pip import InputStore, Resolved
+from core.report import NoProgress
+from core.steps import FinishedStep, StepStore, step_key
+from core.units import human
+from wheelkit.archive.filename import WheelName
+from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.findings import is_integrity
+from wheelkit.inspect.inspection_model import member_infos
+from wheelkit.inspect.inspector import Expectations, inspect_wheel
+from wheelkit.repair.repair_plan import RepairedWheel, RepairPlan
+from wheelkit.repair.wheel_repair import repair, retag
+
+DEBUG = "debug"
+"""Folder of a finished step for separate debug symbols."""
+_Result = tuple[Wheel, str, tuple[Finding, ...]]
+"""A finished wheel, a line about removed targets and symbols, and findings."""
+
+
+class _Part(NoProgress):
+    """Progress of the work on one wheel, whose steps begin with the step of the plan."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress = progress
+        self._name = name
+
+    def step(self, text: str) -> None:
+        """Start a new step."""
+        self._progress.step(f"{self._name}: {text}")
+
+    def advance(self, done: int, total: int) -> None:
+        """Report the finished bytes of the current step."""
+        self._progress.advance(done, total)
+
+
+class WheelMaker:
+    """A maker of finished wheels; wheels with the same input, recipe and tools are reused.
+
+    Attributes:
+        tools: programs and libraries that process the wheels, with their versions.
+        seconds: file name -> wall time of each wheel that was not reused.
+    """
+
+    def __init__(
+        self,
+        request: BuildRequest,
+        inputs: InputStore,
+        steps: StepStore,
+        tools: dict[str, str],
+        progress: Progress,
+    ) -> None:
+        self.request = request
+        self.inputs = inputs
+        self.steps = steps
+        self.progress = progress
+        self.tools = tools
+        self.seconds: dict[str, float] = {}
+
+    def make(
+        self, step: Step, recipe: RepairPlan | None, item: Resolved
+    ) -> FinishedStep:
+        """Return the finished wheel of a step.
+
+        Raises:
+            CiBuildError: the input is damaged, or has no code for a requested target.
+        """
+        key = step_key(
+            effect=step.effect,
+            recipe=recipe,
+            input=item.sha256,
+            name=item.filename,
+            tools=self.tools,
+        )
+        finished = self.steps.find(key)
+        started = time.monotonic()
+        if finished is None:
+            part = _Part(self.progress, step.what)
+            with self.steps.scratch() as scratch:
+                folder = scratch / "step"
+                folder.mkdir()
+                result = (
+                    self._repair(recipe, item, folder, part)
+                    if recipe
+                    else self._keep(step.effect, item, folder, part)
+                )
+                finished = self.steps.keep(key, folder, *result)
+            self.seconds[finished.wheel.filename] = time.monotonic() - started
+        return finished
+
+    def _repair(
+        self, recipe: RepairPlan, item: Resolved, folder: Path, progress: Progress
+    ) -> _Result:
+        """Repair a wheel into a folder, and return it with a line about removals."""
+        source = self.inputs.path(item)
+        # The URL and the digest of ci_build are left out: another mirror, or a change
+        # of ci_build that does not affect the result, must give the same wheel.
+        origin = {
+            "filename": item.filename,
+            "size": source.stat().st_size,
+            "sha256": item.sha256,
+        }
+        libraries = {
+            name: version for name, version in self.tools.items() if name != "ci_build"
+        }
+        info = {**recipe.build_info, "inputs": [origin], "tools": libraries}
+        # The MD5 check of old device code takes longer than all other work, so each
+        # input is checked only once.
+        checked = self.inputs.was_checked(item, self.tools["ci_build"])
+        plan = replace(recipe, build_info=info, verify_bundles=not checked)
+        done = repair(source, plan, folder, debug_dir=folder / DEBUG, progress=progress)
+        if not checked:
+            self.inputs.check_done(item, self.tools["ci_build"])
+        if not recipe.machs:  # code objects of kernels run with a feature on or off
+            _refuse_other_targets(self.request, done)
+        wheel = describe(
+            done.path, sha256=done.sha256, source=source, source_sha256=item.sha256
+        )
+        return replace(wheel, members=done.members), saved(done), done.findings
+
+    def _keep(
+        self, effect: Effect, item: Resolved, folder: Path, progress: Progress
+    ) -> _Result:
+        """Copy a wheel into a folder, for RETAG with another platform tag.
+
+        Nothing is removed, so the text is empty.
+        """
+        source = self.inputs.path(item)
+        problem = "cannot be used unchanged"
+        findings = tuple[Finding, ...]()
+        if effect is Effect.RETAG:
+            problem = "is damaged"
+            path, findings = retag(source, folder, progress=progress)
+        else:
+            path = Path(shutil.copyfile(source, folder / item.filename))
+        # A published wheel cannot be changed, so only integrity errors refuse it; other
+        # defects are findings.
+        report = inspect_wheel(path, Expectations(integrity=True), progress=progress)
+        if errors := [finding for finding in report.findings if is_integrity(finding)]:
+            details = "; ".join(
+                f"{finding.code}: {finding.member} {finding.message}"
+                for finding in errors
+            )
+            raise InputError(f"{path.name} {problem}: {details}")
+        wheel = describe(
+            path, sha256=report.sha256, source=source, source_sha256=item.sha256
+        )
+        return replace(wheel, members=member_infos(report)), "", findings
+
+
+def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:
+    """Refuse generic code, such as for gfx942, if features were requested, such as gfx942:xnack+.
+
+    The generic code would also run on these targets.
+    """
+    missing = [
+        str(t)
+        for t in request.targets or ()
+        if t.features and str(t) not in done.targets_kept
+    ]
+    if missing:
+        raise FatbinError(
+            f"{done.path.name} has no code for {', '.join(missing)}, only for"
+            f" {', '.join(done.targets_kept)}.",
+            hint="Omit the features, or build from source with them.",
+        )
+
+
+def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ...]:
+    """Return the targets of the set.
+
+    The requested targets, or for `all` the targets in the wheels.
+    """
+    if request.targets is not None:
+        return tuple(str(target) for target in request.targets)
+    targets = {
+        target
+        for wheel in wheels
+        for member in wheel.members
+        for target in member.targets
+    }
+    return tuple(sorted(targets))
+
+
+def saved(done: RepairedWheel) -> str:
+    """Return one line about the targets and symbols that a repair removed."""
+    lines = []
+    if done.targets_dropped:
+        many = (
+            f"{len(done.targets_dropped)} other targets"
+            if len(done.targets_dropped) > 1
+            else "1 other target"
+        )
+        lines.append(
+            f"{many} dropped: device code {human(done.code_before)} ->"
+            f" {human(done.code_after)}"
+        )
+    if done.symbols_saved:
+        lines.append(f"moved {human(done.symbols_saved)} of symbols to {DEBUG}/")
+    return "; ".join(lines)
+
+
+def describe(path: Path, *, sha256: str, source: Path, source_sha256: str) -> Wheel:
+    """Return the record of a wheel from its metadata, without its members."""
+    with WheelArchive(path) as archive:
+        metadata = archive.metadata()
+        name = WheelName.parse(path.name)
+        return Wheel(
+            filename=path.name,
+            name=name.canonical,
+            version=str(metadata["Version"]),
+            tags=name.tags,
+            size=path.stat().st_size,
+            sha256=sha256,
+            requires_python=str(metadata["Requires-Python"] or ""),
+            requires_dist=tuple(
+                str(value) for value in metadata.get_all("Requires-Dist", [])
+            ),
+            members=(),
+            source_sha256=source_sha256,
+            source_size=source.stat().st_size,
+        )

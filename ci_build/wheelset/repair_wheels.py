@@ -1,0 +1,418 @@
+"""Repair of existing wheels.
+
+The steps of `dist_wheels` on local files, whose results are wheels instead of a set.
+
+A repaired wheel has the bytes that `dist_wheels` makes of the same input: same recipe,
+same version rule (core/versions.py). jaxlib has no device code; a jaxlib is copied, and
+retagged unless it has a manylinux tag.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from ci_build.wheelset.finished_wheels import WheelMaker
+from ci_build.wheelset.inspected_wheels import wheel_files
+from ci_build.wheelset.set_plan import Effect, Step
+from core import versions
+from core.digests import file_sha256
+from core.errors import ArchiveError, CiBuildError, InputError, RequestError
+from core.model import (
+    BuildRequest,
+    Finding,
+    GfxTarget,
+    Payload,
+    Progress,
+    RocmVersion,
+    to_json,
+)
+from core.pip import InputStore, Resolved
+from core.rocm_releases import load_releases
+from core.steps import FinishedStep, StepStore, tool_versions
+from core.store import ContentStore
+from pjrt import pjrt_wheel as pjrt_recipe
+from plugin import plugin_wheel as plugin_recipe
+from wheelkit.archive.filename import WheelName
+from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.inspect.inspector import Expectations, inspect_wheel
+from wheelkit.inspect.proven_rocm import proven_rocm
+from wheelkit.repair.repair_plan import PLATFORM
+
+_JAXLIB = "jaxlib"
+_HINT = "Give wheels, or folders with wheels."
+_NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairRequest:
+    """A request to repair wheels.
+
+    Attributes:
+        wheels: wheel files, or folders with wheels.
+        targets: gfx targets to keep; None keeps all.
+        rocm: ROCm of the wheels; None reads it from each wheel.
+        rocm_version_extra: whether versions name the ROCm.
+        post_release: number of the post release; None for none.
+        strip: whether symbol tables are removed.
+        out: folder of the repaired wheels.
+        cache: folder of inputs and finished steps.
+    """
+
+    wheels: tuple[str, ...]
+    targets: tuple[GfxTarget, ...] | None
+    rocm: RocmVersion | None
+    rocm_version_extra: bool
+    post_release: int | None
+    strip: bool
+    out: Path
+    cache: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRepair:
+    """The repair of one wheel.
+
+    Attributes:
+        source: wheel to repair; it is only read.
+        filename: name of the repaired wheel.
+        build: request of the set that the repaired wheel could belong to.
+    """
+
+    source: Path
+    filename: str
+    step: Step
+    build: BuildRequest
+
+    @property
+    def version(self) -> str:
+        """Version of the repaired wheel."""
+        return WheelName.parse(self.filename).version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinishedRepair:
+    """A finished repair.
+
+    Attributes:
+        findings: warnings and notes on the wheel's libraries.
+    """
+
+    planned: PlannedRepair
+    done: FinishedStep
+    findings: tuple[Finding, ...]
+
+
+def plan_repairs(
+    request: RepairRequest, progress: Progress
+) -> tuple[PlannedRepair, ...]:
+    """Return the repairs of a request; wheels are read, nothing is written.
+
+    Raises:
+        InputError: arguments are not wheels of jaxlib or of the ROCm plugins; the
+            message lists every problem.
+        RequestError: a wheel's ROCm is unknown, or a repaired wheel exists already.
+        ArchiveError: a wheel is damaged.
+    """
+    paths = wheel_files(request.wheels, hint=_HINT)
+    unique = {path.resolve(): path for path in paths}.values()
+    if foreign := [problem for path in unique if (problem := _problem(path))]:
+        text = (
+            foreign[0]
+            if len(foreign) == 1
+            else "\n  ".join(("Some wheels cannot be repaired:", *foreign))
+        )
+        raise InputError(
+            text,
+            hint=(
+                "Give wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin or jaxlib for"
+                " Linux on x86_64."
+            ),
+        )
+    planned = tuple(_plan(path, request, progress) for path in unique)
+    for name, count in Counter(item.filename for item in planned).items():
+        if count > 1:
+            sources = ", ".join(
+                str(item.source) for item in planned if item.filename == name
+            )
+            raise RequestError(
+                f"{name} would be made of {count} wheels: {sources}.",
+                hint="Give one of them.",
+            )
+    _refuse_existing(request.out, [item.filename for item in planned])
+    return planned
+
+
+def _problem(path: Path) -> str:
+    """Return the reason why a file cannot be repaired, as a sentence; empty if there is none."""
+    try:
+        name = WheelName.parse(path.name)
+    except ArchiveError as error:
+        return error.message
+    if (
+        name.canonical != _JAXLIB
+        and versions.parse_package_name(name.canonical) is None
+    ):
+        return f"{path} is a wheel of {name.canonical}, which has no recipe."
+    platforms = name.platform.split(".")
+    if not all(
+        platform == "linux_x86_64" or _is_manylinux(platform) for platform in platforms
+    ):
+        return f"{path} is for the platform {name.platform}."
+    return ""
+
+
+def _is_manylinux(platform: str) -> bool:
+    return platform.startswith("manylinux") and platform.endswith("_x86_64")
+
+
+def _plan(path: Path, request: RepairRequest, progress: Progress) -> PlannedRepair:
+    name = WheelName.parse(path.name)
+    jax = Version(name.version).public
+    named = versions.parse_package_name(name.canonical)
+    if named is None:
+        return _plan_jaxlib(path, name, request)
+    kind, major = named
+    info = _build_info(path, versions.module_name(kind, major).replace(".", "/"))
+    rocm = request.rocm or _rocm_inside(path, info, progress)
+    if rocm.major != major:
+        text = f"{path} is for ROCm {major}, but --rocm-version is {rocm}."
+        raise RequestError(text, hint="Repair the wheels of each ROCm separately.")
+    build = _build_request(request, jax, rocm)
+    version = versions.set_version(build)
+    recipe = {"pjrt": pjrt_recipe, "plugin": plugin_recipe}[kind].repair_plan(
+        build, version, info.get("sources")
+    )
+    step = Step(
+        what=f"repair {path.name}",
+        effect=Effect.REPAIR,
+        project=name.canonical,
+        recipe=recipe,
+    )
+    filename = str(name._replace(version=version, build="", platform=PLATFORM))
+    return PlannedRepair(source=path, filename=filename, step=step, build=build)
+
+
+def _plan_jaxlib(path: Path, name: WheelName, request: RepairRequest) -> PlannedRepair:
+    tagged = all(map(_is_manylinux, name.platform.split(".")))
+    effect, what = (Effect.TAKE, "copy") if tagged else (Effect.RETAG, "retag")
+    step = Step(what=f"{what} {path.name}", effect=effect, project=_JAXLIB)
+    filename = path.name if tagged else str(name._replace(platform=PLATFORM))
+    # The request only describes other wheels: jaxlib has no device code, so its ROCm
+    # has no effect.
+    rocm = request.rocm or RocmVersion(text=f"{load_releases().published_major}.0")
+    build = _build_request(request, Version(name.version).public, rocm)
+    return PlannedRepair(source=path, filename=filename, step=step, build=build)
+
+
+def _build_request(request: RepairRequest, jax: str, rocm: RocmVersion) -> BuildRequest:
+    return BuildRequest(
+        payload=Payload.PUBLISHED,
+        jax_version=jax,
+        rocm_version=rocm,
+        python_versions=(),
+        targets=request.targets,
+        rocm_version_extra=request.rocm_version_extra,
+        post_release=request.post_release,
+        strip=request.strip,
+    )
+
+
+def _build_info(path: Path, folder: str) -> dict[str, Any]:
+    """Return build_info.json of a wheel of this project; empty for other wheels."""
+    with WheelArchive(path) as archive:
+        member = f"{folder}/build_info.json"
+        if member not in archive:
+            return {}
+        try:
+            info = json.loads(archive.read(member))
+        except ValueError as error:
+            raise ArchiveError(
+                f"{path}: {member} is not JSON.",
+                hint="Build or download the wheel again.",
+            ) from error
+        return info if isinstance(info, dict) else {}
+
+
+def _rocm_inside(path: Path, info: dict[str, Any], progress: Progress) -> RocmVersion:
+    """Return the ROCm version that a wheel records, or else the one that it proves."""
+    recorded = str(info.get("rocm_version", ""))
+    return RocmVersion(
+        text=recorded
+        or proven_rocm(
+            [inspect_wheel(path, Expectations(verify=False), progress=progress)]
+        )
+    )
+
+
+def _refuse_existing(out: Path, names: Sequence[str]) -> None:
+    if out.exists() and not out.is_dir():
+        raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
+    if existing := [name for name in names if os.path.lexists(out / name)]:
+        raise RequestError(
+            f"{out} has {', '.join(existing)} already.",
+            hint="Give another --out, or move these files.",
+        )
+
+
+def repair_wheels(
+    request: RepairRequest, planned: Sequence[PlannedRepair], progress: Progress
+) -> tuple[FinishedRepair, ...]:
+    """Repair wheels into a folder; all appear at the end, or none.
+
+    Raises:
+        CiBuildError: an input is damaged, lacks code for a target, or does not match
+            its recipe.
+        RequestError: another run wrote one of the wheels.
+    """
+    inputs = InputStore(request.cache / "inputs")
+    steps = StepStore(request.cache / "steps")
+    for store in ("inputs", "steps"):
+        ContentStore(request.cache / store).sweep()
+    repairs = []
+    for item in planned:
+        given = Resolved(
+            name=item.step.project,
+            version=item.version,
+            filename=item.source.name,
+            url="",
+            sha256=file_sha256(item.source),
+            requires_python="",
+        )
+        if not inputs.has(given):
+            inputs.adopt(given, item.source)
+        maker = WheelMaker(item.build, inputs, steps, tool_versions(), progress)
+        try:
+            done = maker.make(item.step, item.step.recipe, given)
+        except CiBuildError as error:
+            # The user's file is named, not the copy in the cache.
+            raise type(error)(
+                error.message.replace(str(inputs.path(given)), str(item.source)),
+                hint=error.hint,
+            ) from error
+        assert done.wheel.filename == item.filename
+        repairs.append(FinishedRepair(planned=item, done=done, findings=done.findings))
+    with _new_folder(request.out):
+        _publish(
+            request.out,
+            [repair.done.folder / repair.done.wheel.filename for repair in repairs],
+        )
+    return tuple(repairs)
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[None]:
+    """Create a folder unless it exists; remove it again if the block fails."""
+    created = [folder for folder in (out, *out.parents) if not folder.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for folder in created:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _publish(out: Path, wheels: Sequence[Path]) -> None:
+    """Copy wheels to a folder without overwriting; after a failure, none of them is there."""
+    published: list[Path] = []
+    with tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch:
+        copies = [
+            Path(shutil.copyfile(wheel, Path(scratch, wheel.name))) for wheel in wheels
+        ]
+        try:
+            for copy in copies:
+                _link(copy, out / copy.name)
+                published.append(out / copy.name)
+        except BaseException as error:
+            for path in published:
+                path.unlink(missing_ok=True)
+            if isinstance(error, FileExistsError):
+                _refuse_existing(out, [copy.name for copy in copies])
+            raise
+
+
+def _link(source: Path, target: Path) -> None:
+    """Move a file to a free name; FileExistsError if the name is taken."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        with target.open("xb"):  # claims the name on file systems without hard links
+            source.replace(target)
+
+
+def plan_lines(
+    request: RepairRequest, planned: Sequence[PlannedRepair]
+) -> Iterator[str]:
+    """Yield the lines of a dry run."""
+    for item in planned:
+        yield f"{item.step.what} to {request.out / item.filename}"
+        if (recipe := item.step.recipe) is not None:
+            targets = (
+                "all" if recipe.targets is None else ", ".join(map(str, recipe.targets))
+            )
+            yield (
+                f"  version {recipe.version}, ROCm {item.build.rocm_version}, targets"
+                f" {targets}"
+            )
+            yield f"  platform {PLATFORM}, strip {recipe.strip}"
+            yield from (
+                f"  RUNPATH of {glob}: {path}" for glob, path in recipe.runpath.items()
+            )
+            yield from (
+                f"  requires {requirement}" for requirement in recipe.requires_dist
+            )
+
+
+def unmet_pins(planned: Sequence[PlannedRepair]) -> Iterator[str]:
+    """Yield a sentence for each plugin whose required pjrt wheel is not repaired."""
+    made = {(item.step.project, item.version) for item in planned}
+    for item in planned:
+        pjrt = item.step.project.replace("-plugin", "-pjrt")
+        if pjrt != item.step.project and (pjrt, item.version) not in made:
+            yield (
+                f"{item.filename} requires {pjrt} {item.version}: repair that wheel"
+                " with the same options."
+            )
+
+
+def receipt(
+    request: RepairRequest, repairs: Sequence[FinishedRepair]
+) -> list[dict[str, Any]]:
+    """Return the result of a repair as JSON values."""
+    return [
+        {
+            "source": str(repair.planned.source),
+            "path": str(request.out / repair.planned.filename),
+            "filename": repair.planned.filename,
+            "version": repair.planned.version,
+            "size_before": repair.done.wheel.source_size,
+            "size": repair.done.wheel.size,
+            "source_sha256": repair.done.wheel.source_sha256,
+            "sha256": repair.done.wheel.sha256,
+            "targets": sorted(
+                {
+                    target
+                    for member in repair.done.wheel.members
+                    for target in member.targets
+                }
+            ),
+            "saved": repair.done.saved,
+            "findings": to_json(repair.findings),
+        }
+        for repair in repairs
+    ]

@@ -1,0 +1,177 @@
+"""Reproduction of a set.
+
+A second build from source, as recorded in wheels.json, and its comparison with the set.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.wheelset import set_build as dist_wheels
+from ci_build.wheelset.execute import execute
+from ci_build.wheelset.wheel_request import WheelSetRequest
+from core import wheelset
+from core.errors import RequestError
+from core.http.client import Connect
+from core.model import Payload, WheelSet
+from core.process import HostRunner
+from core.report import Reporter
+from core.rocm_trust import ROCM_TRUST
+from core.wheels_json import load_wheel_set
+from wheelkit.inspect.compare import Difference, compare_wheels
+
+_WITHOUT_EFFECT = (
+    *(
+        "source.cache",
+        "source.xla",
+        "source.container",
+        "source.remote",
+        "source.credentials",
+    ),
+    ROCM_TRUST,
+)
+"""Parts of a recorded request that do not change the wheels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reproduction:
+    """Result of building a set again.
+
+    Attributes:
+        same: names of the wheels that are byte-identical.
+        differences: name of a wheel -> differences in its content.
+        digest: digest of the new set.
+    """
+
+    same: tuple[str, ...]
+    differences: Mapping[str, tuple[Difference, ...]]
+    digest: str
+
+
+def read_recorded_set(place: Path) -> WheelSet:
+    """Return the set in a folder or of a single wheels.json, and check that it can be built again.
+
+    Raises:
+        RequestError: the set was adopted, or contains kernels.
+        WheelSetError: files differ from wheels.json.
+    """
+    if place.is_file():
+        wheel_set = load_wheel_set(place.read_bytes(), str(place))
+    else:
+        wheel_set = wheelset.read_set(place)
+        wheelset.refuse_changes(place, wheel_set)
+    if wheel_set.request.get("payload") not in [*Payload]:
+        raise RequestError(
+            "The set was not built: its wheels were adopted.",
+            hint="Give a set that `ci_build dist_wheels` built.",
+        )
+    if wheel_set.request.get("kernels"):
+        raise RequestError(
+            "The set contains kernels, which `reproduce` does not build.",
+            hint=(
+                "Give a set without kernels; rebuild kernels with `ci_build kernels"
+                " build` and an empty --cache-dir."
+            ),
+        )
+    return wheel_set
+
+
+@contextmanager
+def rebuild_folder(cache: Path) -> Iterator[Path]:
+    """Provide an empty folder in the cache for everything that is built again."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix="reproduce-", dir=cache, ignore_cleanup_errors=True
+    ) as name:
+        yield Path(name)
+
+
+def reproduce(
+    place: Path,
+    before: WheelSet,
+    request: WheelSetRequest,
+    reporter: Reporter,
+    runner: HostRunner,
+    connect: Connect,
+) -> Reproduction:
+    """Build a set again without cached results, and compare it with the original.
+
+    Args:
+        place: folder of the original, or its wheels.json, with which only digests can
+            be compared.
+
+    Raises:
+        RequestError: the ROCm, the builder image or the sources differ from the
+            recorded ones.
+    """
+    prepared = dist_wheels.prepare(request, reporter, runner, connect)
+    if differences := _other_inputs(before.request, prepared.plan.record()):
+        raise RequestError(
+            f"The set cannot be built again here: {'; '.join(differences)}.",
+            hint=(
+                "Restore the ROCm, the builder image and the sources that the set's"
+                " wheels.json names."
+            ),
+        )
+    with reporter.group(f"build {place} again, without cached results"):
+        after = execute(
+            prepared.plan,
+            out=request.out,
+            cache=request.built,
+            runner=runner,
+            progress=reporter,
+            builder=prepared.builder,
+        )
+    return _compare(place, before, request.out, after.wheel_set, request.built)
+
+
+def _other_inputs(
+    before: Mapping[str, Any], now: Mapping[str, Any], path: str = ""
+) -> list[str]:
+    """Return the differences of two recorded requests that can change the wheels.
+
+    Caches, executors, the option for XLA's commit and the way in which the ROCm was
+    verified cannot.
+    """
+    differences = []
+    for key in sorted({*before, *now}):
+        name = f"{path}{key}"
+        old = before.get(key)
+        new = now.get(key)
+        if name in _WITHOUT_EFFECT or old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            differences += _other_inputs(old, new, f"{name}.")
+        else:
+            differences.append(f"{name} is {new!r}, was {old!r}")
+    return differences
+
+
+def _compare(
+    place: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch: Path
+) -> Reproduction:
+    old = {wheel.filename: wheel for wheel in before.wheels}
+    new = {wheel.filename: wheel for wheel in now.wheels}
+    same = []
+    differences = dict[str, tuple[Difference, ...]]()
+    for name in sorted({*old, *new}):
+        if name not in old or name not in new:
+            what = "is missing" if name not in new else "is new"
+            differences[name] = (Difference(member="", section="", what=what),)
+        elif old[name].sha256 == new[name].sha256:
+            same.append(name)
+        elif not place.is_dir():
+            differences[name] = (
+                Difference(member="", section="", what="has another sha256"),
+            )
+        else:
+            comparison = compare_wheels(place / name, fresh / name, scratch)
+            differences[name] = comparison or (
+                Difference(member="", section="", what="is packed differently"),
+            )
+    return Reproduction(same=tuple(same), differences=differences, digest=now.digest)

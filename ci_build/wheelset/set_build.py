@@ -1,0 +1,320 @@
+"""Build of a wheel set: the plan of a request, its execution, and the receipt."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ci_build.cluster.cluster_request import ClusterRequest
+from ci_build.containers.container import ContainerSpec, container_argv
+from ci_build.rocm.rocm_request import planned_steps
+from ci_build.rocm.tree import read_tree
+from ci_build.wheelset.kernel_build import (
+    check_source,
+    container_lines,
+    find_compilers,
+    planned,
+)
+from ci_build.wheelset.set_plan import BuildPlan, Effect, make_plan
+from ci_build.wheelset.source import source_build
+from ci_build.wheelset.source.build_py import BuildCommand
+from ci_build.wheelset.source.source_build import PreparedBuild, SourceBuildContext
+from ci_build.wheelset.wheel_request import WheelSetRequest
+from core import targets
+from core.errors import InputError, RequestError
+from core.model import BuildRequest, Payload
+from core.process import HostRunner, render
+from core.report import Reporter
+from core.units import human
+from wheelkit.repair.repair_plan import PLATFORM
+from wheelkit.rocm_manifest import dump_manifest, load_manifest
+
+if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
+    from ci_build.rocm.source import Rocm
+    from ci_build.wheelset.execute import BuildResult
+    from core.http.client import Connect
+
+_WIDTH = 80
+"""Columns of the receipt."""
+
+
+def prepare(
+    request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect
+) -> PreparedBuild:
+    """Obtain the ROCm and the other inputs of a plan, and return the plan.
+
+    Raises:
+        NoContainerEngineError: a build from source needs a container engine, and there
+            is none.
+        InputError: the ROCm or its manifest cannot be read.
+        MachineError: the machine lacks tools that a build without a container needs.
+    """
+    build = request.build
+    context = SourceBuildContext(
+        request=request,
+        rocm=None,
+        manifest=b"",
+        reporter=reporter,
+        runner=runner,
+        connect=connect,
+    )
+    if request.rocm is not None and not request.dry_run:
+        # Start-up time: this module imports the HTTP client.
+        from ci_build.rocm.source import obtain_rocm
+
+        if build.source is not None:
+            source_build.check_environment(context)
+        with source_build.installed_rocm(context) as installed:
+            rocm = obtain_rocm(
+                request.rocm, request.storage, reporter, runner, connect, installed
+            )
+        context = replace(context, rocm=rocm)
+    for finding in targets.warnings_for(build.targets or ()):
+        reporter.warning(f"{finding.message} {finding.remedy}")
+    if build.kernels is not None:
+        check_source(build.kernels)
+    manifest = _manifest(request, context.rocm, reporter)
+    if build.payload is Payload.PUBLISHED:
+        lines = (
+            planned_steps(request.rocm)
+            if request.rocm is not None and request.dry_run
+            else ()
+        )
+        before = ("rocm:", *(f"  {line}" for line in lines)) if lines else ()
+        trust = context.rocm.trust if context.rocm else None
+        return PreparedBuild(
+            plan=make_plan(build, rocm_manifest=manifest, rocm_trust=trust),
+            before=before,
+        )
+    return source_build.prepare(replace(context, manifest=manifest))
+
+
+def _manifest(request: WheelSetRequest, rocm: Rocm | None, reporter: Reporter) -> bytes:
+    """Return the manifest of the obtained ROCm or of --rocm-manifest; empty without either."""
+    path = request.rocm_manifest
+    version = str(request.build.rocm_version)
+    if rocm is None and path is None:
+        return b""
+    if rocm is not None:
+        return dump_manifest(rocm.facts.manifest)
+    assert path is not None
+    if path.is_dir():
+        manifest, notes = read_tree(path, version, progress=reporter)
+        for note in notes:
+            reporter.warning(note)
+    elif path.is_file():
+        manifest = load_manifest(path.read_bytes())
+    else:
+        raise InputError(
+            f"--rocm-manifest: {path} does not exist.",
+            hint=(
+                "Create it with `ci_build rocm manifest`, or give the folder of a ROCm."
+            ),
+        )
+    if manifest.rocm_version != version:
+        raise RequestError(
+            f"{path} is for ROCm {manifest.rocm_version}, but the set is for"
+            f" {version}.",
+            hint="Give the manifest of the set's ROCm, or another --rocm-version.",
+        )
+    return dump_manifest(manifest)
+
+
+def dist_wheels(
+    request: WheelSetRequest,
+    prepared: PreparedBuild,
+    reporter: Reporter,
+    runner: HostRunner,
+) -> BuildResult:
+    """Build the wheel set of a plan."""
+    # Start-up time: a dry run builds nothing.
+    from ci_build.wheelset.execute import execute
+
+    plan = prepared.plan
+    with reporter.group(f"dist_wheels: {plan.version} for {_targets(plan)}"):
+        compilers = None
+        if request.build.kernels is not None:
+            compilers = find_compilers(request.build.kernels, request.cache, runner)
+        result = execute(
+            plan,
+            out=request.out,
+            cache=request.built,
+            runner=runner,
+            progress=reporter,
+            builder=prepared.builder,
+            compilers=compilers,
+            cluster=request.cluster,
+        )
+    for name, findings in result.findings.items():
+        for finding in findings:
+            reporter.finding(finding, name)
+    if result.up_to_date:
+        reporter.line(f"{result.folder} is up to date; nothing to do")
+    return result
+
+
+def dry_run_lines(prepared: PreparedBuild, request: WheelSetRequest) -> Iterator[str]:
+    """Yield the lines of a dry run: every command and effect, in the order of a build."""
+    kernels = request.build.kernels
+    compilers = (
+        () if kernels is None else tuple(container_lines(kernels, request.cache))
+    )
+    if request.cluster is not None:
+        compilers = (*compilers, cluster_line(request.cluster))
+    heading, *lines = plan_lines(
+        prepared.plan, request.out, container=prepared.container, compilers=compilers
+    )
+    yield from (heading, *prepared.before, *lines)
+
+
+def cluster_line(cluster: ClusterRequest) -> str:
+    """Return the line of a dry run about the machines that compile kernels."""
+    return (
+        f"compile on the workers of {cluster.address}, with files in {cluster.store};"
+        " link here"
+    )
+
+
+def plan_lines(
+    plan: BuildPlan,
+    out: Path,
+    *,
+    container: ContainerSpec | None = None,
+    compilers: Sequence[str] = (),
+) -> Iterator[str]:
+    """Yield the lines about a plan: every command and effect.
+
+    Args:
+        container: container of the commands that build wheels; None for commands on
+            this machine.
+        compilers: lines about the compilers of the kernels.
+    """
+    yield f"wheel set {plan.version} for {_targets(plan)}, index {plan.index}"
+    for stage in plan.stages:
+        yield f"{stage.name}:"
+        for step in stage.steps:
+            yield f"  {step.what}"
+            if step.build is not None:
+                yield (
+                    f"    in {step.build.cwd}, wheel into {step.build.output}, compared"
+                    " with the given ROCm"
+                )
+            yield from (
+                f"    $ {_command_line(argv, step.build, container)}"
+                for argv in step.commands
+            )
+            if step.effect is Effect.KERNELS:
+                yield from (f"    {line}" for line in compilers)
+            if step.recipe is not None:
+                recipe = step.recipe
+                yield (
+                    f"    version {recipe.version}, platform {PLATFORM}, strip"
+                    f" {recipe.strip}"
+                )
+                yield from (
+                    f"    RUNPATH of {glob}: {path}"
+                    for glob, path in recipe.runpath.items()
+                )
+                yield from (
+                    f"    requires {requirement}"
+                    for requirement in recipe.requires_dist
+                )
+                yield from (f"    writes {name}" for name in sorted(recipe.files))
+        yield from (f"  expects {wheel}" for wheel in stage.expected_wheels)
+    yield f"the set replaces {out} as a whole"
+
+
+def _command_line(
+    argv: Sequence[str], build: BuildCommand | None, container: ContainerSpec | None
+) -> str:
+    if build is None or container is None:
+        return render(argv, build.env if build else {})
+    return render(container_argv(container, argv, build.env, cwd=build.cwd))
+
+
+def kernel_lines(request: BuildRequest, version: str, cache: Path) -> Iterator[str]:
+    """Yield the lines of a dry run of the kernels."""
+    assert request.kernels is not None
+    plan = planned(request, version)
+    yield f"kernels {version} with the {plan['toolchain']} toolchain"
+    for row in plan["modules"]:
+        built = plan["toolchain"] in row["toolchains"]
+        given = ", ".join(
+            name for name, support in row["targets"].items() if support != "unsupported"
+        )
+        yield (
+            f"  {row['module']}:"
+            f" {given or 'none of the targets'}{'' if built else ' (not with this toolchain)'}"
+        )
+    yield from container_lines(request.kernels, cache)
+    most = plan["at_most"]
+    hours = most["cpu_seconds"] / 3600
+    cost = f"{hours:.1f} h" if hours > 1 else f"{most['cpu_seconds']:.0f} s"
+    yield (
+        f"at most {most['steps']} steps and {cost} of CPU; --forecast shows the part"
+        " that is not cached"
+    )
+    if plan["has_to_be_named"]:
+        yield (
+            "modules that take this long have to be named with --modules, unless most"
+            " of their steps are cached"
+        )
+
+
+def _targets(plan: BuildPlan) -> str:
+    return (
+        "all targets"
+        if plan.request.targets is None
+        else ", ".join(map(str, plan.request.targets))
+    )
+
+
+def receipt(result: BuildResult) -> dict[str, Any]:
+    """Return the result of a build as JSON values."""
+    return {
+        "digest": result.wheel_set.digest,
+        "folder": str(result.folder),
+        "up_to_date": result.up_to_date,
+        "wheels": [
+            {
+                "filename": wheel.filename,
+                "size_before": wheel.source_size,
+                "size": wheel.size,
+                "sha256": wheel.sha256,
+                "targets": sorted(
+                    {target for member in wheel.members for target in member.targets}
+                ),
+                "saved": result.saved.get(wheel.filename, ""),
+                "seconds": round(result.seconds.get(wheel.filename, 0.0), 2),
+            }
+            for wheel in result.wheel_set.wheels
+        ],
+    }
+
+
+def show_receipt(result: BuildResult, reporter: Reporter) -> None:
+    """Print each wheel's sizes, targets, time, savings and sha256 in 80 columns."""
+    for wheel in receipt(result)["wheels"]:
+        reporter.line(wheel["filename"])
+        took = f"{wheel['seconds']:.1f} s" if wheel["seconds"] else "kept"
+        parts = [
+            f"{human(wheel['size_before'])} -> {human(wheel['size'])}",
+            took,
+            *wheel["saved"].split("; "),
+        ]
+        texts = [
+            ", ".join(parts[:2]),
+            " ".join(wheel["targets"]),
+            *parts[2:],
+            f"sha256 {wheel['sha256']}",
+        ]
+        for text in filter(None, texts):
+            for line in textwrap.wrap(
+                text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False
+            ):
+                reporter.line(f"  {line}")
+    reporter.line(f"wheel set {result.wheel_set.digest}")
+    reporter.line(f"  in {result.folder}")

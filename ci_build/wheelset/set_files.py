@@ -1,0 +1,155 @@
+"""Files of a set: wheels.json, constraints.txt, pylock.toml (PEP 751), SBOM, SHA256SUMS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from packaging.markers import Marker
+from packaging.pylock import Package, PackageWheel, Pylock
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ci_build.rocm.lock import load_lock
+from ci_build.wheelset.sbom import sbom
+from core.digests import file_sha256
+from core.model import (
+    CONSTRAINTS,
+    PYLOCK,
+    ROCM_LOCK,
+    SBOM,
+    SHA256SUMS,
+    WHEELS_JSON,
+    Wheel,
+    WheelSet,
+)
+from core.pip import Resolved
+from core.versions import KERNELS_PROJECT
+from core.wheels_json import dump_wheel_set
+from core.wheelset import serves, sha256sums
+from wheelkit.rocm_manifest import ROCM_MANIFEST
+
+CREATED_BY = "jax-rocm-release"
+_KERNELS_EXTRA = "kernels"
+"""Extra of the lock file that selects the wheel of AITER's kernels."""
+
+
+def constraints(wheel_set: WheelSet) -> str:
+    """Return the exact versions of the set and of its pins, for `pip install -c`."""
+    versions = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(
+        wheel_set.pins
+    )
+    return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
+def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str:
+    """Return the lock file of the set (PEP 751).
+
+    Its wheels by path, their dependencies by URL, all with hashes.
+
+    Args:
+        resolved: Python version -> pip's resolution; entries that the set replaces are
+            omitted.
+    """
+    own = {wheel.name for wheel in wheel_set.wheels}
+    pythons = wheel_set.python_versions
+    packages = []
+    for wheel in wheel_set.wheels:
+        served = [python for python in pythons if serves(wheel.filename, python)]
+        location = {"path": f"./{wheel.filename}", "size": wheel.size}
+        packages.append(_package(wheel, location, served, pythons))
+    foreign: dict[tuple[str, str, str], tuple[Resolved, list[str]]] = {}
+    for python, items in resolved.items():
+        for item in items:
+            if item.name not in own:
+                key = (item.name, item.version, item.filename)
+                foreign.setdefault(key, (item, []))[1].append(python)
+    packages += [
+        _package(item, {"url": item.url}, served, pythons)
+        for _, (item, served) in sorted(foreign.items())
+    ]
+    lock = Pylock(
+        lock_version=Version("1.0"),
+        requires_python=SpecifierSet(f">={pythons[0]}"),
+        environments=[Marker(f"python_version == '{python}'") for python in pythons],
+        created_by=CREATED_BY,
+        extras=[canonicalize_name(_KERNELS_EXTRA)] if KERNELS_PROJECT in own else None,
+        packages=packages,
+    )
+    lock.validate()
+    return tomli_w.dumps(dict(lock.to_dict()))
+
+
+def _package(
+    item: Wheel | Resolved,
+    location: Mapping[str, Any],
+    served: Sequence[str],
+    pythons: Sequence[str],
+) -> Package:
+    return Package(
+        name=canonicalize_name(item.name),
+        version=Version(item.version),
+        marker=_marker(item.name, served, pythons),
+        requires_python=SpecifierSet(item.requires_python)
+        if item.requires_python
+        else None,
+        wheels=[
+            PackageWheel(name=item.filename, hashes={"sha256": item.sha256}, **location)
+        ],
+    )
+
+
+def _marker(
+    project: str, served: Sequence[str], pythons: Sequence[str]
+) -> Marker | None:
+    """Return a marker for the extra that selects a package, or for the Pythons that it serves.
+
+    None if always.
+    """
+    if project == KERNELS_PROJECT:  # its one wheel serves every Python
+        return Marker(f"'{_KERNELS_EXTRA}' in extras")
+    if list(served) == list(pythons):
+        return None
+    return Marker(" or ".join(f"python_version == '{python}'" for python in served))
+
+
+def write_set(
+    folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]] | None
+) -> WheelSet:
+    """Write the set's files beside its wheels, debug files, manifest and rocm.lock.
+
+    Wheels.json is written last.
+
+    Args:
+        resolved: as in `pylock`; None omits lock file and SBOM.
+
+    Returns:
+        The set with `files` and `file_sizes`. Its digest covers every file except
+        SHA256SUMS, which is derived from it.
+    """
+    (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
+    beside = [folder / CONSTRAINTS, *folder.glob("debug/**/*.debug")]
+    beside += [
+        folder / name
+        for name in (ROCM_MANIFEST, ROCM_LOCK)
+        if (folder / name).is_file()
+    ]
+    if resolved is not None:
+        (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
+        (folder / SBOM).write_text(
+            sbom(wheel_set, resolved, load_lock(folder / ROCM_LOCK)), encoding="utf-8"
+        )
+        beside += [folder / PYLOCK, folder / SBOM]
+    files = {str(path.relative_to(folder)): path for path in beside}
+    wheel_set = replace(
+        wheel_set,
+        files={name: file_sha256(path) for name, path in files.items()},
+        file_sizes={name: path.stat().st_size for name, path in files.items()},
+    )
+    (folder / SHA256SUMS).write_bytes(sha256sums(wheel_set))
+    (folder / WHEELS_JSON).write_text(dump_wheel_set(wheel_set), encoding="utf-8")
+    return wheel_set

@@ -1,0 +1,386 @@
+"""The plan of a wheel set. Planning has no effects, so that `--dry-run` can print the plan."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ci_build.wheelset import published
+from ci_build.wheelset.source.build_py import (
+    IN_CONTAINER,
+    BuildCommand,
+    BuildPaths,
+    build_commands,
+)
+from ci_build.wheelset.source.source_checkouts import HEAD, fetch_commands, head_command
+from core import targets, versions
+from core.model import (
+    CONSTRAINTS,
+    PYLOCK,
+    ROCM_LOCK,
+    SBOM,
+    SHA256SUMS,
+    BuildRequest,
+    to_json,
+)
+from core.rocm_trust import ROCM_TRUST, RocmTrust
+from core.source_request import Checkout, SourceInputs
+from kernels import kernel_recipe as kernels_recipe
+from kernels.module_catalog import load_catalog
+from kernels.modules import processors
+from pjrt import pjrt_wheel as pjrt_recipe
+from plugin import plugin_wheel as plugin_recipe
+from wheelkit.repair.repair_plan import RepairPlan
+from wheelkit.rocm_manifest import ROCM_MANIFEST
+
+
+class Effect(enum.StrEnum):
+    """Kind of a step."""
+
+    RESOLVE = "resolve"
+    FETCH = "fetch"
+    CHECKOUT = "checkout"
+    BUILD = "build"
+    KERNELS = "kernels"
+    REPAIR = "repair"
+    TAKE = "take"
+    RETAG = "retag"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One step of a stage.
+
+    Attributes:
+        what: description for the log.
+        project: normalised name of the distribution, or empty.
+        python: Python version of the result; empty if the result serves all Pythons.
+        commands: commands that the step runs, in order.
+        recipe: recipe of a repair.
+        checkout: source tree to fetch, and its folder.
+        build: wheel to build.
+    """
+
+    what: str
+    effect: Effect
+    project: str = ""
+    python: str = ""
+    commands: tuple[tuple[str, ...], ...] = ()
+    recipe: RepairPlan | None = None
+    checkout: tuple[Checkout, str] | None = None
+    build: BuildCommand | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A group of steps, in order.
+
+    Attributes:
+        expected_wheels: name==version of each wheel that the stage produces, with the
+            Python version if there is one.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    expected_wheels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildPlan:
+    """All work of a request.
+
+    Attributes:
+        inputs: commits and digests of a build from source.
+        version: version of the pjrt and plugin wheels.
+        index: name of the index that the set belongs to.
+        pins: exact versions of projects that the set needs but does not contain, such
+            as jax.
+        rocm_manifest: content of the ROCm manifest in the set; empty for none.
+        rocm_lock: content of rocm.lock in the set; empty for none.
+        rocm_trust: how the ROCm was verified; None without a ROCm, and in a dry run.
+    """
+
+    request: BuildRequest
+    inputs: SourceInputs | None = None
+    version: str
+    index: str
+    pins: tuple[tuple[str, str], ...]
+    stages: tuple[Stage, ...]
+    rocm_manifest: bytes = b""
+    rocm_lock: bytes = b""
+    rocm_trust: RocmTrust | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return the request and its inputs as JSON values, as stored in `wheels.json`."""
+        body: dict[str, Any] = to_json(self.request)
+        if (
+            not self.request.find_links
+        ):  # as in the records of versions without this option
+            del body["find_links"]
+        body["rocm_manifest"] = (
+            hashlib.sha256(self.rocm_manifest).hexdigest() if self.rocm_manifest else ""
+        )
+        if self.rocm_trust is not None:
+            body[ROCM_TRUST] = to_json(self.rocm_trust)
+        if self.inputs is not None:
+            body["source"] |= to_json(self.inputs)
+        return body
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceLayout:
+    """Paths of a build from source.
+
+    Attributes:
+        paths: paths as seen by the build's commands.
+        checkouts: folder on this machine for fetched source trees.
+    """
+
+    paths: BuildPaths = IN_CONTAINER
+    checkouts: str = "sources"
+
+    def folder(self, checkout: Checkout) -> str:
+        """Return the folder of a source tree on this machine."""
+        return checkout.folder or f"{self.checkouts}/{checkout.name}-{checkout.commit}"
+
+
+def make_plan(
+    request: BuildRequest,
+    inputs: SourceInputs | None = None,
+    *,
+    rocm_manifest: bytes = b"",
+    rocm_lock: bytes = b"",
+    rocm_trust: RocmTrust | None = None,
+    layout: SourceLayout = SourceLayout(),
+) -> BuildPlan:
+    """Return the plan of a request.
+
+    Raises:
+        RequestError: the sources do not support the request.
+    """
+    version = versions.set_version(request)
+    native = (
+        ()
+        if inputs is None
+        else (_checkout(inputs, layout), _build(request, inputs, version, layout))
+    )
+    return BuildPlan(
+        request=request,
+        inputs=inputs,
+        version=version,
+        index=(
+            targets.MULTI_ARCH
+            if request.targets is None
+            else targets.family_of(request.targets)
+        ),
+        pins=(("jax", published.jax_release(request.jax_version)),),
+        stages=(
+            _resolve(request),
+            _fetch(request),
+            *native,
+            _repair(request, version, inputs.stamps() if inputs else None),
+            _take(request),
+            *([_kernels(request)] if request.kernels else []),
+            _write(rocm_manifest, from_source=inputs is not None),
+        ),
+        rocm_manifest=rocm_manifest,
+        rocm_lock=rocm_lock,
+        rocm_trust=rocm_trust,
+    )
+
+
+def _checkout(inputs: SourceInputs, layout: SourceLayout) -> Stage:
+    steps = []
+    for checkout in inputs.sources:
+        folder = layout.folder(checkout)
+        what = f"{checkout.name} at {checkout.commit} in {folder}"
+        commands = fetch_commands(checkout, folder) if checkout.url else ()
+        if checkout.commit == HEAD:  # a dry run; a build knows the commit
+            commands = (head_command(checkout.url), *commands)
+        steps.append(
+            Step(
+                what=f"{'fetch' if checkout.url else 'use'} {what}",
+                effect=Effect.CHECKOUT,
+                commands=commands,
+                checkout=(checkout, folder),
+            )
+        )
+    return Stage(name="sources", steps=tuple(steps))
+
+
+def _build(
+    request: BuildRequest, inputs: SourceInputs, version: str, layout: SourceLayout
+) -> Stage:
+    steps = []
+    expected = []
+    for command in build_commands(request, inputs, version, layout.paths):
+        python = f" for Python {command.python}" if command.python else ""
+        steps.append(
+            Step(
+                what=f"build {command.project}{python}",
+                effect=Effect.BUILD,
+                project=command.project,
+                python=command.python,
+                commands=(command.argv,),
+                build=command,
+            )
+        )
+        expected.append(
+            f"{command.project}=={command.versions[0]}"
+            + (f" ({command.python})" if command.python else "")
+        )
+    return Stage(name="build", steps=tuple(steps), expected_wheels=tuple(expected))
+
+
+def _resolve(request: BuildRequest) -> Stage:
+    steps = tuple(
+        Step(
+            what=(
+                f"resolve {', '.join(published.requirements(request))} for Python"
+                f" {python}"
+            ),
+            effect=Effect.RESOLVE,
+            python=python,
+            commands=(published.resolve_argv(request, python),),
+        )
+        for python in request.python_versions
+    )
+    return Stage(name="resolve", steps=steps)
+
+
+def _fetch(request: BuildRequest) -> Stage:
+    steps = tuple(
+        Step(
+            what=(
+                f"fetch the distributions resolved for Python {python}, by sha256,"
+                " unless they are in the cache"
+            ),
+            effect=Effect.FETCH,
+            python=python,
+        )
+        for python in request.python_versions
+    )
+    return Stage(name="fetch", steps=steps)
+
+
+def _repair(
+    request: BuildRequest, version: str, sources: Mapping[str, str] | None
+) -> Stage:
+    major = request.rocm_version.major
+    pjrt = versions.package_name("pjrt", major)
+    plugin = versions.package_name("plugin", major)
+    # The pjrt wheel serves every Python, so it is repaired once for the set.
+    steps = [
+        Step(
+            what=f"repair {pjrt}",
+            effect=Effect.REPAIR,
+            project=pjrt,
+            recipe=pjrt_recipe.repair_plan(request, version, sources),
+        )
+    ]
+    recipe = plugin_recipe.repair_plan(request, version, sources)
+    for python in request.python_versions:
+        what = f"repair {plugin} for Python {python}"
+        steps.append(
+            Step(
+                what=what,
+                effect=Effect.REPAIR,
+                project=plugin,
+                python=python,
+                recipe=recipe,
+            )
+        )
+    expected = tuple(
+        f"{step.project}=={version}" + (f" ({step.python})" if step.python else "")
+        for step in steps
+    )
+    return Stage(name="repair", steps=tuple(steps), expected_wheels=expected)
+
+
+def _take(request: BuildRequest) -> Stage:
+    built = request.source is not None and request.source.jaxlib
+    base = (
+        versions.jaxlib_version(request)
+        if built
+        else published.jax_release(request.jax_version)
+    )
+    # A published jaxlib is not changed. For a built jaxlib, build.py only guesses the
+    # platform tag.
+    effect, how = (Effect.RETAG, "retag") if built else (Effect.TAKE, "take")
+    end = "to the platform that its libraries allow" if built else "unchanged"
+    steps = tuple(
+        Step(
+            what=f"{how} jaxlib {base} for Python {python} {end}",
+            effect=effect,
+            project="jaxlib",
+            python=python,
+        )
+        for python in request.python_versions
+    )
+    expected = tuple(f"jaxlib=={base} ({python})" for python in request.python_versions)
+    return Stage(name="take", steps=steps, expected_wheels=expected)
+
+
+def _kernels(request: BuildRequest) -> Stage:
+    assert request.kernels is not None
+    shown = (
+        "the set's targets"
+        if request.targets is None
+        else ", ".join(map(str, request.targets))
+    )
+    # Refuse invalid requests before any step that takes time.
+    requested = (
+        targets.expand(targets.ALL) if request.targets is None else request.targets
+    )
+    kernels_recipe.check_jax(load_catalog(), request.jax_version)
+    chosen = kernels_recipe.chosen_modules(
+        load_catalog(), processors(requested), request.kernels
+    )
+    kernels_recipe.refuse_code_alone(chosen)
+    names = ", ".join(module.name for module in chosen)
+    what = (
+        f"kernels ({names}) for {shown} with the {request.kernels.toolchain} toolchain"
+    )
+    project = versions.KERNELS_PROJECT
+    version = kernels_recipe.wheel_version(request)
+    steps = (
+        Step(what=f"build {what}", effect=Effect.KERNELS, project=project),
+        Step(
+            what=f"repair {project}",
+            effect=Effect.REPAIR,
+            project=project,
+            recipe=kernels_recipe.repair_plan(request, version),
+        ),
+    )
+    return Stage(
+        name="kernels", steps=steps, expected_wheels=(f"{project}=={version}",)
+    )
+
+
+def _write(rocm_manifest: bytes, *, from_source: bool) -> Stage:
+    digest = hashlib.sha256(rocm_manifest).hexdigest()
+    # The manifest and the lock of the ROCm of a build from source are not known in a
+    # dry run.
+    manifest = (
+        f"{ROCM_MANIFEST} (sha256 {digest[:12]})"
+        if rocm_manifest
+        else ROCM_MANIFEST
+        if from_source
+        else ""
+    )
+    names = (
+        manifest,
+        ROCM_LOCK if from_source else "",
+        CONSTRAINTS,
+        PYLOCK,
+        SBOM,
+        SHA256SUMS,
+    )
+    files = f"{', '.join(filter(None, names))}, and wheels.json last"
+    return Stage(
+        name="write", steps=(Step(what=f"write {files}", effect=Effect.WRITE),)
+    )

@@ -1,0 +1,399 @@
+"""Preparation of a build from source: commits, the ROCm, the build environment, and the plan."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_build.containers.container import ContainerRunner, ContainerSpec
+from ci_build.images.image_builder import ImageBuilder
+from ci_build.images.image_pins import load_pins
+from ci_build.images.manylinux_image import builder_image, check_obtainable
+from ci_build.rocm.rocm_request import dnf_arguments, is_dnf
+from ci_build.rocm.set_lock import set_lock
+from ci_build.wheelset.set_plan import BuildPlan, SourceLayout, make_plan
+from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildPaths
+from ci_build.wheelset.source.host_build import (
+    check_machine,
+    check_rocm,
+    check_tools,
+    describe_host,
+    host_paths,
+)
+from ci_build.wheelset.source.source_checkouts import resolve_inputs
+from ci_build.wheelset.source.source_container import (
+    DISK_CACHE,
+    TOOLS_SCRIPT,
+    WORK,
+    build_container,
+    build_mounts,
+    create_folders,
+    find_tools,
+    rocm_container,
+)
+from ci_build.wheelset.source.source_dry_run import (
+    clang_lines,
+    environment_lines,
+    planned_container,
+    planned_rocm,
+)
+from ci_build.wheelset.wheel_request import WheelSetRequest
+from core import steps
+from core.errors import MachineError, NoContainerEngineError, RequestError
+from core.process import HostRunner, LineSink, Runner
+from core.report import Reporter
+from core.source_request import ActionCache, SourceInputs, SourceRequest
+from core.store import ContentStore
+
+if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
+    from ci_build.rocm.installed import DnfRocm
+    from ci_build.rocm.source import Rocm
+    from ci_build.wheelset.source.native import SourceBuilder
+    from core.http.client import Connect
+
+    Environment = tuple[BuildPaths, str, Callable[[LineSink], Runner]]
+    """Paths, digest and runner of a build environment; see `SourceBuilder`."""
+
+OWN = Path(__file__).parents[3]
+"""Root of this repository."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedBuild:
+    """A plan, and what its execution or its dry run needs.
+
+    Attributes:
+        builder: builder of the native wheels; None for published wheels and in a dry
+            run.
+        before: lines of a dry run about the work before the plan.
+        container: container of the build's commands in a dry run; None without a
+            container.
+    """
+
+    plan: BuildPlan
+    builder: SourceBuilder | None = None
+    before: tuple[str, ...] = ()
+    container: ContainerSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceBuildContext:
+    """A build from source: its request, its ROCm and its connections.
+
+    Attributes:
+        rocm: the ROCm; None in a dry run.
+        manifest: content of the ROCm manifest in the set.
+        connect: function that opens HTTP connections.
+    """
+
+    request: WheelSetRequest
+    rocm: Rocm | None
+    manifest: bytes
+    reporter: Reporter
+    runner: HostRunner
+    connect: Connect
+
+    @property
+    def source(self) -> SourceRequest:
+        """Options of the build from source."""
+        assert self.request.build.source is not None
+        return self.request.build.source
+
+    def images(self) -> ImageBuilder:
+        """Return the builder of the builder image."""
+        container = self.source.container
+        rocm = self.request.rocm
+        return ImageBuilder(
+            pins=load_pins(),
+            cache=self.request.cache,
+            host=self.runner,
+            progress=self.reporter,
+            connect=self.connect,
+            engine_name=container.engine,
+            builder_image=container.image,
+            base=container.base,
+            registry=self.request.registry,
+            mirrors=self.request.mirrors,
+            rocm=(
+                dnf_arguments(rocm) if rocm is not None and is_dnf(rocm.source) else {}
+            ),
+            dry_run=self.request.dry_run,
+        )
+
+
+def check_environment(context: SourceBuildContext) -> None:
+    """Check the build environment before the download of gigabytes.
+
+    Raises:
+        NoContainerEngineError: there is no container engine.
+        InputError: the builder image is missing and cannot be built.
+        MachineError: the machine is not Linux on x86_64, or lacks tools that a build
+            without a container needs.
+    """
+    request = context.request
+    source = context.source
+    check_machine()
+    if source.container.host:
+        paths = host_paths(
+            source, source.sources, request.cache, request.built, rocm=""
+        )
+        check_tools(request.build, paths, context.runner, context.reporter.warning)
+        return
+    try:
+        check_obtainable(context.images())
+    except NoContainerEngineError as error:
+        if request.rocm is None or not is_dnf(request.rocm.source):
+            raise
+        hint = (
+            f"Use Docker or Podman, or install ROCm {request.rocm.version} and give"
+            " --therock-path=/opt/rocm --host."
+        )
+        raise NoContainerEngineError(error.message, hint=hint) from error
+
+
+@contextmanager
+def installed_rocm(context: SourceBuildContext) -> Iterator[DnfRocm | None]:
+    """Return the ROCm that dnf installed in the builder image, built if it is missing.
+
+    None for another source.
+    """
+    rocm = context.request.rocm
+    reporter = context.reporter
+    if rocm is None or not is_dnf(rocm.source):
+        yield None
+        return
+    # Start-up time: a dry run copies no ROCm.
+    from ci_build.rocm.installed import DnfRocm
+
+    images = context.images()
+    with reporter.group("builder image"):
+        image = builder_image(images)
+    with ContentStore(context.request.cache / "rocm" / "trees").scratch() as folder:
+        container = rocm_container(images.engine, image.id, folder)
+        yield DnfRocm(
+            inside=ContainerRunner(context.runner, container, say=reporter.line),
+            folder=folder,
+        )
+
+
+def prepare(context: SourceBuildContext) -> PreparedBuild:
+    """Resolve every commit and digest, and plan the build.
+
+    A dry run contacts no server and starts no container.
+
+    Raises:
+        NoContainerEngineError, MachineError: there is no build environment.
+        RequestError: the sources do not support the request.
+    """
+    request = context.request
+    inputs = resolve_inputs(
+        request.build,
+        context.runner,
+        own=OWN,
+        own_digest=lambda: steps.own_digest(OWN),
+        own_commit=request.own_commit,
+        offline=context.rocm is None,
+    )
+    paths = _paths(context, inputs)
+    paths = replace(paths, device_libraries=_device_libraries(context, paths.rocm))
+    layout = SourceLayout(paths=paths, checkouts=str(request.cache / "sources"))
+    builder = None
+    before = tuple[str, ...]()
+    container = None
+    lock = b""
+    if context.rocm is None:
+        images = None if context.source.container.host else context.images()
+        container = planned_container(request, images, inputs, layout)
+        before = (
+            *environment_lines(request, images),
+            *clang_lines(container, layout.paths.rocm),
+        )
+    else:
+        lock = set_lock(context.rocm.lock)
+        builder = _make_builder(
+            context, inputs, layout, context.rocm, hashlib.sha256(lock).hexdigest()
+        )
+        inputs = builder.inputs
+        layout = builder.layout
+    trust = context.rocm.trust if context.rocm else None
+    plan = make_plan(
+        request.build,
+        inputs,
+        rocm_manifest=context.manifest,
+        rocm_lock=lock,
+        rocm_trust=trust,
+        layout=layout,
+    )
+    return PreparedBuild(plan=plan, builder=builder, before=before, container=container)
+
+
+def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
+    """Return the paths of the build that are known without inspecting an image."""
+    request = context.request
+    source = context.source
+    if not source.container.host:
+        return replace(IN_CONTAINER, clang=source.clang or IN_CONTAINER.clang)
+    rocm = planned_rocm(request) if context.rocm is None else context.rocm.root
+    return host_paths(source, inputs.sources, request.cache, request.built, str(rocm))
+
+
+def _device_libraries(context: SourceBuildContext, prefix: str) -> str:
+    """Return the folder for HIP_DEVICE_LIB_PATH as seen by the build.
+
+    Empty if clang finds the device libraries itself.
+
+    Unpacked trees have the link where clang looks; only a folder of the user, which is
+    not changed, may lack it.
+
+    Raises:
+        RequestError: the folder's device libraries cannot reach remote executors.
+    """
+    root = planned_rocm(context.request) if context.rocm is None else context.rocm.root
+    if not root.is_dir():
+        return ""
+    # Start-up time: a dry run with a URL reads no ROCm.
+    from ci_build.rocm.facts import device_library_folder, hidden_device_libraries
+
+    folder = (
+        context.rocm.lock.device_library_folder
+        if context.rocm
+        else device_library_folder(root)
+    )
+    hidden = hidden_device_libraries(root, folder)
+    if hidden and context.source.remote is not None:
+        raise RequestError(
+            f"{root} has its device libraries in {hidden} only, where actions on remote"
+            " executors cannot see them.",
+            hint=(
+                f"Run `ln -s {hidden.removesuffix('/bitcode')} {root}/amdgcn`, or give"
+                " the tarball."
+            ),
+        )
+    return f"{prefix}/{hidden}" if hidden else ""
+
+
+def _make_builder(
+    context: SourceBuildContext,
+    inputs: SourceInputs,
+    layout: SourceLayout,
+    rocm: Rocm,
+    rocm_digest: str,
+) -> SourceBuilder:
+    # Start-up time: a dry run builds nothing.
+    from ci_build.wheelset.source.given_rocm import given_rocm
+    from ci_build.wheelset.source.native import SourceBuilder
+
+    source = context.source
+    built = context.request.built
+    out = context.request.out.absolute()
+    work = built / WORK
+    disk = disk_cache(source.cache, built)
+    if source.container.host:
+        check_rocm(rocm.root)
+        paths = layout.paths
+        runner = context.runner
+        if disk is not None:
+            paths = replace(paths, disk_cache=str(disk))
+        environment: Environment = (paths, describe_host(paths, runner), runner.also)
+    else:
+        environment = _start_container(context, inputs, layout, rocm.root, work, disk)
+    paths, digest, inside = environment
+    return SourceBuilder(
+        request=source,
+        inputs=inputs.with_tools(rocm=rocm_digest, builder=digest),
+        layout=replace(layout, paths=paths),
+        rocm=given_rocm(rocm, paths.rocm, inside(lambda _: None)),
+        host=context.runner,
+        inside=inside,
+        # Once: later commands of a run find the results of earlier ones in the copy.
+        copy_cache=functools.cache(lambda: copy_disk_cache(source.cache, built)),
+        work=work,
+        builds=built / "builds",
+        bazel_tree=built / "bazel" / "bazel",
+        logs=logs_of(out),
+        progress=context.reporter,
+    )
+
+
+def _start_container(
+    context: SourceBuildContext,
+    inputs: SourceInputs,
+    layout: SourceLayout,
+    rocm: Path,
+    work: Path,
+    disk: Path | None,
+) -> Environment:
+    """Obtain the builder image, and describe the container of a build's commands."""
+    source = context.source
+    built = context.request.built
+    runner = context.runner
+    reporter = context.reporter
+    images = context.images()
+    engine = images.engine
+    with reporter.group("builder image"):
+        image = builder_image(images)
+    create_folders(layout, built, work, disk)
+    mounts = build_mounts(
+        source, inputs.sources, layout, rocm.resolve(), built, work, disk_cache=disk
+    )
+    spec = build_container(engine, image.id, source.container, mounts)
+    bare = ContainerRunner(
+        runner, replace(spec, mounts=(TOOLS_SCRIPT,)), say=reporter.line
+    )
+    paths = find_tools(context.request.build, layout.paths, image.name, bare)
+    return (
+        paths,
+        image.digest,
+        lambda listener: ContainerRunner(
+            runner.also(listener), spec, say=reporter.line
+        ),
+    )
+
+
+def disk_cache(cache: ActionCache, built: Path) -> Path | None:
+    """Return the folder of Bazel's disk cache, or of the copy of a read-only one.
+
+    None without a disk cache.
+    """
+    if not cache.disk:
+        return None
+    return built / DISK_CACHE if cache.read_only else Path(cache.disk)
+
+
+def copy_disk_cache(cache: ActionCache, built: Path) -> None:
+    """Replace the copy of a read-only disk cache.
+
+    The caller excludes other builds, which use the same copy.
+
+    The copy has hard links: Bazel adds files to a cache, but never changes a file.
+
+    Raises:
+        MachineError: the cache cannot be copied.
+    """
+    if not cache.disk or not cache.read_only:
+        return
+    copy = built / DISK_CACHE
+    try:
+        # The folder itself stays: other runs mount it when they ask the ROCm for its
+        # version.
+        for path in copy.glob("*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(cache.disk, copy, copy_function=os.link, dirs_exist_ok=True)
+    except OSError as error:
+        raise MachineError(
+            f"Cannot use the disk cache {cache.disk} read-only: hard links in {copy}"
+            f" failed: {error.strerror or 'unknown error'}.",
+            hint="Put --cache-dir on the same file system, owned by the same user.",
+        ) from error
+
+
+def logs_of(out: Path) -> Path:
+    """Return the folder beside a set for the logs of its builds."""
+    return out.parent / f"{out.name}.logs"

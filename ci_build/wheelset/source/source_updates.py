@@ -1,0 +1,252 @@
+"""Updates of `pins.toml` from the tags of jax and rocm-jax."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import tomli_w
+from packaging.version import InvalidVersion, Version
+
+from ci_build.wheelset.source.pins import (
+    BuildRepository,
+    PinTable,
+    SourcePins,
+    first_release,
+    interface_for,
+)
+from core.atomic import write_whole
+from core.errors import InputError
+from core.model import Progress
+from core.process import Runner
+
+JAX_TAG, ROCM_JAX_TAG = "jax-v", "rocm-jax-v"
+"""Prefixes of the release tags of jax-ml/jax and ROCm/rocm-jax."""
+_HEADER = """\
+# Commits of each JAX release, written by `ci_build sources update`.
+#
+# tags        release -> commit of the tag jax-v<release> of jax-ml/jax
+# unsupported release -> reason why its ROCm wheels cannot be built from source
+# pins        jax, xla: compiled sources; third_party/xla of the jax commit pins the
+#             XLA commit. rocm-jax: source of the rocm-jax interface, with the tag
+#             rocm-jax-v<release> of ROCm/rocm-jax (0.9.0: branch rocm-jaxlib-v0.9.0);
+#             its third_party pins the jax and XLA commits. epoch: commit time of the
+#             repository that builds the wheels, used as SOURCE_DATE_EPOCH
+
+"""
+_GIT = ("git", "-c", "core.hooksPath=/dev/null")
+_XLA = re.compile(r'^XLA_COMMIT = "([0-9a-f]{40})"$', re.MULTILINE)
+_JAX = re.compile(r'^(?:JAX_)?COMMIT = "([0-9a-f]{40})"$', re.MULTILINE)
+_XLA_FILES = ("third_party/xla/revision.bzl", "third_party/xla/workspace.bzl")
+_Row = TypeVar("_Row")
+_ROCM_JAX_FILES = "jax_rocm_plugin/third_party/{}/workspace.bzl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaggedRepository:
+    """A git repository with tags; bare repositories are accepted.
+
+    Attributes:
+        prefix: prefix of its release tags.
+    """
+
+    folder: Path
+    prefix: str
+    runner: Runner
+
+    def git(self, *words: str) -> str:
+        """Return the output of a git command, or an empty string if it fails."""
+        done = self.runner.run((*_GIT, "-C", str(self.folder), *words), check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit of each release tag, for releases with an interface, oldest first.
+
+        Raises:
+            InputError: the folder is not a git repository, or has no release tags.
+        """
+        lines = self.git(
+            "for-each-ref",
+            "--format=%(refname:short) %(objectname) %(*objectname)",
+            "refs/tags",
+        )
+        found = {}
+        for words in (line.split() for line in lines.splitlines()):
+            if words[0].startswith(self.prefix) and _is_release(
+                words[0].removeprefix(self.prefix)
+            ):
+                found[words[0].removeprefix(self.prefix)] = words[-1]
+        if not found:
+            raise InputError(
+                f"{self.folder} has no release tags {self.prefix}*.",
+                hint="Give a checkout with tags, such as after `git fetch --tags`.",
+            )
+        return dict(sorted(found.items(), key=lambda row: Version(row[0])))
+
+    def pinned(self, commit: str, pattern: re.Pattern[str], *names: str) -> str:
+        """Return the commit that a file of a commit names.
+
+        Raises:
+            InputError: no file names a commit.
+        """
+        for name in names:
+            if match := pattern.search(self.git("show", f"{commit}:{name}")):
+                return match[1]
+        raise InputError(
+            f"Commit {commit} of {self.folder} pins no commit in {' or '.join(names)}.",
+            hint="Give a complete checkout.",
+        )
+
+    def epoch(self, commit: str) -> int:
+        """Return the time of a commit in seconds since 1970."""
+        return int(self.git("show", "--no-patch", "--format=%ct", commit))
+
+
+def _is_release(text: str) -> bool:
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        return False
+    return (
+        not version.is_prerelease
+        and str(version) == text
+        and version >= Version(first_release())
+    )
+
+
+def updated(
+    table: PinTable, jax: TaggedRepository, rocm_jax: TaggedRepository
+) -> PinTable:
+    """Return the table with all releases that the checkouts have tags of.
+
+    Raises:
+        InputError: a tag of jax was moved or removed, or the sources of a release are
+            incomplete.
+    """
+    found = jax.tags()
+    builders = rocm_jax.tags()
+    if changed := moved(table.tags, found):
+        raise InputError(
+            f"The tags in {jax.folder} differ from pins.toml: {'; '.join(changed)}.",
+            hint=(
+                "Fetch the tags; if upstream moved one, remove it from pins.toml first."
+            ),
+        )
+    pins = dict(table.pins)
+    unsupported = dict(table.unsupported)
+    for release, commit in found.items():
+        if release in pins:
+            continue
+        if interface_for(release).kind is BuildRepository.JAX:
+            xla = jax.pinned(commit, _XLA, *_XLA_FILES)
+            pins[release] = SourcePins(
+                jax=commit, xla=xla, rocm_jax="", epoch=jax.epoch(commit)
+            )
+        elif builder := builders.get(release):
+            pins[release] = SourcePins(
+                jax=rocm_jax.pinned(builder, _JAX, _ROCM_JAX_FILES.format("jax")),
+                xla=rocm_jax.pinned(builder, _XLA, _ROCM_JAX_FILES.format("xla")),
+                rocm_jax=builder,
+                epoch=rocm_jax.epoch(builder),
+            )
+        else:
+            unsupported[release] = (
+                "ROCm/rocm-jax, which built the ROCm wheels then, has no tag"
+                f" {ROCM_JAX_TAG}{release}"
+            )
+    ready = {
+        release: text for release, text in unsupported.items() if release not in pins
+    }
+    return replace(table, tags=found, pins=pins, unsupported=ready)
+
+
+def moved(recorded: Mapping[str, str], found: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a line for each recorded tag that is missing or names another commit."""
+    return tuple(
+        f"{JAX_TAG}{release} is {found.get(release, 'missing')}, and pins.toml has"
+        f" {commit}"
+        for release, commit in recorded.items()
+        if found.get(release) != commit
+    )
+
+
+def problems(table: PinTable) -> tuple[str, ...]:
+    """Return a line for each release whose tag and pins differ."""
+    lines = [
+        f"{release} has a tag, but neither pins nor a reason why it has none"
+        for release in table.tags
+        if release not in table.pins and release not in table.unsupported
+    ]
+    for release, pins in table.pins.items():
+        if release not in table.tags:
+            lines.append(f"{release} has pins, but no tag")
+        elif (
+            interface_for(release).kind is BuildRepository.JAX
+            and pins.jax != table.tags[release]
+        ):
+            lines.append(
+                f"{release} is pinned to {pins.jax}, but its tag is"
+                f" {table.tags[release]}"
+            )
+    return tuple(lines)
+
+
+def fetch_tags(
+    url: str, prefix: str, folder: Path, runner: Runner, progress: Progress
+) -> TaggedRepository:
+    """Fetch the commits of a repository's release tags into a new bare repository.
+
+    Raises:
+        ProcessError: the repository cannot be reached.
+        InputError: the repository has no release tags.
+    """
+    progress.step(f"fetch the release tags of {url}")
+    listed = runner.run(
+        (*_GIT, "ls-remote", "--tags", "--refs", url, f"refs/tags/{prefix}*")
+    ).stdout
+    names = [line.partition("\t")[2] for line in listed.splitlines()]
+    wanted = [
+        name for name in names if _is_release(name.removeprefix(f"refs/tags/{prefix}"))
+    ]
+    runner.run((*_GIT, "init", "--quiet", "--bare", str(folder)))
+    if wanted:
+        refs = [f"{name}:{name}" for name in wanted]
+        runner.run(
+            (
+                *_GIT,
+                "-C",
+                str(folder),
+                "fetch",
+                "--quiet",
+                "--no-tags",
+                "--depth=1",
+                url,
+                *refs,
+            )
+        )
+    return TaggedRepository(folder=folder, prefix=prefix, runner=runner)
+
+
+def write(path: Path, table: PinTable) -> None:
+    """Write `pins.toml`."""
+    body = {
+        "tags": dict(table.tags),
+        "unsupported": _sorted(table.unsupported),
+        "pins": {
+            release: {
+                **({"rocm-jax": pins.rocm_jax} if pins.rocm_jax else {}),
+                "jax": pins.jax,
+                "xla": pins.xla,
+                "epoch": pins.epoch,
+            }
+            for release, pins in _sorted(table.pins).items()
+        },
+    }
+    write_whole(path, (_HEADER + tomli_w.dumps(body)).encode())
+
+
+def _sorted(rows: Mapping[str, _Row]) -> dict[str, _Row]:
+    return dict(sorted(rows.items(), key=lambda row: Version(row[0])))

@@ -1,0 +1,51 @@
+"""The request for a wheel set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build.cluster.cluster_request import ClusterRequest
+from ci_build.rocm.rocm_request import RocmSource, RocmStorage
+from core.model import BuildRequest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelSetRequest:
+    """A wheel set to build: its content, its ROCm, and its folders.
+
+    Attributes:
+        build: content of the set.
+        rocm: ROCm to obtain and lock; None if no ROCm was given.
+        rocm_manifest: file or ROCm folder from which the manifest in the set is read;
+            None if not given.
+        storage: settings of the cache of ROCms.
+        mirrors: registry or repository of images -> mirror.
+        registry: registry of built images; empty if none is given.
+        out: folder of the set.
+        cache: folder for downloads and finished steps.
+        rebuild: folder for build results if cached results must not be used; None uses
+            `cache`.
+        own_commit: commit of this repository that the wheels record; empty detects it.
+        dry_run: print the plan; download and write nothing.
+        cluster: machines that compile kernels; None for this machine.
+    """
+
+    build: BuildRequest
+    rocm: RocmSource | None
+    rocm_manifest: Path | None
+    storage: RocmStorage
+    mirrors: Mapping[str, str]
+    registry: str
+    out: Path
+    cache: Path
+    rebuild: Path | None = None
+    own_commit: str = ""
+    dry_run: bool = False
+    cluster: ClusterRequest | None = None
+
+    @property
+    def built(self) -> Path:
+        """Folder for build results."""
+        return self.rebuild or self.cache

@@ -1,0 +1,253 @@
+"""Install layouts of ROCm, and the ROCm libraries that a wheel may need (`rocm_layouts.toml`).
+
+Paths are only computed; this module does not check whether they exist.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from core.errors import RequestError
+from core.model import GfxTarget, RocmVersion
+from core.targets import load_table, processors_of
+
+if TYPE_CHECKING:
+    from core.versions import Kind
+
+SITE_PACKAGES = "site-packages"
+ROCM_PATH = "ROCM_PATH"
+_HIP = "libamdhip64.so."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstallLayout:
+    """A documented way of installing ROCm.
+
+    Attributes:
+        name: pip-multi-arch, pip-family, tarball, prefix or opt-rocm.
+        about: one line for display.
+        root: SITE_PACKAGES, ROCM_PATH, or an absolute path.
+        folders: folders relative to the root, in search order; `{family}` stands for
+            each relevant family.
+    """
+
+    name: str
+    about: str
+    root: str
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutTable:
+    """Content of `rocm_layouts.toml`.
+
+    Attributes:
+        layouts: layouts by name, in the search order of a RUNPATH.
+        former_families: target names by family, for families that no longer have an
+            index.
+        packages: library stem, such as amdhip64 -> project whose wheel contains the
+            library; empty if none does.
+        sonames: (ROCm major, minor) -> sonames that wheels for this ROCm may need.
+    """
+
+    layouts: Mapping[str, InstallLayout]
+    former_families: Mapping[str, tuple[str, ...]]
+    packages: Mapping[str, str]
+    sonames: Mapping[tuple[int, int], frozenset[str]]
+
+
+@functools.cache
+def load_layouts() -> LayoutTable:
+    """Read `rocm_layouts.toml`, once per process."""
+    data = tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    )
+    rows = [
+        InstallLayout(**{**row, "folders": tuple(row["folders"])})
+        for row in data["layouts"]
+    ]
+    packages = {
+        stem: "" if project == "none" else project
+        for project, stems in data["packages"].items()
+        for stem in stems
+    }
+    sonames = {}
+    for version, names in data["sonames"].items():
+        major, _, minor = version.partition(".")
+        sonames[int(major), int(minor)] = frozenset(names)
+    return LayoutTable(
+        layouts=MappingProxyType({row.name: row for row in rows}),
+        former_families=MappingProxyType(
+            {name: tuple(row) for name, row in data["former_families"].items()}
+        ),
+        packages=MappingProxyType(packages),
+        sonames=MappingProxyType(dict(sorted(sonames.items()))),
+    )
+
+
+def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
+    """Return the DT_RUNPATH of a wheel's libraries: every documented layout with a fixed path.
+
+    A RUNPATH cannot contain a prefix that only ROCM_PATH names; the loader in the pjrt
+    wheel searches such a prefix.
+
+    Args:
+        kind: kind of the wheel, which determines the depth of its libraries in
+            site-packages.
+        targets: include only families with one of these targets; None includes all
+            families.
+
+    Returns:
+        Entries separated by `:`; `$ORIGIN` is the library's own folder (ld.so(8)).
+    """
+    # Imported late: the doctor imports this module in environments without `packaging`.
+    from core.versions import module_name
+
+    depth = len(module_name(kind, 1).split("."))
+    roots = {SITE_PACKAGES: "/".join(["$ORIGIN", *[".."] * depth])}
+    entries = [
+        f"{roots.get(layout.root, layout.root)}/{folder}"
+        for layout in load_layouts().layouts.values()
+        if layout.root != ROCM_PATH
+        for folder in _folders(layout, targets)
+    ]
+    return ":".join(
+        dict.fromkeys(entries)
+    )  # layouts share folders; each folder is searched once
+
+
+def search_dirs(
+    layout: str | InstallLayout,
+    *,
+    site_packages: Path,
+    rocm_path: Path | None = None,
+    targets: Sequence[GfxTarget] | None = None,
+) -> tuple[Path, ...]:
+    """Return the folders of one layout in search order, whether or not they exist.
+
+    Args:
+        layout: a layout or its name.
+        rocm_path: prefix of the layouts whose root is ROCM_PATH.
+
+    Raises:
+        RequestError: the layout is unknown, or needs a prefix but `rocm_path` is None.
+    """
+    if isinstance(layout, str):
+        layouts = load_layouts().layouts
+        if layout not in layouts:
+            raise RequestError(
+                f"{layout!r} is not a ROCm layout.",
+                hint=f"Use one of {', '.join(layouts)}.",
+            )
+        layout = layouts[layout]
+    if layout.root == ROCM_PATH and rocm_path is None:
+        raise RequestError(
+            f"ROCm layout {layout.name} needs a prefix.",
+            hint="Pass the folder of ROCm as `rocm_path`.",
+        )
+    root = {SITE_PACKAGES: site_packages, ROCM_PATH: rocm_path}.get(
+        layout.root
+    ) or Path(layout.root)
+    return tuple(root / folder for folder in _folders(layout, targets))
+
+
+def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
+    """Return the families whose rocm-sdk-libraries wheel supports a target."""
+    table = load_table()
+    families = {name: table.families[name] for name in table.indexes} | dict(
+        load_layouts().former_families
+    )
+    processors = None if targets is None else set(processors_of(targets))
+    return tuple(
+        name.replace("-", "_")
+        for name, members in families.items()
+        if processors is None or processors.intersection(members)
+    )
+
+
+def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
+    """Return the exact sonames that a wheel for this ROCm may need but not contain.
+
+    A version without a list uses the list of the nearest older version, also of an
+    older major: ROCm 10 kept almost all sonames of ROCm 7. Wheels that need a changed
+    soname are refused until the soname is listed.
+
+    Raises:
+        RequestError: the version is older than every list.
+    """
+    # Imported late, as in `runpath`.
+    from packaging.version import Version
+
+    parsed = Version(str(rocm))
+    sonames = load_layouts().sonames
+    minor = (parsed.major, parsed.minor)
+    if older := [version for version in sonames if version <= minor]:
+        return sonames[max(older)]
+    raise RequestError(
+        f"The sonames of ROCm {minor[0]}.{minor[1]} are unknown.",
+        hint=f'Add "{minor[0]}.{minor[1]}" to [sonames] in core/rocm_layouts.toml.',
+    )
+
+
+def hip_soname(rocm: RocmVersion) -> str:
+    """Return the soname of this ROCm's HIP runtime, whose major is not that of ROCm.
+
+    Raises:
+        RequestError: the version is older than every list of sonames.
+    """
+    return next(soname for soname in allowed_sonames(rocm) if soname.startswith(_HIP))
+
+
+def rocm_majors(hip_major: int) -> frozenset[int]:
+    """Return the ROCm majors whose releases have a HIP runtime with this major.
+
+    The same number if none is listed.
+    """
+    soname = f"{_HIP}{hip_major}"
+    return frozenset(
+        rocm for (rocm, _), names in load_layouts().sonames.items() if soname in names
+    ) or frozenset({hip_major})
+
+
+def rocm_with(sonames: Collection[str]) -> str:
+    """Return the advice to choose a ROCm whose list has all these sonames.
+
+    Empty if there is none.
+    """
+    rows = load_layouts().sonames.items()
+    releases = [
+        f"{major}.{minor}"
+        for (major, minor), names in rows
+        if sonames and names.issuperset(sonames)
+    ]
+    return (
+        f"Choose --rocm-version: ROCm {' or '.join(releases)} has {', '.join(sonames)}."
+        if releases
+        else ""
+    )
+
+
+def package_of(soname: str) -> str:
+    """Return the project whose wheel contains a library, such as rocm-sdk-core.
+
+    Empty if unknown.
+    """
+    match = re.fullmatch(r"lib(.+?)\.so(?:\.[0-9]+)*", soname)
+    return load_layouts().packages.get(match[1], "") if match else ""
+
+
+def _folders(
+    layout: InstallLayout, targets: Sequence[GfxTarget] | None
+) -> tuple[str, ...]:
+    return tuple(
+        folder.replace("{family}", family)
+        for folder in layout.folders
+        for family in (family_packages(targets) if "{family}" in folder else ("",))
+    )

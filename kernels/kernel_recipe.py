@@ -1,0 +1,332 @@
+"""Pure functions for the `jax_aiter` wheel.
+
+Paths inside the wheel, its manifest and its repair plan.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from core import targets, versions
+from core.errors import RequestError
+from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
+from kernels.modules import Catalog, KernelModule, ModuleKind
+from wheelkit import recipe_base
+from wheelkit.repair.repair_plan import RepairPlan
+
+PACKAGE = "jax_aiter"
+KERNELS = f"{PACKAGE}/_kernels"
+MANIFEST = f"{KERNELS}/manifest.json"
+TAG = "py3-none-manylinux_2_28_x86_64"
+MANIFEST_SCHEMA = 1
+FFI_SINCE = {(0, 1): "0.8.0", (0, 2): "0.8.2", (0, 3): "0.9.1"}
+"""FFI API version -> first jaxlib (0.8.0 or later) whose XLA has that version.
+
+Older jaxlibs refuse handlers of that version; newer ones accept them.
+"""
+PROJECT_FOLDER = Path(__file__).parent
+"""Folder of the project `jax-aiter`, with pyproject.toml."""
+_VERSION_FILE = PROJECT_FOLDER / "payload" / PACKAGE / "version.py"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NativeFile:
+    """One native file of the wheel.
+
+    Attributes:
+        path: path inside the wheel.
+        file: path on disk.
+        module: module that the file belongs to.
+        target: processor of a code object; empty for a library.
+    """
+
+    path: str
+    file: Path
+    sha256: str
+    module: str
+    target: str = ""
+
+
+def own_version() -> str:
+    """Return the version in the payload's version.py, which is independent of JAX."""
+    text = _VERSION_FILE.read_text(encoding="utf-8")
+    (version,) = re.findall(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    return str(version)
+
+
+def version_for(
+    wanted: Sequence[GfxTarget] | None,
+    *,
+    stripped: bool = True,
+    rocm: RocmVersion | None = None,
+) -> str:
+    """Return the version of a wheel.
+
+    Equal for all releases of JAX, with a local part for other contents.
+
+    Args:
+        wanted: gfx targets; None for all targets.
+        rocm: the ROCm that compiles the kernels; None for the toolchain of the package
+            index.
+    """
+    return versions.wheel_version(
+        own_version(),
+        rocm=rocm,
+        variant=versions.variant_label(wanted, stripped=stripped),
+    )
+
+
+def wheel_version(request: BuildRequest, *, every_target: bool = False) -> str:
+    """Return the version of the wheel of a request.
+
+    Args:
+        every_target: whether the targets were requested as `all`.
+    """
+    rocm = (
+        request.rocm_version
+        if _has_rocm(request) and request.rocm_version_extra
+        else None
+    )
+    return version_for(
+        None if every_target else request.targets, stripped=request.strip, rocm=rocm
+    )
+
+
+def _has_rocm(request: BuildRequest) -> bool:
+    """Return whether a ROCm compiles the kernels; only then does the wheel depend on it."""
+    return request.kernels is not None and request.kernels.toolchain != "pypi"
+
+
+def library_path(module: KernelModule) -> str:
+    """Return the path of a module's library in the wheel."""
+    return f"{KERNELS}/lib/{module.library}"
+
+
+def object_path(module: str, target: str, name: str, sku: str = "") -> str:
+    """Return the path of a code object in the wheel."""
+    return "/".join(filter(None, (KERNELS, "hsa", target, sku, module, name)))
+
+
+def expected_modules(
+    catalog: Catalog, wanted: Sequence[str], toolchain: str
+) -> tuple[KernelModule, ...]:
+    """Return the modules of a complete wheel.
+
+    Those that the toolchain builds and that have code for a processor.
+
+    Device-libs are excluded, because they are linked into the libraries that call them.
+    """
+    chosen = [
+        module
+        for module in catalog.chosen(None, toolchain)
+        if module.kind is not ModuleKind.DEVICE_LIB
+    ]
+    return tuple(module for module in chosen if any(map(module.supports, wanted)))
+
+
+def check_jax(catalog: Catalog, jax_version: str) -> None:
+    """Refuse a JAX version whose XLA is older than the FFI API of the handlers.
+
+    Raises:
+        RequestError: XLA in the jaxlib of that version would refuse the handlers.
+    """
+    api = max(
+        handler.api for module in catalog.modules.values() for handler in module.ffi
+    )
+    if Version(jax_version) < Version(FFI_SINCE[api]):
+        raise RequestError(
+            f"The kernels need FFI API {api[0]}.{api[1]}, which jaxlib {jax_version}"
+            " does not have.",
+            hint=(
+                f"Use --jax-version={FFI_SINCE[api]} or later, or build a set without"
+                " kernels."
+            ),
+        )
+
+
+def chosen_modules(
+    catalog: Catalog, wanted: Sequence[str], request: KernelRequest
+) -> tuple[KernelModule, ...]:
+    """Return the modules to build: those that have code for one of the processors.
+
+    Raises:
+        RequestError: there are no processors, a module is unknown, a required module
+            has no code for a processor, or modules are missing without --allow-partial.
+    """
+    if not wanted:
+        raise RequestError(
+            "No gfx target was named for the kernels.", hint="Name them with --targets."
+        )
+    chosen = catalog.chosen(request.modules or None, request.toolchain)
+    for module in (
+        catalog.chosen(request.require, request.toolchain) if request.require else ()
+    ):
+        if lacking := [name for name in wanted if not module.supports(name)]:
+            raise RequestError(
+                f"{module.name} is required but has no code for {', '.join(lacking)}.",
+                hint=f"It supports {', '.join(module.targets)}.",
+            )
+    usable = tuple(module for module in chosen if any(map(module.supports, wanted)))
+    if not usable:
+        raise RequestError(
+            f"None of {', '.join(m.name for m in chosen)} has code for"
+            f" {', '.join(wanted)}.",
+            hint="See `ci_build kernels list`.",
+        )
+    if without := sorted(set(request.require) - {module.name for module in usable}):
+        raise RequestError(
+            f"{', '.join(without)} is required but missing in --modules.",
+            hint="Add the module to --modules, or remove it from --require.",
+        )
+    expected = {
+        module.name for module in expected_modules(catalog, wanted, request.toolchain)
+    }
+    left_out = sorted(expected - {module.name for module in usable})
+    if left_out and not request.allow_partial:
+        raise RequestError(
+            f"The wheel would lack {', '.join(left_out)}.",
+            hint="Build all modules, or add --allow-partial.",
+        )
+    return usable
+
+
+def refuse_code_alone(modules: Sequence[KernelModule]) -> None:
+    """Refuse a request of device-libs alone, which are only linked into handler libraries.
+
+    Raises:
+        RequestError: no module has a handler.
+    """
+    if all(module.kind is ModuleKind.DEVICE_LIB for module in modules):
+        raise RequestError(
+            f"{', '.join(m.name for m in modules)} is a device library without a"
+            " handler.",
+            hint=(
+                "Name the module that needs it (kernels/modules.toml), or compile it"
+                " alone with --shard=1/1."
+            ),
+        )
+
+
+def manifest(
+    catalog: Catalog,
+    natives: Sequence[NativeFile],
+    version: str,
+    wanted: Sequence[str],
+    *,
+    missing: Sequence[str] = (),
+    instances: str = "",
+) -> bytes:
+    """Return the content of manifest.json.
+
+    Args:
+        natives: all native files of the wheel.
+        wanted: requested processors.
+        missing: modules that a complete wheel would also contain; they mark the wheel
+            as partial.
+        instances: pattern that restricted generated kernels; recorded for the modules
+            that use them.
+    """
+    names = {native.module for native in natives}
+    order = [name for name in catalog.modules if name in names]
+    body: dict[str, Any] = {
+        "schema": MANIFEST_SCHEMA,
+        "version": version,
+        "targets": list(wanted),
+        "load_order": order,
+        "modules": {
+            name: _entry(catalog.modules[name], natives, wanted) for name in order
+        },
+    }
+    for name in order:
+        if instances and catalog.modules[name].kind is ModuleKind.FFI_SHIM:
+            body["modules"][name]["instances"] = instances
+    if missing:
+        body["partial"] = sorted(missing)
+    return (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _entry(
+    module: KernelModule, natives: Sequence[NativeFile], wanted: Sequence[str]
+) -> dict[str, Any]:
+    own = [native for native in natives if native.module == module.name]
+    (library,) = (native for native in own if not native.target)
+    objects: dict[str, dict[str, str]] = {}
+    for native in own:
+        if native.target:
+            below = native.path.removeprefix(f"{KERNELS}/hsa/")
+            objects.setdefault(native.target, {})[below] = native.sha256
+    # Processor -> number of compute units -> subfolder.
+    variants: dict[str, dict[str, str]] = {}
+    for group in module.objects:
+        for target in (name for name in wanted if name in group.targets and group.sku):
+            variants.setdefault(target, {}).update(
+                {str(units): group.sku for units in group.compute_units}
+            )
+    return {
+        "kind": module.kind.value,
+        "library": library.path.removeprefix(f"{KERNELS}/"),
+        "sha256": library.sha256,
+        "needs": [] if module.kind is ModuleKind.FFI_SHIM else list(module.needs),
+        "targets": [name for name in wanted if module.supports(name)],
+        "ffi": [
+            {
+                "target": f.target,
+                "symbol": f.symbol,
+                "api": list(f.api),
+                "command_buffer": f.command_buffer,
+            }
+            for f in module.ffi
+        ],
+        "objects": objects,
+        "variants": variants,
+    }
+
+
+def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
+    """Return the plan that checks the packed wheel and completes its metadata.
+
+    The libraries are known only after packing; `with_members` adds them.
+    """
+    project = tomllib.loads(
+        (PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
+    return RepairPlan(
+        project=versions.KERNELS_PROJECT,
+        version=version,
+        covers=targets.covers(),
+        machs=targets.machs(),
+        strip=False,
+        summary=(
+            f"{project['description']}"
+            f" ({recipe_base.content(request, rocm=_has_rocm(request))})"
+        ),
+        requires_python=project["requires-python"],
+        requires_dist=tuple(project["dependencies"]),
+        license_text=recipe_base.license_text(),
+        entry_points={},
+    )
+
+
+def with_members(
+    plan: RepairPlan, catalog: Catalog, natives: Sequence[NativeFile]
+) -> RepairPlan:
+    """Return the plan with the libraries of these files as members or device members."""
+    libraries = [native for native in natives if not native.target]
+    coded = [
+        native.path
+        for native in libraries
+        if catalog.modules[native.module].kind is ModuleKind.FFI_SHIM
+    ]
+    return replace(
+        plan,
+        members=tuple(native.path for native in libraries),
+        device_members=tuple(coded),
+    )

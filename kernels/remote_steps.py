@@ -1,0 +1,193 @@
+"""Steps of a kernel build as tasks for other machines.
+
+Their inputs, and their execution by a worker.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from core.errors import KernelError, MachineError
+from core.tasks import Task, TaskContext, TaskInput, TaskResult, Tasks, WorkerUnfitError
+from kernels.aiter_sources import located
+from kernels.compiled_store import Cost, KernelStore
+from kernels.compiler_steps import SRC, CompileStep
+from kernels.graph import Graph
+from kernels.toolchains import Toolchain
+
+KIND = "kernel-step"
+_SOURCE = "source"
+
+
+def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
+    """Run the missing steps that need no other step's result as tasks, and store results.
+
+    Args:
+        work: folder for results on their way into the store.
+
+    Raises:
+        KernelError: steps failed; the message has the target, command and compiler
+            output of each.
+        MachineError: all failed steps failed because of their workers or the store;
+            other results are kept.
+    """
+    missing = graph.missing()
+    steps = [step for step in missing if not step.after]
+    if not steps:
+        return
+    work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tasks-", dir=work) as name:
+        folder = Path(name)
+        failed = list[TaskResult]()
+        inputs = _inputs(graph, steps, folder / "inputs")
+        by_key = {graph.keys[step.label]: step for step in steps}
+        work_items = [_task(graph, step, inputs) for step in steps]
+        (folder / "results").mkdir()
+        for result in tasks.run(work_items, folder / "results"):
+            if result.error:
+                failed.append(result)
+                continue
+            key = str(result.task.arguments["key"])
+            cost = Cost(
+                seconds=float(result.value["seconds"]),
+                memory_mb=int(result.value["memory_mb"]),
+            )
+            _keep(graph.store, key, by_key[key], result.folder, cost)
+    if failed:
+        text = "\n  ".join(
+            (
+                f"{len(failed)} of {len(missing)} steps failed:",
+                *(result.error for result in failed),
+            )
+        )
+        if all(result.kind is MachineError for result in failed):
+            raise MachineError(
+                text,
+                hint="\nCorrect the workers or the store, and run the command again.",
+            )
+        raise KernelError(text, hint="\nRun a failed command by itself for details.")
+
+
+def _task(graph: Graph, step: CompileStep, inputs: Mapping[str, TaskInput]) -> Task:
+    words = " ".join(step.argv)
+    return Task(
+        kind=KIND,
+        label=step.label,
+        arguments={
+            "step": asdict(step),
+            "key": graph.keys[step.label],
+            "toolchain": graph.toolchain.name,
+            "digest": graph.toolchain.digest,
+            **graph.toolchain.origin,
+        },
+        inputs={
+            name: given for name, given in inputs.items() if f"{{{name}}}" in words
+        },
+        memory_mb=graph.cost(step).memory_mb,
+    )
+
+
+def _inputs(
+    graph: Graph, steps: Sequence[CompileStep], folder: Path
+) -> dict[str, TaskInput]:
+    """Return the folders that the commands of some steps name, except those that every worker has.
+
+    Of the upstream source, only the locked files are sent.
+    """
+    words = {word for step in steps for word in step.argv}
+    inputs = {}
+    for name, path in graph.folders.items():
+        if (
+            not any(f"{{{name}}}" in word for word in words)
+            or path.resolve() == SRC.resolve()
+        ):
+            continue
+        if name == _SOURCE:
+            path = _locked_part(path, graph.locked, folder)
+        inputs[name] = TaskInput.of(path)
+    return inputs
+
+
+def _locked_part(source: Path, files: Sequence[str], folder: Path) -> Path:
+    """Return a folder with only these files of a source."""
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(located(source, name), folder / name)
+    return folder
+
+
+def _keep(
+    store: KernelStore, key: str, step: CompileStep, made: Path, cost: Cost
+) -> None:
+    """Store the result of a task; the rename needs a folder of the store's file system."""
+    with store.scratch() as scratch:
+        fresh = scratch / "made"
+        fresh.mkdir()
+        shutil.copyfile(made / step.name, fresh / step.name)
+        (fresh / step.name).chmod((made / step.name).stat().st_mode & 0o777)
+        store.keep(key, fresh, step.name, label=step.label, cost=cost)
+
+
+def compile_step(
+    arguments: Mapping[str, Any],
+    context: TaskContext,
+    find: Callable[[Mapping[str, Any], TaskContext], Toolchain],
+) -> dict[str, Any]:
+    """Run one step on a worker, or reuse its result, and leave the file as the task's result.
+
+    Args:
+        find: returns the worker's toolchain for the arguments of a task.
+
+    Returns:
+        CPU seconds and megabytes of memory.
+
+    Raises:
+        WorkerUnfitError: the worker has another toolchain.
+        KernelError: the compiler failed; the message has its command and output.
+    """
+    toolchain = find(arguments, context)
+    if toolchain.digest != arguments["digest"]:
+        raise WorkerUnfitError(
+            f"its toolchain {toolchain.name} is {toolchain.digest[:16]}, the client's"
+            f" is {arguments['digest'][:16]}."
+        )
+    step = step_of(arguments["step"])
+    store = KernelStore(context.cache / "kernels" / "store")
+    graph = Graph([step], toolchain, store, {"src": SRC, **context.inputs})
+    key = graph.keys[step.label]
+    if key != arguments["key"]:
+        raise KernelError(
+            f"{step.label} has the key {key} on this worker, not {arguments['key']}."
+        )
+    stored = store.find(key)
+    if stored is None:
+        spec = context.scratch / "spec.json"
+        spec.write_text(json.dumps(graph.spec(step)), encoding="utf-8")
+        root = str(Path(__file__).parents[1])
+        done = context.runner.run(
+            (sys.executable, "-m", "kernels.step_process", str(spec)),
+            cwd=root,
+            check=False,
+        )
+        stored = store.find(key)
+        if done.returncode or stored is None:
+            text = done.stdout.strip() or done.stderr.strip()
+            raise KernelError(
+                text.removeprefix("failed: ")
+                or f"{step.label}: exit code {done.returncode}"
+            )
+    shutil.copyfile(stored.path, context.folder / step.name)
+    (context.folder / step.name).chmod(stored.path.stat().st_mode & 0o777)
+    return asdict(stored.cost)
+
+
+def step_of(body: Mapping[str, Any]) -> CompileStep:
+    """Return the step of JSON values."""
+    return CompileStep(**{**body, "argv": tuple(body["argv"]), "after": (), "link": ()})

@@ -1,0 +1,319 @@
+"""The ABI gate: check that the libraries of a set can be loaded, without running them.
+
+Each library is compared with manylinux_2_28 (auditwheel's policy, the history of
+libstdc++) and with the manifest of a ROCm, and the dynamic loader is simulated for
+every installation layout of ROCm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from core import rocm_layouts as layouts
+from core.model import Finding, GfxTarget, RocmVersion, Tier, WheelSet
+from promotion.gates.abi.loader import (
+    SYSTEM,
+    InstalledLibrary,
+    LoadResult,
+    Scenario,
+    in_site_packages,
+    load,
+    scenarios,
+)
+from promotion.gates.abi.members import PLATFORM, ElfMember, read_members
+from promotion.gates.abi.symbols import LibraryExports, unmet_needs, unmet_symbols
+from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
+from promotion.gates.common.gate_rocm import manifest_digest, set_manifest
+from promotion.gates.common.set_requirements import wheels_for
+from wheelkit.findings import as_published, some
+from wheelkit.inspect.platform_rules import platform_libraries
+from wheelkit.rocm_manifest import (
+    ROCM_MANIFEST,
+    RocmLibrary,
+    RocmManifest,
+    shipped_manifest,
+)
+
+_NO_MANIFEST = (
+    f"The set has no {ROCM_MANIFEST}, and none is shipped for its ROCm, so that its"
+    " exports are unknown; symbols were not compared."
+)
+_WEAK_MANIFEST = (
+    "The manifest was derived from wheels and proves nothing about a real ROCm; symbols"
+    " were not compared."
+)
+_ADD_MANIFEST = (
+    "Write a manifest with `ci_build rocm manifest PATH` and build the set with"
+    " --rocm-manifest, or pass --rocm PATH to this gate."
+)
+_ADD_LAYOUT = (
+    "Add the folder to core/rocm_layouts.toml, from which RUNPATH and the loader of the"
+    " wheel are generated."
+)
+_SET_PATH = "Set LD_LIBRARY_PATH, or install ROCm in another layout."
+
+
+def make_gate(manifest: RocmManifest | None = None) -> Gate:
+    """Return the gate.
+
+    Args:
+        manifest: exports of the ROCm that the set will run with; None selects the
+            manifest in the set.
+    """
+
+    def run(context: GateContext) -> Iterator[Check]:
+        return _run(context, manifest or set_manifest(context))
+
+    manifest_id = manifest_digest(manifest) if manifest is not None else "the set's own"
+    settings = {"manifest": manifest_id, "platform": PLATFORM}
+    return Gate(
+        name="abi", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings
+    )
+
+
+def _reference_rocm(
+    manifest: RocmManifest | None, wheel_set: WheelSet
+) -> tuple[RocmManifest, str]:
+    """Return the ROCm to compare a set with, and why symbols are not comparable, or "".
+
+    Without a manifest, the returned ROCm has the libraries that wheels may need, with
+    names and paths. Their symbols are those of the shipped manifest, if there is one; a
+    library without symbols is not compared.
+    """
+    if manifest is not None:
+        return manifest, _WEAK_MANIFEST if manifest.weak else ""
+    shipped = shipped_manifest(RocmVersion(text=wheel_set.rocm_version))
+    declared = {}
+    for name in sorted(
+        layouts.allowed_sonames(RocmVersion(text=wheel_set.rocm_version))
+    ):
+        # Directories as in TheRock, build_tools/_therock_utils/py_packaging.py.
+        folder = (
+            "lib/rocm_sysdeps/lib" if name.startswith("librocm_sysdeps_") else "lib"
+        )
+        known = shipped.libraries.get(name) if shipped else None
+        symbols, needed = (known.symbols, known.needed) if known else ({}, ())
+        declared[name] = RocmLibrary(
+            soname=name, path=f"{folder}/{name}", symbols=symbols, needed=needed
+        )
+    rocm = RocmManifest(
+        rocm_version=wheel_set.rocm_version, libraries=declared, weak=True
+    )
+    return rocm, "" if shipped else _NO_MANIFEST
+
+
+def _run(context: GateContext, manifest: RocmManifest | None) -> Iterator[Check]:
+    rocm, unproved = _reference_rocm(manifest, context.wheel_set)
+    members: list[ElfMember] = []
+    for wheel in context.wheel_set.wheels:
+        checks, read = read_members(context, wheel)
+        members += read
+        yield from checks
+    yield from _rocm_checks(context.wheel_set, members, rocm, unproved)
+    targets = [GfxTarget.parse(target) for target in context.wheel_set.targets]
+    for version in context.wheel_set.python_versions:
+        context.progress.step(
+            f"load the libraries for Python {version} from every layout of ROCm"
+            f" {rocm.rocm_version}"
+        )
+        installed = _installed_together(context.wheel_set, members, version)
+        system = platform_libraries(PLATFORM)
+        suffix = f", Python {version}"
+        yield from _layout_checks(
+            installed, rocm, targets, system=system, suffix=suffix
+        )
+
+
+def _rocm_checks(
+    wheel_set: WheelSet, members: Sequence[ElfMember], rocm: RocmManifest, unproved: str
+) -> Iterator[Check]:
+    """Check NEEDED and symbols of each library once, with the first Python's wheels."""
+    system = platform_libraries(PLATFORM)
+    checked = set[str]()
+    rocm_name = f"ROCm {rocm.rocm_version}"
+    rocm_exports = {
+        name: LibraryExports.of(name, rocm_name, library.symbols, library.needed)
+        for name, library in rocm.libraries.items()
+    }
+    for version in wheel_set.python_versions:
+        installed = _installed_together(wheel_set, members, version)
+        exports = {**rocm_exports, **_exports(installed)}
+        compared = {
+            name: library
+            for name, library in exports.items()
+            if library.symbols or not rocm.weak
+        }
+        for member in (member for member in installed if member.name not in checked):
+            checked.add(member.name)
+            findings = list(unmet_needs(member.elf, system, exports, rocm_name))
+            if (soname := member.elf.soname) in rocm.libraries or soname in system:
+                text = (
+                    f"has the soname {soname}, which a library of ROCm or of the"
+                    " platform has."
+                )
+                remedy = (
+                    "Link it with another soname; the loader would take it for that"
+                    " library."
+                )
+                findings.append(error("soname-taken", text, remedy))
+            if not unproved:
+                missing = unmet_symbols(member.elf, compared, system, rocm_name)
+                # Wheels of others may need functions that no published wheel needs.
+                published = rocm.weak and member.wheel.as_published
+                findings += (
+                    as_published(missing, member.wheel.name) if published else missing
+                )
+            yield Check(
+                name=f"{member.name}: {rocm_name}",
+                findings=tuple(map(member.named, findings)),
+            )
+    if unproved:
+        name = f"symbols of {rocm_name}"
+        if any(not wheel.as_published for wheel in wheel_set.wheels):
+            yield Check(
+                name=name, findings=(error("rocm-unknown", unproved, _ADD_MANIFEST),)
+            )
+            return
+        unknown = warning("rocm-unknown", unproved, _ADD_MANIFEST)
+        yield Check(
+            name=name, skipped=f"{unproved} {_ADD_MANIFEST}", findings=(unknown,)
+        )
+
+
+def _installed_together(
+    wheel_set: WheelSet, members: Sequence[ElfMember], version: str
+) -> list[ElfMember]:
+    """Return the libraries of the wheels for one Python version."""
+    names = {wheel.filename for wheel in wheels_for(wheel_set, version)}
+    return [member for member in members if member.wheel.filename in names]
+
+
+def _exports(members: Sequence[ElfMember]) -> dict[str, LibraryExports]:
+    """Return the exports of the wheels' libraries by soname and by file name.
+
+    The loader uses both.
+    """
+    exports: dict[str, LibraryExports] = {}
+    for member in members:
+        for name in (member.elf.soname, PurePosixPath(member.path).name):
+            if name:
+                elf = member.elf
+                exports[name] = LibraryExports.of(
+                    name, member.wheel.filename, elf.offered, elf.needed
+                )
+    return exports
+
+
+def _layout_checks(
+    members: Sequence[ElfMember],
+    rocm: RocmManifest,
+    targets: Sequence[GfxTarget],
+    *,
+    system: Collection[str],
+    suffix: str,
+) -> Iterator[Check]:
+    """Yield one check for each layout.
+
+    Args:
+        members: libraries of the wheels for one Python version.
+        rocm: the ROCm; a weak manifest does not have the RUNPATHs of its libraries.
+        targets: targets of the set.
+        system: sonames of the platform.
+        suffix: suffix of the checks' names.
+    """
+    installed = {
+        m.path: in_site_packages(
+            m.path, soname=m.elf.soname or "", needed=m.elf.needed, runpath=m.runpath
+        )
+        for m in members
+    }
+    wheels = {library.path: library for library in installed.values()}
+    libraries = tuple(rocm.libraries.values())
+    provided = {library.soname for library in libraries} | {
+        path.name for path in wheels
+    }
+    for scenario in scenarios(libraries, targets):
+        loads = [
+            (
+                member,
+                load(
+                    installed[member.path],
+                    scenario,
+                    wheels,
+                    system=system,
+                    preload=member.preload,
+                ),
+            )
+            for member in members
+        ]
+        findings = (
+            *_unresolved(loads, scenario, installed, provided),
+            *(() if rocm.weak else _unresolved_in_rocm(loads, scenario, installed)),
+        )
+        files = _files([result for _, result in loads])
+        yield Check(
+            name=f"layout {scenario.name}{suffix}",
+            findings=findings,
+            details={"files": files},
+        )
+
+
+def _unresolved(
+    loads: Sequence[tuple[ElfMember, LoadResult]],
+    scenario: Scenario,
+    installed: Mapping[str, InstalledLibrary],
+    provided: Collection[str],
+) -> Iterator[Finding]:
+    """Yield a finding for each wheel that would not find libraries of the set or of ROCm."""
+    unresolved: dict[str, tuple[list[ElfMember], dict[str, None]]] = {}
+    for member, result in loads:
+        sonames = [
+            name
+            for path, name in result.missing
+            if path == installed[member.path].path and name in provided
+        ]
+        if sonames:
+            users, missing = unresolved.setdefault(member.wheel.filename, ([], {}))
+            users.append(member)
+            missing |= dict.fromkeys(sonames)
+    for filename, (users, missing) in unresolved.items():
+        first = users[0]
+        names = some([member.path for member in users])
+        text = (
+            f"{filename}: {names} would not find {', '.join(missing)} with ROCm in"
+            f" layout {scenario.name}."
+        )
+        finding, remedy = (
+            (warning, _SET_PATH) if first.wheel.as_published else (error, _ADD_LAYOUT)
+        )
+        yield finding("layout-unresolved", text, remedy, member=first.path)
+
+
+def _unresolved_in_rocm(
+    loads: Sequence[tuple[ElfMember, LoadResult]],
+    scenario: Scenario,
+    installed: Mapping[str, InstalledLibrary],
+) -> Iterator[Finding]:
+    """Yield warnings about libraries of ROCm that would not find their own needs."""
+    reported: set[tuple[PurePosixPath, str]] = set()
+    for member, result in loads:
+        for path, soname in result.missing:
+            if path != installed[member.path].path and (path, soname) not in reported:
+                reported.add((path, soname))
+                text = (
+                    f"{member.name} loads {path}, which would not find {soname}"
+                    f" ({scenario.name})."
+                )
+                remedy = "Check the RUNPATH of this library of ROCm."
+                yield warning("layout-unresolved", text, remedy, member=member.path)
+
+
+def _files(loads: Iterable[LoadResult]) -> Mapping[str, str]:
+    """Return soname -> file, or several files if the libraries resolve the soname differently."""
+    files: dict[str, dict[str, None]] = {}
+    for result in loads:
+        for soname, path in result.found.items():
+            if path != SYSTEM:
+                files.setdefault(soname, {})[path] = None
+    return {soname: " and ".join(paths) for soname, paths in sorted(files.items())}

@@ -1,0 +1,433 @@
+"""The compile gate.
+
+Compile a corpus of JAX programs ahead of time with the wheels, for each gfx target
+without a GPU.
+
+The programs are divided between a few processes. A crash, hang or excessive memory use
+is a finding on the program that was being compiled, and a new process continues with
+the remaining programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import GateError
+from core.model import Finding, GfxTarget, Tier
+from core.process import HostRunner
+from core.targets import machs
+from core.tasks import Tasks
+from core.units import human
+from promotion.corpus.expectations import ExpectationKind
+from promotion.corpus.program_catalog import CompileCorpus
+from promotion.corpus.programs.declaration import Program
+from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
+from promotion.gates.common.gate_rocm import RocmTree
+from promotion.gates.common.gate_site import (
+    RocmLibraries,
+    Site,
+    make_site,
+    rocm_libraries,
+)
+from promotion.gates.compile.budget import Budget, load_budget
+from promotion.gates.compile.child_run import ChildRun, Fate, ProcessLimits, run_child
+from promotion.gates.compile.drift import (
+    GATE_NAME,
+    PreviousCode,
+    code_of_checks,
+    compare,
+    previous_code,
+)
+from promotion.gates.compile.program_check import TargetContext, compiled_for
+from promotion.gates.compile.remote_compile import MANY, MEMORY, RemoteBatches
+from promotion.gates.compile.schedule import (
+    Batch,
+    BatchResult,
+    Share,
+    available_memory,
+    compile_shares,
+    share_machine,
+    shares,
+)
+
+COMPILER = "compiler"
+"""Name of the check of a target's processes; unlike the names of programs, it contains no dot."""
+
+
+def install_compiler(
+    context: GateContext, rocm: RocmTree | None
+) -> tuple[Site, RocmLibraries]:
+    """Install the staged wheels for the first Python of the set that this machine has.
+
+    Raises:
+        GateError: the wheels cannot be installed.
+        MachineError: this machine has no Python of the set.
+    """
+    versions = context.wheel_set.python_versions
+    pythons = context.pythons()
+    site = make_site(
+        context,
+        next((version for version in versions if version in pythons), versions[0]),
+    )
+    return site, rocm_libraries(context, site, rocm)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompileOptions:
+    """Options of the compile gate.
+
+    Attributes:
+        corpus: "small" or "full".
+        programs: programs or groups to compile instead of a corpus; their evidence is
+            not stored.
+        jobs: number of processes; None derives the number from cores and memory.
+        rocm: a real ROCm; None makes stubs.
+        before: code to compare with; None selects the set that was promoted last in the
+            index.
+        limits: limits of each process; None selects the default times and an equal
+            share of the memory.
+        compiler: function that returns the environment that compiles, and its ROCm.
+        tasks: machines that compile; None for this machine.
+    """
+
+    corpus: str = "full"
+    programs: tuple[str, ...] = ()
+    jobs: int | None = None
+    rocm: RocmTree | None = None
+    before: PreviousCode | None = None
+    limits: ProcessLimits | None = None
+    compiler: Callable[[GateContext, RocmTree | None], tuple[Site, RocmLibraries]] = (
+        install_compiler
+    )
+    tasks: Tasks | None = None
+
+
+def make_gate(
+    corpus: CompileCorpus, options: CompileOptions, budget: Budget | None = None
+) -> Gate:
+    """Return the gate.
+
+    Args:
+        corpus: programs and expected failures.
+        budget: allowed spills; None loads `budget.toml`.
+    """
+    programs = corpus.choose(options.corpus, options.programs)
+    allowances = budget or load_budget()
+    expired = [
+        f"{'|'.join(entry.programs)} until {entry.expires}"
+        for entry in corpus.expectations
+        if entry.expired
+    ]
+    return Gate(
+        name=GATE_NAME,
+        tier=Tier.COMPILED,
+        per_target=True,
+        run=lambda context: _CompileRun(
+            context, corpus, programs, options, allowances
+        ).checks(),
+        settings={
+            "corpus": options.corpus,
+            "programs": ",".join(options.programs),
+            "corpus_sha256": corpus.digest,
+            "budget_sha256": allowances.sha256,
+            "rocm": options.rocm.sha256 if options.rocm else "",
+            "expired": ", ".join(expired),
+        },
+        partial=bool(options.programs),
+    )
+
+
+class _CompileRun:
+    """One run of the gate."""
+
+    def __init__(
+        self,
+        context: GateContext,
+        corpus: CompileCorpus,
+        programs: Sequence[Program],
+        options: CompileOptions,
+        budget: Budget,
+    ) -> None:
+        self.context = context
+        self.corpus = corpus
+        self.options = options
+        self.budget = budget
+        self.jax = context.wheel_set.jax_version
+        self.stop = threading.Event()
+        processors = {
+            target: GfxTarget.parse(target).processor for target in context.targets
+        }
+        self.specs = {
+            target: corpus.specs[name]
+            for target, name in processors.items()
+            if name in corpus.specs
+        }
+        self.programs = {
+            target: [
+                (program, corpus.expectation(program.name, target, self.jax))
+                for program in programs
+            ]
+            for target in self.specs
+        }
+        # With an expired expectation the program is compiled and must succeed.
+        self.compiled = {
+            target: [
+                program.name
+                for program, expected in rows
+                if expected.kind is not ExpectationKind.NEEDS_DEVICE or expected.expired
+            ]
+            for target, rows in self.programs.items()
+        }
+
+    def checks(self) -> Iterator[Check]:
+        """Yield a check for each program and target, and one for each target's processes."""
+        for target in self.context.targets:
+            if target not in self.specs:
+                yield Check(
+                    name=COMPILER,
+                    target=target,
+                    skipped=f"XLA does not compile for {target}",
+                )
+        if not self.specs:
+            return
+        runner = self.context.runner
+        assert isinstance(runner, HostRunner), (
+            "the gate compile needs a runner on this machine"
+        )
+        before = PreviousCode() if self.options.programs else self.options.before
+        if before is None:
+            before = previous_code(
+                self.context.bucket, self.context.staged.index, self.jax
+            )
+        results = (
+            self._compile_here(runner)
+            if self.options.tasks is None
+            else self._compile_there(self.options.tasks)
+        )
+        for target, batch_results, rocm in self._by_target(results):
+            checks = list(self._program_checks(target, batch_results))
+            yield from checks
+            yield self._compiler_check(target, batch_results, rocm, checks, before)
+
+    def _by_target(
+        self, results: Iterator[tuple[BatchResult, str]]
+    ) -> Iterator[tuple[str, Sequence[BatchResult], str]]:
+        """Yield each target's batch results and kind of ROCm as soon as all finish."""
+        finished: dict[str, list[BatchResult]] = defaultdict(list)
+        yield from (
+            (target, (), "")
+            for target, programs in self.compiled.items()
+            if not programs
+        )
+        for batch_result, rocm in results:
+            target = batch_result.batch.target
+            finished[target].append(batch_result)
+            done = sum(len(one.batch.programs) for one in finished[target])
+            if done == len(self.compiled[target]):
+                self.context.progress.step(_summary(target, finished[target]))
+                yield target, finished[target], rocm
+
+    def _compile_here(self, runner: HostRunner) -> Iterator[tuple[BatchResult, str]]:
+        """Yield the results of all batches, and the kind of ROCm, on this machine."""
+        site, rocm = self.options.compiler(self.context, self.options.rocm)
+        # faulthandler prints the traceback of a crash, which is recorded in the
+        # evidence.
+        argv = (*site.isolated, "-X", "faulthandler", str(self.corpus.child))
+        run = functools.partial(run_child, runner, argv, {**site.env, **rocm.env})
+        count, memory = share_machine(
+            len(os.sched_getaffinity(0)), available_memory(), self.options.jobs
+        )
+        limits = self.options.limits or ProcessLimits(memory=memory)
+
+        first = threading.Lock()
+        imported = threading.Event()
+
+        def start(share: Share) -> Sequence[ChildRun]:
+            if not first.acquire(blocking=False):
+                # The first process compiles jax's modules to bytecode, which the others
+                # read.
+                imported.wait()
+            try:
+                return self._run_share(run, share, limits, imported)
+            finally:
+                imported.set()
+
+        for batch_result in compile_shares(
+            shares(self.compiled, count), start, count, self.stop
+        ):
+            yield batch_result, rocm.kind
+
+    def _compile_there(self, tasks: Tasks) -> Iterator[tuple[BatchResult, str]]:
+        """Yield the results of all batches, and the kind of ROCm, on the workers of a cluster."""
+        remote = RemoteBatches(
+            context=self.context,
+            specs=self.specs,
+            child=self.corpus.child,
+            rocm=self.options.rocm,
+            limits=self.options.limits or ProcessLimits(memory=MEMORY),
+        )
+        work = [
+            shares({target: names}, MANY)
+            for target, names in reversed(self.compiled.items())
+        ]
+        yield from remote.results(
+            [batch for parts in work for part in parts for batch in part], tasks
+        )
+
+    def _run_share(
+        self,
+        run: Callable[..., Sequence[ChildRun]],
+        share: Share,
+        limits: ProcessLimits,
+        imported: threading.Event,
+    ) -> Sequence[ChildRun]:
+        """Run one process for some batches.
+
+        `imported` is set when it begins with its first program.
+        """
+        if self.stop.is_set():
+            raise GateError("The gate was stopped.")
+        requests = [self._request(batch) for batch in share]
+        done = 0
+        total = sum(len(batch.programs) for batch in share)
+        with self.context.progress.task(
+            ", ".join(batch.target for batch in share), transient=True
+        ) as task:
+
+            def show(program: str, fate: Fate | None) -> None:
+                nonlocal done
+                imported.set()
+                done += fate is not None
+                task.count(done, total, program, unit="programs")
+
+            return run(requests, limits=limits, stop=self.stop, on_event=show)
+
+    def _request(self, batch: Batch) -> dict[str, Any]:
+        """Return the request to a process for a batch, with a directory for its code objects."""
+        out = tempfile.mkdtemp(
+            prefix=f"{batch.target.replace(':', '~')}-", dir=self.context.work
+        )
+        return {
+            "target": batch.target,
+            "spec": self.specs[batch.target],
+            "programs": list(batch.programs),
+            "out": out,
+        }
+
+    def _program_checks(
+        self, target: str, batch_results: Sequence[BatchResult]
+    ) -> Iterator[Check]:
+        rocm = f" --rocm {self.options.rocm.folder}" if self.options.rocm else ""
+        context = TargetContext(
+            target=compiled_for(target, self.specs[target]),
+            name=target,
+            jax=self.jax,
+            machs=machs(),
+            budget=self.budget,
+            command=(
+                f"ci_build gate {GATE_NAME} {self.context.staged} --targets {target}"
+                " --program {program} --redo"
+            )
+            + rocm,
+        )
+        results = {
+            result.program: result
+            for batch_result in batch_results
+            for result in batch_result.results
+        }
+        for program, expected in self.programs[target]:
+            if program.name in results:
+                yield context.check(program, results[program.name], expected)
+            else:
+                yield Check(name=program.name, target=target, skipped=expected.reason)
+        for folder in {
+            file.parent for result in results.values() for file in result.files
+        }:
+            shutil.rmtree(folder)
+
+    def _compiler_check(
+        self,
+        target: str,
+        batch_results: Sequence[BatchResult],
+        rocm: str,
+        checks: Sequence[Check],
+        before: PreviousCode,
+    ) -> Check:
+        """Return the check of a target's processes, with the drift of the compiled code."""
+        findings = [
+            finding
+            for batch_result in batch_results
+            for finding in _problems(target, batch_result)
+        ]
+        processes, seconds, peak = _cost(batch_results)
+        details: dict[str, Any] = {
+            "rocm": rocm,
+            "processes": processes,
+            "seconds": round(seconds, 3),
+            "peak_bytes": peak,
+        }
+        if before.set_digest:
+            now = code_of_checks(
+                [{"name": check.name, **check.details} for check in checks]
+            )
+            changes, details["drift"] = compare(before, target, now)
+            findings += changes
+        return Check(
+            name=COMPILER, target=target, findings=tuple(findings), details=details
+        )
+
+
+def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
+    """Yield findings on failures that no program caused.
+
+    Errors if programs were not compiled, else warnings.
+    """
+    incomplete = any(result.fate is Fate.NOT_RUN for result in batch_result.results)
+    problems: dict[str, str] = {}
+    for run in batch_result.runs:
+        # Stack traces differ, so the first line identifies a problem.
+        problems.setdefault(run.problem.partition("\n")[0], run.problem)
+    for problem in filter(None, problems.values()):
+        if incomplete:
+            text = f"{target}: the compiler cannot be used. {problem}"
+            yield error(
+                "compiler-unusable",
+                text,
+                "Check the findings of the gates abi and load.",
+            )
+        else:
+            remedy = (
+                "Report this problem with the set if it happens again; all programs"
+                " were compiled."
+            )
+            yield warning("compiler-untidy", f"{target}: {problem}", remedy)
+
+
+def _cost(batch_results: Sequence[BatchResult]) -> tuple[int, float, int]:
+    """Return the number of processes, their total seconds and peak memory in bytes."""
+    runs = [run for batch_result in batch_results for run in batch_result.runs]
+    return (
+        len(runs),
+        sum(run.seconds for run in runs),
+        max((run.peak for run in runs), default=0),
+    )
+
+
+def _summary(target: str, batch_results: Sequence[BatchResult]) -> str:
+    fates = [
+        result.fate for batch_result in batch_results for result in batch_result.results
+    ]
+    counts = ", ".join(f"{fates.count(fate)} {fate}" for fate in Fate if fate in fates)
+    _, seconds, peak = _cost(batch_results)
+    return (
+        f"{target}: {counts or 'nothing to compile'} ({seconds:.0f} s, {human(peak)} of"
+        " memory)"
+    )

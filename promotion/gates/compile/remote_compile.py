@@ -1,0 +1,290 @@
+"""Batches of the compile gate as tasks for other machines.
+
+Their inputs, and their execution by a worker.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from filelock import FileLock
+
+from core.errors import GateError, MachineError
+from core.model import PYLOCK, WHEELS_JSON, Progress
+from core.tasks import Task, TaskContext, TaskInput, Tasks
+from core.wheels_json import load_wheel_set
+from promotion.corpus.program_catalog import CHILD
+from promotion.gates.common.gate_context import GateContext
+from promotion.gates.common.gate_rocm import RocmTree
+from promotion.gates.common.gate_site import (
+    RocmLibraries,
+    Site,
+    make_site,
+    rocm_libraries,
+)
+from promotion.gates.common.set_requirements import wheels_for
+from promotion.gates.compile.child_run import (
+    ChildRun,
+    Fate,
+    ProcessLimits,
+    Result,
+    run_child,
+)
+from promotion.gates.compile.schedule import Batch, BatchResult, Share, compile_share
+from promotion.storage.bucket import fetch_to, sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.object_keys import StagedSet
+from wheelkit.rocm_manifest import ROCM_MANIFEST
+
+KIND = "compile-programs"
+MEMORY = 4 << 30
+"""Bytes of memory for one process on a worker.
+
+They do not depend on how many processes share a machine.
+"""
+MANY = 1 << 20
+"""Number of processes for which `batches` makes the smallest batches."""
+_CHILD = "child"
+_sites: dict[str, tuple[Site, RocmLibraries]] = {}
+_lock = threading.Lock()
+
+Compiler = Callable[[Mapping[str, Any], TaskContext], tuple[Site, RocmLibraries]]
+"""Returns a worker's environment with the wheels, and its ROCm."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteBatches:
+    """Batches of one run of the gate.
+
+    Attributes:
+        specs: target -> description of its GPU.
+        child: program that compiles, see `promotion/corpus/child.py`.
+        rocm: a real ROCm, which every machine has at the same path; None makes stubs.
+        limits: limits of each process.
+    """
+
+    context: GateContext
+    specs: Mapping[str, str]
+    child: Path
+    rocm: RocmTree | None
+    limits: ProcessLimits
+
+    def results(
+        self, work: Sequence[Batch], tasks: Tasks
+    ) -> Iterator[tuple[BatchResult, str]]:
+        """Run batches as tasks, and yield each result with the kind of ROCm.
+
+        Raises:
+            GateError: the wheels cannot be installed.
+            MachineError: a batch was lost with its workers, or no worker can be
+                reached.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="tasks-", dir=self.context.work))
+        inputs = self._inputs()
+        python = self._python()
+        made = [(self._task(batch, inputs, python), batch) for batch in work]
+        of = {task.key: batch for task, batch in made}
+        # A closed generator cancels the remaining tasks.
+        with closing(
+            cast("Any", tasks.run([task for task, _ in made], folder))
+        ) as results:
+            for result in results:
+                if result.error:
+                    kind = MachineError if result.kind is MachineError else GateError
+                    raise kind(
+                        f"{result.task.label}: {result.error}",
+                        hint="Check the workers of the cluster.",
+                    )
+                yield (
+                    _loaded(of[result.task.key], result.value, result.folder),
+                    str(result.value["rocm"]),
+                )
+
+    def _python(self) -> str:
+        """Return the Python that a run on this machine would use."""
+        versions = self.context.wheel_set.python_versions
+        pythons = self.context.pythons()
+        return next(
+            (version for version in versions if version in pythons), versions[0]
+        )
+
+    def _inputs(self) -> dict[str, TaskInput]:
+        """Return the files of the set that an installation for one Python reads."""
+        context = self.context
+        names = [WHEELS_JSON]
+        names += [
+            name
+            for name in (PYLOCK, ROCM_MANIFEST)
+            if context.bucket.head(context.staged.file(name))
+        ]
+        names += [
+            wheel.filename for wheel in wheels_for(context.wheel_set, self._python())
+        ]
+        inputs = {}
+        for name in names:
+            path = context.work / "inputs" / name
+            fetch_to(context.bucket, context.staged.file(name), path)
+            inputs[name] = TaskInput.of(path)
+        return (
+            inputs
+            if self.child == CHILD
+            else inputs | {_CHILD: TaskInput.of(self.child.parent)}
+        )
+
+    def _task(self, batch: Batch, inputs: Mapping[str, TaskInput], python: str) -> Task:
+        staged = self.context.staged
+        rocm = self.rocm
+        named = " and ".join(
+            batch.programs[:1]
+            + ((f"{len(batch.programs) - 1} more",) if batch.programs[1:] else ())
+        )
+        return Task(
+            kind=KIND,
+            label=f"{batch.target}: {named or 'nothing'}",
+            arguments={
+                "index": staged.index,
+                "digest": staged.digest,
+                "python": python,
+                "target": batch.target,
+                "spec": self.specs[batch.target],
+                "programs": list(batch.programs),
+                "limits": asdict(self.limits),
+                "rocm": (
+                    {"folder": str(rocm.folder), "sha256": rocm.sha256} if rocm else {}
+                ),
+                "child": self.child.name,
+            },
+            inputs=inputs,
+            memory_mb=self.limits.memory >> 20,
+        )
+
+
+def _loaded(batch: Batch, value: Mapping[str, Any], folder: Path) -> BatchResult:
+    """Return the result of a batch whose code objects are in a folder."""
+    results = tuple(
+        Result(
+            **{
+                **body,
+                "fate": Fate(body["fate"]),
+                "files": tuple(folder / name for name in body["files"]),
+            }
+        )
+        for body in value["results"]
+    )
+    runs = tuple(ChildRun(results=(), **body) for body in value["runs"])
+    return BatchResult(batch=batch, results=results, runs=runs)
+
+
+def compile_programs(
+    arguments: Mapping[str, Any], context: TaskContext, compiler: Compiler
+) -> dict[str, Any]:
+    """Compile one batch on a worker, and leave the code objects as the task's result.
+
+    Args:
+        compiler: see `site_of`.
+
+    Returns:
+        Kind of the ROCm, results and runs, see `BatchResult`.
+    """
+    site, rocm = compiler(arguments, context)
+    child = (
+        context.inputs[_CHILD] / arguments["child"]
+        if _CHILD in context.inputs
+        else CHILD
+    )
+    argv = (*site.isolated, "-X", "faulthandler", str(child))
+    limits = ProcessLimits(**arguments["limits"])
+    run = functools.partial(run_child, context.runner, argv, {**site.env, **rocm.env})
+
+    def start(share: Share) -> Sequence[ChildRun]:
+        if context.stop.is_set():
+            raise GateError("The gate was stopped.")
+        requests = [
+            {
+                "target": batch.target,
+                "spec": arguments["spec"],
+                "programs": list(batch.programs),
+                "out": tempfile.mkdtemp(dir=context.scratch),
+            }
+            for batch in share
+        ]
+        return run(
+            requests,
+            limits=limits,
+            stop=context.stop,
+            on_event=lambda _program, _fate: None,
+        )
+
+    (done,) = compile_share(
+        (Batch(target=arguments["target"], programs=tuple(arguments["programs"])),),
+        start,
+    )
+    results = []
+    for number, result in enumerate(done.results):
+        folder = context.folder / str(number)
+        folder.mkdir()
+        names = []
+        for file in result.files:
+            file.rename(folder / file.name)
+            names.append(f"{number}/{file.name}")
+        results.append({**asdict(result), "files": names})
+    runs = [
+        {"problem": run.problem, "seconds": run.seconds, "peak": run.peak}
+        for run in done.runs
+    ]
+    return {"rocm": rocm.kind, "results": results, "runs": runs}
+
+
+def site_of(
+    arguments: Mapping[str, Any],
+    context: TaskContext,
+    rocm: RocmTree | None,
+    progress: Progress,
+) -> tuple[Site, RocmLibraries]:
+    """Return this worker's environment with the wheels of a task.
+
+    It stays for later tasks and processes.
+
+    Raises:
+        GateError: the wheels cannot be installed.
+        MachineError: this machine does not have the Python.
+    """
+    parts = {
+        "python": arguments["python"],
+        "rocm": rocm.sha256 if rocm else "",
+        "digest": arguments["digest"],
+    }
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    root = context.cache / "sites" / key[:32]
+    root.mkdir(parents=True, exist_ok=True)
+    with _lock, FileLock(root.with_suffix(".lock")):
+        if key not in _sites:
+            staged = StagedSet(index=arguments["index"], digest=arguments["digest"])
+            bucket = DirBucket(root / "bucket")
+            for name in context.inputs.keys() - {_CHILD}:
+                path = context.inputs[name]
+                bucket.put_if_absent(staged.file(name), path, sha256=sha256_of(path))
+            for name in ("work", "shared"):
+                (root / name).mkdir(exist_ok=True)
+            gate_context = GateContext(
+                bucket=bucket,
+                staged=staged,
+                wheel_set=load_wheel_set(context.inputs[WHEELS_JSON].read_bytes()),
+                targets=(arguments["target"],),
+                runner=context.runner,
+                progress=progress,
+                work=root / "work",
+                shared=root / "shared",
+            )
+            site = make_site(gate_context, arguments["python"])
+            _sites[key] = (site, rocm_libraries(gate_context, site, rocm))
+        return _sites[key]

@@ -1,0 +1,351 @@
+"""Checks, JUnit XML, compact results and logs that a run stores as evidence."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from promotion.evidence.test_results import (
+    UNWAIVED_FLAKE,
+    TestResult,
+    TestVerdict,
+    dump_results,
+)
+from promotion.gates.common.gate_context import Check, error
+from promotion.gates.common.junit import clean, document, make_suite
+from promotion.gates.device.causes import NEWEST_FIRST, by_cause, cause_of, headline
+from promotion.policy.waivers import FlakeWaiver
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.object_keys import StagedSet
+
+RESULTS = "results.json.gz"
+JUNIT = "junit.xml.gz"
+LOGS = "logs.tar.gz"
+_MESSAGE_CHARACTERS = 4_000
+MAX_LISTED_TESTS = 500
+"""Maximum number of tests with a separate check; further tests are counted by file."""
+NAMED, _EXAMPLES = 3, 10
+"""Number of failures of one cause that have checks of their own.
+
+Number of names that a common check lists.
+"""
+_LISTED_VERDICTS = (
+    TestVerdict.FAILED,
+    TestVerdict.CRASHED,
+    TestVerdict.FLAKY,
+    TestVerdict.ENVIRONMENT,
+)
+_LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
+_LOG_BYTES = 8 << 20
+"""Maximum size of each log; of a longer log, only the end is stored."""
+
+_WAIVER_HINT = (
+    "To accept the flake, add the waiver that `policy check` prints to"
+    " promotion/policy.toml."
+)
+
+Reproduce = Callable[[str], str]
+"""Function that returns the command that runs a test again."""
+
+
+def checks_of_tests(
+    results: Sequence[TestResult],
+    target: str,
+    reproduce: Reproduce,
+    waivers: Iterable[FlakeWaiver],
+) -> Iterator[Check]:
+    """Yield a check for each test that needs attention, and one check per file for the other tests.
+
+    More than `NAMED` failures of one cause are one check.
+
+    A flaky test with a waiver counts as a known failure, and the policy decides whether
+    the waiver holds for a channel. Any other flaky test fails.
+
+    Args:
+        waivers: valid waivers.
+    """
+    waivers = tuple(waivers)
+    yield from _of_many(results, target)
+    listed = []
+    for group in by_cause(
+        result for result in results if result.verdict in _LISTED_VERDICTS
+    ).values():
+        if len(group) > NAMED and group[0].verdict is not TestVerdict.FLAKY:
+            yield _of_group(group, target, reproduce)
+        else:
+            listed += group
+    for result in listed[:MAX_LISTED_TESTS]:
+        yield _of_one(
+            result,
+            target,
+            reproduce,
+            [waiver for waiver in waivers if waiver.covers(result.id, target)],
+        )
+    more = Counter(
+        (result.file, result.verdict) for result in listed[MAX_LISTED_TESTS:]
+    )
+    for (file, verdict), times in more.items():
+        text = f"{file}: {times} more {verdict}"
+        if verdict is TestVerdict.ENVIRONMENT:
+            yield Check(name=text, skipped=verdict.value, target=target, times=times)
+        else:
+            findings = (
+                error(
+                    f"test-{verdict}",
+                    f"{text}.",
+                    "Read the results stored beside the evidence.",
+                ),
+            )
+            yield Check(name=text, findings=findings, target=target, times=times)
+
+
+def _of_one(
+    result: TestResult,
+    target: str,
+    reproduce: Reproduce,
+    waivers: Sequence[FlakeWaiver],
+) -> Check:
+    """Return the check for a test that needs attention, with the waivers that cover it."""
+    details: dict[str, Any] = {
+        "seconds": result.seconds,
+        "attempts": result.attempts,
+        "worker": result.worker,
+        "device": result.device,
+        "error": excerpt(result.message),
+    }
+    reason = headline(result.message)
+    if result.verdict is TestVerdict.ENVIRONMENT:
+        return Check(
+            name=result.id,
+            skipped=f"environment: {reason}",
+            target=target,
+            details=details,
+        )
+    if result.verdict is TestVerdict.FLAKY:
+        why = f"flaky: {reason}; it passed in a fresh process"
+        if waivers:
+            known = f"{why} (waiver {'; '.join(map(str, waivers))})"
+            details["waivers"] = [waiver.as_written() for waiver in waivers]
+            return Check(name=result.id, known=known, target=target, details=details)
+        text = f"{result.id} is {why}, and has no waiver."
+        remedy = f"Run `{reproduce(result.id)}`. {_WAIVER_HINT}"
+        finding = error(UNWAIVED_FLAKE, text, remedy)
+    else:
+        text = f"{result.id} {result.verdict}: {reason}".rstrip(".") + "."
+        finding = error(
+            f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`."
+        )
+    return Check(name=result.id, findings=(finding,), target=target, details=details)
+
+
+def _of_group(group: Sequence[TestResult], target: str, reproduce: Reproduce) -> Check:
+    """Return the check for failures of one cause.
+
+    The results beside the evidence list all of them.
+    """
+    first = group[0]
+    verdict = group[0].verdict
+    cause = cause_of(first.message)
+    details = {
+        "tests": len(group),
+        "first": [result.id for result in group[:_EXAMPLES]],
+        "seconds": round(sum(result.seconds for result in group), 3),
+        "attempts": sum(result.attempts for result in group),
+        "error": excerpt(first.message),
+    }
+    name = f"{len(group)} x {cause}"
+    if verdict is TestVerdict.ENVIRONMENT:
+        return Check(
+            name=name,
+            skipped=f"environment: {cause}",
+            target=target,
+            times=len(group),
+            details=details,
+        )
+    text = (
+        f"{len(group)} tests {verdict}: {cause}".rstrip(".")
+        + f". The first is {first.id}."
+    )
+    finding = error(f"test-{verdict}", text, f"Run `{reproduce(first.id)}`.")
+    return Check(
+        name=name, findings=(finding,), target=target, times=len(group), details=details
+    )
+
+
+def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:
+    passed: dict[str, list[TestResult]] = defaultdict(list)
+    skipped = Counter[tuple[str, str, str]]()
+    for result in results:
+        if result.verdict is TestVerdict.PASSED:
+            passed[result.file].append(result)
+        elif result.verdict is TestVerdict.SKIPPED:
+            skipped[result.file, headline(result.message), result.entry] += 1
+        elif result.verdict is TestVerdict.NOT_RUN:
+            skipped[result.file, "not run", ""] += 1
+    for file, tests in passed.items():
+        seconds = round(sum(result.seconds for result in tests), 3)
+        yield Check(
+            name=file,
+            target=target,
+            times=len(tests),
+            details={"tests": len(tests), "seconds": seconds},
+        )
+    for (file, why, entry), times in skipped.items():
+        name = f"{file}: {why}"
+        details = {"tests": times, **({"entry": entry} if entry else {})}
+        yield Check(
+            name=name,
+            skipped=why or "no reason given",
+            target=target,
+            times=times,
+            details=details,
+        )
+
+
+def excerpt(message: str) -> str:
+    """Return the most informative part of a message.
+
+    Its end, or the beginning of a crash's traceback.
+    """
+    return (
+        message[:_MESSAGE_CHARACTERS]
+        if NEWEST_FIRST in message
+        else message[-_MESSAGE_CHARACTERS:]
+    )
+
+
+def first_lines(message: str, lines: int) -> list[str]:
+    """Return the most informative lines of an excerpt."""
+    every = message.splitlines()
+    return every[:lines] if NEWEST_FIRST in message else every[-lines:]
+
+
+def to_junit(results: Iterable[TestResult], name: str, reproduce: Reproduce) -> bytes:
+    """Return JUnit XML with a test suite for each file.
+
+    The type of a failure is its cause, and only the first failure of a cause has the
+    whole message.
+    """
+    files: dict[str, list[TestResult]] = defaultdict(list)
+    every = tuple(results)
+    for result in every:
+        files[result.file].append(result)
+    first = {
+        result.id: group[0].id for group in by_cause(every).values() for result in group
+    }
+    return document(
+        name,
+        (
+            make_suite(
+                file,
+                [_case(result, first[result.id], reproduce) for result in tests],
+                sum(result.seconds for result in tests),
+            )
+            for file, tests in sorted(files.items())
+        ),
+    )
+
+
+def _case(result: TestResult, first: str, reproduce: Reproduce) -> ET.Element:
+    name = result.id.removeprefix(f"{result.file}::")
+    case = ET.Element(
+        "testcase",
+        classname=clean(result.file),
+        name=clean(name),
+        time=f"{result.seconds:.3f}",
+    )
+    line = clean(headline(result.message))
+    match result.verdict:
+        case TestVerdict.FAILED | TestVerdict.CRASHED:
+            kind = "failure" if result.verdict is TestVerdict.FAILED else "error"
+            element = ET.SubElement(
+                case, kind, type=clean(cause_of(result.message)), message=line
+            )
+            message = (
+                result.message
+                if result.id == first
+                else f"The cause is that of {first}."
+            )
+            element.text = clean(f"{message}\n\n{reproduce(result.id)}")
+        case TestVerdict.SKIPPED:
+            ET.SubElement(
+                case,
+                "skipped",
+                message=f"{line} ({result.entry})" if result.entry else line,
+            )
+        case TestVerdict.NOT_RUN | TestVerdict.ENVIRONMENT:
+            ET.SubElement(case, "skipped", message=f"{result.verdict.value}: {line}")
+        case TestVerdict.FLAKY:
+            ET.SubElement(case, "system-out").text = clean(f"flaky: {result.message}")
+        case TestVerdict.PASSED:
+            pass
+    return case
+
+
+def pack(data: bytes) -> bytes:
+    """Compress reproducibly."""
+    return gzip.compress(data, mtime=0)
+
+
+def pack_logs(folder: Path) -> bytes:
+    """Return a reproducible archive of the sessions' logs, without times and owners."""
+    out = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for path in sorted(
+            {log for name in _LOG_NAMES for log in folder.glob(f"*/{name}")}
+        ):
+            data = path.read_bytes()[-_LOG_BYTES:]
+            entry = tarfile.TarInfo(str(path.relative_to(folder)))
+            entry.size = len(data)
+            entry.mode = 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def attachments(
+    results: Sequence[TestResult], folder: Path | None, name: str, reproduce: Reproduce
+) -> dict[str, bytes]:
+    """Return the files to store beside the evidence, by kind.
+
+    `folder` contains the sessions' logs, if any.
+    """
+    files = {
+        RESULTS: pack(dump_results(results)),
+        JUNIT: pack(to_junit(results, name, reproduce)),
+    }
+    return files if folder is None else {**files, LOGS: pack_logs(folder)}
+
+
+def upload(
+    bucket: Bucket,
+    staged: StagedSet,
+    gate: str,
+    target: str,
+    files: Mapping[str, bytes],
+) -> dict[str, dict[str, str]]:
+    """Store files beside the set, unless they exist; return kind -> name and sha256."""
+    uploaded = {}
+    for kind, data in files.items():
+        sha256 = sha256_of(data)
+        key = staged.evidence_file(gate, target, f"{sha256[:16]}.{kind}")
+        bucket.put_if_absent(key, data, sha256=sha256)
+        uploaded[kind] = {"name": key.removeprefix(staged.evidence), "sha256": sha256}
+    return uploaded
+
+
+def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """Yield the names of the files with a run's results, relative to the folder of the evidence."""
+    checks = details.get("checks")
+    for check in checks if isinstance(checks, list) else []:
+        files = check.get("files") if isinstance(check, dict) else None
+        if isinstance(files, dict) and RESULTS in files:
+            yield str(files[RESULTS]["name"])

@@ -1,0 +1,453 @@
+"""The device gate.
+
+Run a suite on this machine's devices with the staged wheels, or merge results of other
+machines.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from core.errors import GateError, MachineError, ProcessError
+from core.process import HostRunner
+from promotion.evidence.evidence import ANY, now
+from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.gates.common.gate_context import Check, Gate, GateContext, warning
+from promotion.gates.common.gate_rocm import set_manifest
+from promotion.gates.common.gate_site import Site, make_site
+from promotion.gates.common.set_requirements import wheels_for
+from promotion.gates.common.uv_installer import configured_uv
+from promotion.gates.device.baseline import (
+    missing_tests,
+    raise_unless_complete,
+    run_check,
+)
+from promotion.gates.device.blame import SET_UNUSABLE, query_control
+from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
+from promotion.gates.device.device_evidence import checks_of_tests
+from promotion.gates.device.device_request import DeviceRequest, parse_suite_env
+from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
+from promotion.gates.device.gpu_machine import detect_allotment
+from promotion.gates.device.lease import (
+    JaxPlatform,
+    leases,
+    visible_devices,
+    whole_machine_lease,
+    workers_per_device,
+)
+from promotion.gates.device.preflight import check_host, check_jax, query_jax
+from promotion.gates.device.results import judge
+from promotion.gates.device.sessions.harness import DONE, Harness
+from promotion.gates.device.sessions.passes import (
+    VIRTUAL_DEVICES,
+    Suite,
+    base_env,
+    passes,
+)
+from promotion.gates.device.sessions.session import SessionLimits
+from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
+from promotion.gates.device.shards import (
+    ShardResult,
+    digest_of_tests,
+    split_tests,
+    upload_shard,
+)
+from promotion.gates.device.suite import jax_suite, smoke_suite
+from promotion.gates.device.suite_requirements import (
+    copy_test_helpers,
+    release_mismatch,
+    unmet_requirements,
+)
+
+_INSTALL_SECONDS = 900.0
+NOTE = "device-note"
+"""Code of warnings about details of a run."""
+
+
+def make_gate(config: DeviceGateConfig) -> Gate:
+    """Return the device gate."""
+    # Evidence of a whole suite must not be reused for a part of it.
+    part = (
+        {"part": " ".join((str(config.shard or ""), *config.listed))}
+        if config.shard or config.listed
+        else {}
+    )
+    return Gate(
+        name=config.gate_name,
+        tier=config.tier,
+        per_target=config.platform is JaxPlatform.ROCM,
+        run=lambda context: _GateRun(context, config).checks(),
+        settings={**config.settings, **part},
+        partial=bool(part),
+        has_options=True,
+    )
+
+
+class _GateRun:
+    """One run of the gate."""
+
+    def __init__(self, context: GateContext, config: DeviceGateConfig) -> None:
+        assert isinstance(context.runner, HostRunner), (
+            "the gate can watch only processes of this machine"
+        )
+        self.context = context
+        self.config = config
+        self.runner = context.runner
+        self.facts: dict[str, Any] = {}
+        self.devices = visible_devices(
+            config.machine.devices, config.platform, config.environ
+        )
+        kinds = {device.gfx for device in self.devices}
+        own = [
+            target for target in context.targets if target.partition(":")[0] in kinds
+        ]
+        self.target = (
+            ANY
+            if config.platform is not JaxPlatform.ROCM
+            else (own or list(context.targets))[0]
+        )
+        if config.platform is JaxPlatform.ROCM and len(kinds) > 1:
+            raise MachineError(
+                f"The devices are of several kinds: {', '.join(sorted(kinds))}.",
+                hint="Select devices of one kind with ROCR_VISIBLE_DEVICES.",
+            )
+
+    def checks(self) -> Iterator[Check]:
+        """Run the preflight, the passes and the retries; yield their checks.
+
+        Raises:
+            MachineError: the machine is unfit, or caused the failures.
+            RequestError: options are wrong, such as names of tests.
+            GateError: the run is incomplete; failed tests alone raise no error.
+        """
+        context = self.context
+        config = self.config
+        context.progress.step("preflight of the machine")
+        self.host = detect_allotment(
+            config.environ,
+            cpus=config.request.cpus,
+            first=self.devices[0].index if self.devices else 0,
+        )
+        wheel_set = context.wheel_set
+        rocm = set_manifest(context) if config.platform is JaxPlatform.ROCM else None
+        members = [
+            member
+            for wheel in wheels_for(wheel_set, config.python)
+            for member in wheel.members
+        ]
+        expected = ExpectedMachine(
+            platform=config.platform,
+            targets=context.targets,
+            count=len(self.devices) or VIRTUAL_DEVICES,
+            counts=config.devices,
+            libraries={member.path: member.sha256 for member in members},
+            rocm_version=wheel_set.rocm_version,
+            rocm={} if rocm is None or rocm.weak else rocm.libraries,
+            also=config.request.also is not None,
+        )
+        yield from self._preflight(
+            check_host(config.machine, self.devices, expected, Path("/"))
+        )
+        site = install_site(context, config)
+        suite = self._suite(site)
+        env = {**site.env, **base_env(config.platform, suite.env)}
+        if folder := config.request.rocm:
+            env |= {"ROCM_PATH": str(folder), "LD_LIBRARY_PATH": str(folder / "lib")}
+        machine_env = {
+            **env,
+            **whole_machine_lease(config.platform, self.devices, self.host).env,
+        }
+        python = (str(site.python),)
+        context.progress.step("preflight of jax")
+        expected = replace(expected, site=site.folder)
+        yield from self._preflight(self._check_jax(python, machine_env, expected))
+        plan = self._plan(python, env, suite)
+        folder = config.request.work or context.work / "run"
+        count = len(plan.passes[0].leases)
+        context.progress.step(
+            f"tests of {suite.commit} with {count} worker{'s' if count > 1 else ''}"
+        )
+        count_tests = functools.partial(context.progress.count, unit="tests")
+        report = Harness(self.runner, plan, folder, count_tests).run()
+        results = self._verdicts(report, python, machine_env, expected)
+        yield from self._report(
+            report, results, suite, folder, {**config.options, "--python": site.version}
+        )
+        if config.request.work and not report.problems:
+            (folder / DONE).touch()
+        missing = missing_tests(config.listed, report.collected, results)
+        shard = config.shard is not None
+        raise_unless_complete(
+            report.problems,
+            len(report.collected),
+            results,
+            shard=shard,
+            missing=missing,
+        )
+
+    def _report(
+        self,
+        report: RunReport,
+        results: tuple[TestResult, ...],
+        suite: Suite,
+        folder: Path,
+        options: Mapping[str, str],
+    ) -> Iterator[Check]:
+        """Yield the checks of the tests and of the run; store a shard."""
+        context = self.context
+        config = self.config
+        shard = self.config.shard
+        again = functools.partial(reproduce, options, str(context.staged))
+        yield from checks_of_tests(results, self.target, again, config.waivers)
+        if shard and not results:
+            yield Check(
+                name=f"shard {shard}",
+                skipped="there are more shards than tests",
+                target=self.target,
+            )
+        notes = (*suite.notes, *report.notes)
+        warnings = [*suite.warnings, *report.warnings]
+        if config.left_out:
+            text = f"Tests that need several devices were left out: {config.left_out}."
+            warnings.append(warning("multi-left-out", text))
+        details = {
+            "suite": suite.commit,
+            "image": config.request.image,
+            "container": _container(config.request),
+            "devices": [device.token for device in self.devices],
+            "shard": str(shard or ""),
+            "sessions": report.sessions,
+            "machine": self.facts,
+            "options": options,
+            "allotment": {
+                "cores": self.host.cores,
+                "memory": self.host.memory,
+                "why": self.host.why,
+            },
+        }
+        check = run_check(
+            context,
+            config,
+            self.target,
+            config.settings,
+            results,
+            again,
+            details=details,
+            warnings=[*(warning(NOTE, note) for note in notes), *warnings],
+            logs=folder,
+        )
+        yield check
+        if shard:
+            stored = ShardResult(
+                shard=shard,
+                target=self.target,
+                settings=config.settings,
+                tests=digest_of_tests(report.collected),
+                problems=report.problems,
+                notes=notes,
+                results=results,
+                run=check.details,
+                at=now(),
+                warnings=tuple((finding.code, finding.message) for finding in warnings),
+            )
+            upload_shard(
+                context.bucket, context.staged, config.gate_name, stored, config.signer
+            )
+
+    def _preflight(self, checks: Iterable[Check]) -> Iterator[Check]:
+        failed: dict[str, list[str]] = {}
+        for check in checks:
+            yield replace(check, target=self.target)
+            self.facts |= check.details
+            for finding in check.findings if check.failed else ():
+                failed.setdefault(finding.code, []).append(
+                    check.name.removeprefix(PREFIX)
+                )
+        if of_set := failed.pop(SET_UNUSABLE, []):
+            text = (
+                "jax cannot run with the set on this machine, which is fit:"
+                f" {', '.join(of_set)}."
+            )
+        if failed:
+            names = ", ".join(name for names in failed.values() for name in names)
+            hint = "Fix the machine; the wheels were not tested."
+            raise MachineError(
+                f"The preflight of the machine failed: {names}.", hint=hint
+            )
+        if of_set:
+            raise GateError(text, hint="Fix the set.")
+
+    def _suite(self, site: Site) -> Suite:
+        config = self.config
+        if config.source is None:
+            return smoke_suite(config.listed)
+        work = self.context.work / "tests"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        suite = jax_suite(
+            config.source,
+            config.platform,
+            work,
+            self.runner,
+            size=config.size,
+            listed=config.listed,
+            given=parse_suite_env(config.request.suite_env),
+        )
+        lock = LOCK.read_text(encoding="utf-8")
+        notes = [
+            *suite.notes,
+            *unmet_requirements(suite.requirements, lock, site.version),
+        ]
+        warnings = []
+        if suite.checkout:
+            wheel_set = self.context.wheel_set
+            if text := release_mismatch(
+                suite.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)
+            ):
+                warnings.append(
+                    warning(
+                        "suite-release",
+                        text,
+                        "Give --jax-tests a commit of the set's release.",
+                    )
+                )
+            if copied := copy_test_helpers(suite.checkout, site.folder):
+                notes.append(
+                    "Test helpers that jax's wheel lacks come from the checkout:"
+                    f" {', '.join(copied)}."
+                )
+        return replace(
+            suite, notes=tuple(filter(None, notes)), warnings=tuple(warnings)
+        )
+
+    def _plan(
+        self, python: tuple[str, ...], env: Mapping[str, str], suite: Suite
+    ) -> RunPlan:
+        config = self.config
+        shard = self.config.shard
+        request = self.config.request
+        share = request.workers_per_device
+        per_device = (
+            workers_per_device(self.devices, self.host)
+            if share in ("", "auto")
+            else int(share)
+        )
+        single = leases(
+            config.platform,
+            self.devices,
+            self.host,
+            per_device=per_device,
+            workers=request.workers,
+        )
+        whole = whole_machine_lease(config.platform, self.devices, self.host)
+        if shard is not None:
+            listed = suite.choose or list
+            seconds = config.seconds or {}
+
+            def choose(there: Sequence[str]) -> Sequence[str]:
+                return split_tests(listed(there), seconds, shard.count)[
+                    shard.number - 1
+                ]
+
+            suite = replace(suite, choose=choose)
+        return RunPlan(
+            python=python,
+            suite=suite,
+            env=env,
+            passes=passes(config.passes, single, whole),
+            skips=config.skips,
+            limits=SessionLimits(test=request.test_timeout),
+            retries=request.retries,
+            identity=json.dumps(
+                [
+                    self.context.staged.digest,
+                    config.settings,
+                    str(shard),
+                    config.listed,
+                    *_rocm_identity(request.rocm),
+                ]
+            ),
+        )
+
+    def _check_jax(
+        self, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine
+    ) -> Iterator[Check]:
+        answer = query_jax(self.runner, python, env, expected)
+        mapped = answer.get("libraries", ())
+        rocm = expected.rocm_version
+        control = functools.cache(
+            lambda: query_control(
+                self.runner, python, env, expected.platform, rocm, mapped
+            )
+        )
+        return check_jax(answer, expected, control)
+
+    def _verdicts(
+        self,
+        report: RunReport,
+        python: Sequence[str],
+        env: Mapping[str, str],
+        expected: ExpectedMachine,
+    ) -> tuple[TestResult, ...]:
+        """Return the results.
+
+        After failures, check the devices again, since a broken device causes many
+        failures.
+        """
+        if not any(
+            result.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)
+            for result in report.results
+        ):
+            return report.results
+        if not any(check.failed for check in self._check_jax(python, env, expected)):
+            return report.results
+        return tuple(
+            judge(result.id, report.attempts[result.id], machine_unfit=True)
+            for result in report.results
+        )
+
+
+def _rocm_identity(folder: Path | None) -> list[str]:
+    """Return the real path and the version of a given ROCm; empty without one."""
+    if folder is None:
+        return []
+    version = folder / ".info/version"
+    return [
+        str(folder.resolve()),
+        version.read_text(errors="replace") if version.is_file() else "",
+    ]
+
+
+def _container(request: DeviceRequest) -> dict[str, str]:
+    """Return image, digest and engine of the container in which the gate runs.
+
+    Empty without a container.
+    """
+    name, _, digest = request.image.partition("@")
+    return (
+        {"image": name, "digest": digest, "engine": request.inside}
+        if request.inside
+        else {}
+    )
+
+
+def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
+    """Install the set's wheels by hash, and the packages that run tests, in a new environment."""
+    site = make_site(context, config.python)
+    try:
+        uv = configured_uv(context.runner, context.tools.pip_config(context.runner))
+        for lock in filter(None, (LOCK, config.request.also)):
+            command = uv.install_rest(site.python, lock, locked=True)
+            context.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
+    except ProcessError as problem:
+        text = f"Cannot install the packages that run the tests: {problem.message}"
+        raise MachineError(
+            text, hint="Check the package index and run the gate again."
+        ) from problem
+    return site

@@ -1,0 +1,204 @@
+"""The inspection gate.
+
+Inspect every staged wheel, and compare wheels.json and the staged index with the
+wheels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from isal import isal_zlib
+
+from core.errors import ArchiveError
+from core.model import Finding, GfxTarget, Severity, Tier, Wheel
+from core.targets import covers, lists, machs
+from promotion.gates.common.gate_context import Check, Gate, GateContext, error
+from promotion.gates.common.libraries import SharedLibraries
+from promotion.gates.recipe_check import SetWriter, check_files, check_wheel
+from promotion.gates.set_record import (
+    REBUILD,
+    debug_differences,
+    file_differences,
+    read_build_info,
+    set_differences,
+    url_differences,
+    wheel_differences,
+)
+from promotion.index.core_metadata import core_metadata
+from promotion.index.pages import metadata_name
+from promotion.storage.bucket import AbsentError, sha256_of
+from promotion.storage.object_keys import project_pages
+from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.findings import as_published
+from wheelkit.inspect.inspection_model import WheelReport
+from wheelkit.inspect.inspector import Expectations, inspect_wheel
+from wheelkit.inspect.wheel_set import check_set
+
+_BLOCK = 1 << 20
+
+
+def make_gate(program: SetWriter | None = None) -> Gate:
+    """Return the gate.
+
+    Args:
+        program: functions that write wheels and sets again; None skips the comparison
+            with what they write.
+    """
+    return Gate(
+        name="inspection",
+        tier=Tier.STRUCTURE,
+        per_target=False,
+        run=lambda context: _run(context, program),
+        settings={} if program is None else {"program": program.digest},
+    )
+
+
+def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
+    """Yield checks of the wheels, the set, its other files and the staged index."""
+    expectations = Expectations(
+        targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
+        covers=covers(),
+        machs=machs(),
+        allow_list=lists()["compiler-supported"],
+    )
+    reports = []
+    infos = []
+    for wheel in context.wheel_set.wheels:
+        path = context.wheel(wheel)
+        report = inspect_wheel(
+            path,
+            expectations,
+            scratch=context.work,
+            progress=context.progress,
+            sha256=context.sha256(path),
+            libraries=SharedLibraries(context, wheel),
+        )
+        reports.append(report)
+        infos.append(read_build_info(path))
+        relevant = (
+            as_published(report.findings, wheel.name)
+            if wheel.as_published
+            else report.findings
+        )
+        untrue = (
+            *wheel_differences(report, wheel, infos[-1]),
+            *url_differences(context.wheel_set, wheel, path),
+        )
+        made = (
+            _recipe_findings(context, wheel, report, infos[-1], program)
+            if program
+            else ()
+        )
+        findings = (
+            *(_with_location(item, report.filename) for item in relevant),
+            *untrue,
+            *made,
+        )
+        notes = sorted(
+            {
+                finding.code
+                for finding in report.findings
+                if finding.severity is Severity.NOTE
+            }
+        )
+        yield Check(
+            name=wheel.filename,
+            findings=findings,
+            details={"sha256": report.sha256, "notes": notes},
+        )
+    between = (_with_location(finding, "") for finding in check_set(reports))
+    yield Check(
+        name="set",
+        findings=(*between, *set_differences(context.wheel_set, reports, infos)),
+    )
+
+    def read(name: str) -> bytes:
+        return context.bucket.get(context.staged.file(name))
+
+    files = tuple(file_differences(context.wheel_set, read))
+    if program and not files:  # these name the cause
+        files = tuple(check_files(context.wheel_set, read, program))
+
+    def crc32(name: str) -> int:
+        crc = 0
+        with context.bucket.open(context.staged.file(name)) as file:
+            while block := file.read(_BLOCK):
+                crc = isal_zlib.crc32(block, crc)
+        return crc
+
+    debug = debug_differences(context.wheel_set, reports, crc32)
+    yield Check(name="files", findings=(*files, *debug))
+    yield Check(name="index", findings=tuple(_index_findings(context)))
+
+
+GATE = make_gate()
+"""The gate without a comparison with the program that made the set."""
+
+
+def _recipe_findings(
+    context: GateContext,
+    wheel: Wheel,
+    report: WheelReport,
+    info: Mapping[str, Any],
+    program: SetWriter,
+) -> tuple[Finding, ...]:
+    """Compare a wheel with what its recipe writes.
+
+    A damaged archive is reported by its inspection.
+    """
+    try:
+        with WheelArchive(context.wheel(wheel)) as archive:
+            return tuple(
+                check_wheel(
+                    archive, report.elfs, wheel, context.wheel_set, info, program
+                )
+            )
+    except ArchiveError:
+        return ()
+
+
+def _with_location(finding: Finding, filename: str) -> Finding:
+    """Add wheel and file to the message of a finding."""
+    member = "" if finding.member in finding.message else finding.member
+    return dataclasses.replace(
+        finding, message=": ".join(filter(None, (filename, member, finding.message)))
+    )
+
+
+def _index_findings(context: GateContext) -> Iterator[Finding]:
+    """Compare hashes and metadata in the staged index with the wheels."""
+    for wheel in context.wheel_set.wheels:
+        try:
+            _, page_key = project_pages(context.staged.simple, wheel.name)
+            files = json.loads(context.bucket.get(page_key))["files"]
+            (entry,) = [file for file in files if file["filename"] == wheel.filename]
+            listed = (entry["hashes"]["sha256"], entry["core-metadata"]["sha256"])
+            sidecar = context.bucket.get(
+                context.staged.file(metadata_name(wheel.filename))
+            )
+        except (AbsentError, ValueError, KeyError, TypeError) as problem:
+            yield error(
+                "index-incomplete",
+                f"{wheel.filename} is missing or incomplete in the staged index:"
+                f" {problem}.",
+                REBUILD,
+            )
+            continue
+        with context.bucket.open(context.staged.file(wheel.filename)) as file:
+            own = core_metadata(file, wheel.filename)
+        if sidecar != own:
+            text = (
+                f"{metadata_name(wheel.filename)} is not the METADATA of"
+                f" {wheel.filename}."
+            )
+            yield error("index-untrue", text, REBUILD)
+        if listed != (wheel.sha256, sha256_of(own)):
+            yield error(
+                "index-untrue",
+                f"The staged index has wrong hashes for {wheel.filename}.",
+                REBUILD,
+            )

@@ -1,0 +1,329 @@
+"""The install gate.
+
+Installers install the staged set as users do, and reject incompatible versions of
+jaxlib.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import takewhile
+from pathlib import Path
+
+from core.model import PYLOCK, Tier
+from core.process import Runner
+from promotion.gates.common.gate_context import Check, Gate, GateContext
+from promotion.gates.common.gate_site import site_for
+from promotion.gates.common.installers import Installer
+from promotion.gates.common.set_requirements import wheels_for
+from promotion.gates.common.uv_installer import Uv
+from promotion.gates.install.installation import (
+    InstallationError,
+    InstallationSource,
+    InstallationTest,
+)
+from promotion.gates.install.installer_table import (
+    ALL,
+    NEWEST,
+    configured_installers,
+    installer_versions,
+)
+from promotion.gates.install.pair import check_pair
+from promotion.index.pages import metadata_name
+from promotion.index.serve import IndexServer, Served
+from promotion.storage.bucket import fetch_to
+from promotion.storage.directory_bucket import DirBucket
+
+_MOST_TESTS = 2
+"""Maximum number of concurrent installations; each waits for the disk half of the time."""
+
+
+def make_gate(
+    pythons: Mapping[str, Path] | None = None,
+    *,
+    installers: str = NEWEST,
+    cache: Path | None = None,
+    with_: Callable[[Runner, Path], Sequence[Installer]] | None = None,
+) -> Gate:
+    """Return the gate.
+
+    Args:
+        pythons: interpreters by version; None searches for the versions of the set.
+            Without an interpreter the wheels are only unpacked, and the check counts as
+            skipped.
+        installers: NEWEST or ALL.
+        cache: the user's cache, which keeps the environments of installers; None
+            installs them in every run.
+        with_: function that returns the installers instead, which may use the given
+            directory for caches.
+    """
+    versions_of = installer_versions(installers)
+
+    def find_installers(context: GateContext) -> Sequence[Installer]:
+        folder = context.work / "cache"
+        if with_ is not None:
+            return with_(context.runner, folder)
+        config = context.tools.pip_config(context.runner)
+        return configured_installers(
+            context.runner, folder, installers, cache, config=config
+        )
+
+    def run(context: GateContext) -> Iterator[Check]:
+        versions = context.wheel_set.python_versions
+        available = context.pythons() if pythons is None else pythons
+        with contextlib.ExitStack() as stack:
+            # Tests with a common cache share an index; other tests have separate
+            # indexes, which record the downloads.
+            indexes = [
+                (
+                    installer,
+                    stack.enter_context(_open_index(context))
+                    if installer.caches
+                    else None,
+                )
+                for installer in find_installers(context)
+                if supported(installer, versions)
+            ]
+            html = stack.enter_context(_open_index(context, static=True))
+            uv = next((one for one, _ in indexes if isinstance(one, Uv)), None)
+            tests = _InstallationTests(
+                context, available, html.url, None if installers == ALL else uv
+            )
+            pool = ThreadPoolExecutor(_MOST_TESTS)
+            stack.callback(pool.shutdown, cancel_futures=True)
+            stack.callback(tests.stopped.set)
+            pending: list[Future[tuple[Check, ...]]] = []
+
+            def start(
+                title: str, test: Callable[..., tuple[Check, ...]], *arguments: object
+            ) -> None:
+                def run_test() -> tuple[Check, ...]:
+                    with context.progress.task(title):
+                        return test(*arguments)
+
+                pending.append(pool.submit(run_test))
+
+            for number, (installer, index) in enumerate(indexes):
+                for version in supported(installer, versions):
+                    title = f"install with {installer.name} for Python {version}"
+                    start(title, tests.install, installer, version, index, number == 0)
+                start(
+                    f"resolve a wrong pair with {installer.name}",
+                    tests.pair,
+                    installer,
+                    index,
+                )
+            for future in pending:
+                yield from future.result()
+
+    shown = ", ".join(f"{name} {version}" for name, version in versions_of.items())
+    settings = {"installers": installers, "installer_versions": shown}
+    return Gate(
+        name="install",
+        tier=Tier.STRUCTURE,
+        per_target=False,
+        run=run,
+        settings=settings,
+    )
+
+
+def supported(installer: Installer, versions: Sequence[str]) -> tuple[str, ...]:
+    """Return the Python versions that an installer supports."""
+    return tuple(
+        version
+        for version in versions
+        if installer.pythons is None or version in installer.pythons
+    )
+
+
+class _StagedIndex:
+    """A running index of a staged set."""
+
+    def __init__(
+        self, root: Path, context: GateContext, *, static: bool = False
+    ) -> None:
+        self._context = context
+        self._served: list[Served] = []
+        self.server = IndexServer(root, static=static, on_request=self._served.append)
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the set's simple index."""
+        return self.server.url + self._context.staged.simple
+
+    def require(self, filenames: Sequence[str]) -> None:
+        """Verify that clients downloaded these wheels of the set completely.
+
+        Raises:
+            InstallationError: a wheel was not downloaded, so the installed wheel has
+                another origin.
+        """
+        sizes = {wheel.filename: wheel.size for wheel in self._context.wheel_set.wheels}
+        for filename in filenames:
+            key = self._context.staged.file(filename)
+            if (
+                sum(served.sent for served in [*self._served] if served.path == key)
+                < sizes[filename]
+            ):
+                raise InstallationError(
+                    "install-elsewhere",
+                    f"{filename} did not come from the staged index.",
+                )
+
+
+@contextlib.contextmanager
+def _open_index(
+    context: GateContext, *, static: bool = False
+) -> Iterator[_StagedIndex]:
+    """Serve the staged set on this machine.
+
+    Files of a remote bucket are downloaded first, once in a run of gates.
+    """
+    bucket = context.bucket
+    staged = context.staged
+    root = bucket.root if isinstance(bucket, DirBucket) else context.shared / "bucket"
+    if not isinstance(bucket, DirBucket):
+        names = [
+            name
+            for wheel in context.wheel_set.wheels
+            for name in (wheel.filename, metadata_name(wheel.filename))
+        ]
+        for key in (*bucket.list(staged.simple), *map(staged.file, names)):
+            path = root / key
+            if not path.exists():
+                fetch_to(bucket, key, path)
+    index = _StagedIndex(root, context, static=static)
+    with index.server:
+        yield index
+
+
+class _InstallationTests:
+    """The installation tests of one run; setting `stopped` ends them.
+
+    Args:
+        html: URL of the set's index on a server without JSON pages.
+        uv: program that spares the newest pip work that takes it 4 times as long: uv
+            installs the dependencies, and pip installs the set for the first Python
+            only, without HTML pages. None leaves all work to pip.
+    """
+
+    def __init__(
+        self,
+        context: GateContext,
+        pythons: Mapping[str, Path],
+        html: str,
+        uv: Uv | None,
+    ) -> None:
+        self._context = context
+        self._pythons = pythons
+        self._html = html
+        self._uv = uv
+        key = context.staged.file(PYLOCK)
+        self._lock = (
+            None
+            if context.bucket.head(key) is None
+            else context.bucket.get(key).decode()
+        )
+        self.stopped = threading.Event()
+
+    def install(
+        self,
+        installer: Installer,
+        version: str,
+        shared: _StagedIndex | None,
+        first: bool,
+    ) -> tuple[Check, ...]:
+        """Test an installer for one Python of the set.
+
+        All install the same files, so the first checks the loader.
+        """
+        spared = self._uv is not None and installer.name == "pip"
+        with self._place(shared) as (index, folder):
+            test = InstallationTest(
+                self._source(index, version, html="" if spared else self._html),
+                self._context.runner,
+                installer,
+                version,
+                folder,
+                dependencies=self._uv,
+                check_loader=first,
+                is_wanted=self._is_wanted,
+            )
+            python = self._pythons.get(version)
+            earlier = takewhile(
+                lambda other: other != version, self._context.wheel_set.python_versions
+            )
+            if (
+                spared
+                and python is not None
+                and any(other in self._pythons for other in earlier)
+            ):
+                return tuple(test.resolution_checks(python))
+            return tuple(test.checks(python))
+
+    def _source(
+        self, index: _StagedIndex, version: str, html: str = ""
+    ) -> InstallationSource:
+        wheel_set = self._context.wheel_set
+        wheels = [wheel.filename for wheel in wheels_for(wheel_set, version)]
+        return InstallationSource(
+            index=index.url,
+            wheel_set=wheel_set,
+            lock=self._lock,
+            verify_origin=lambda: index.require(wheels),
+            html_index=html,
+            compiled=site_for(self._context, version),
+        )
+
+    def _is_wanted(self) -> bool:
+        return not self.stopped.is_set()
+
+    def pair(
+        self, installer: Installer, shared: _StagedIndex | None
+    ) -> tuple[Check, ...]:
+        """Test an installer with an incompatible pair."""
+        wheel_set = self._context.wheel_set
+        runner = self._context.runner
+        versions = supported(installer, wheel_set.python_versions)
+        version = next(
+            (version for version in versions if version in self._pythons), ""
+        )
+        if not version:
+            return (
+                Check(
+                    name=f"wrong pair with {installer.name}",
+                    skipped="no Python of the set on this machine",
+                ),
+            )
+        with self._place(shared) as (index, folder):
+            return (
+                check_pair(
+                    wheel_set,
+                    index.url,
+                    runner,
+                    installer,
+                    version,
+                    self._pythons[version],
+                    folder,
+                ),
+            )
+
+    @contextlib.contextmanager
+    def _place(
+        self, shared: _StagedIndex | None
+    ) -> Iterator[tuple[_StagedIndex, Path]]:
+        """Provide an index and an empty directory."""
+        opened = (
+            contextlib.nullcontext(shared)
+            if shared is not None
+            else _open_index(self._context)
+        )
+        with (
+            opened as index,
+            tempfile.TemporaryDirectory(dir=self._context.work) as folder,
+        ):
+            yield index, Path(folder)

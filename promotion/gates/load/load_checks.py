@@ -1,0 +1,437 @@
+"""Checks of the load gate for one Python.
+
+Probes of each library, and the findings from their answers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path, PurePosixPath
+
+from core.model import Finding, Wheel
+from promotion.gates.common.gate_context import Check, GateContext, error
+from promotion.gates.common.gate_site import NO_DEVICE, RocmLibraries, Site
+from promotion.gates.common.set_requirements import wheels_for
+from promotion.gates.load import golden
+from promotion.gates.load.child_probe import AnswerCheck, Probe, ProbeResult, run_probe
+from promotion.gates.load.machines import (
+    MACHINE_CHILD,
+    as_json,
+    check_machines,
+    machines,
+)
+from promotion.gates.load.python_packages import (
+    check_modules,
+    check_package,
+    modules_of,
+)
+from promotion.gates.load.registered import registration_findings
+from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.findings import REPORT_PUBLISHED, finding
+
+PLUGIN = re.compile(r"(jax_rocm\d+_plugin)/(\w+)(?:\.[\w-]+)*\.so")
+PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/(xla_rocm_plugin)\.so")
+"""Paths of extension modules and of XLA's plugin, with the groups package and module."""
+
+_API = re.compile(
+    r"PJRT plugin has PJRT API version (\d+\.\d+)\. The framework PJRT API version is"
+    r" (\d+\.\d+)"
+)
+"""Log message of jaxlib after it loaded a plugin."""
+_PLATFORM = "ROCM"
+_GOLDEN_PARTS = {"module": "plugin", "api": "pjrt", "handlers": "pjrt"}
+"""Probe function -> part whose golden list contains the answer."""
+_REMEDY_FOR_USERS = ("load-failed", "pjrt-api-unknown", "pjrt-api-skew")
+"""Codes whose remedy does not need another build of the wheel."""
+_MOST_PROCESSES = 4
+_WITH_ROCM = (
+    "Build or adopt the wheel with the --rocm-version that it will run with, or add"
+    " that ROCm's manifest."
+)
+_WITH_NEEDS = (
+    "Compare the library's needs with ROCm's libraries; `ci_build inspect` shows both."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelLibrary:
+    """One ELF file of a wheel.
+
+    Attributes:
+        path: path inside the wheel and below site-packages.
+    """
+
+    wheel: Wheel
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.wheel.filename}: {self.path}"
+
+
+class LoadChecks:
+    """Probes of a set in one Python with one ROCm.
+
+    Attributes:
+        registered: part -> registered names, in the form of its golden list.
+        unseen: parts whose registrations are incomplete, because a probe failed.
+    """
+
+    def __init__(
+        self, context: GateContext, site: Site, libraries: RocmLibraries
+    ) -> None:
+        self.context = context
+        self.site = site
+        self.rocm = libraries
+        # GPUs are hidden, since the checks expect the errors of a machine without one.
+        self.env = {**site.env, **libraries.env, "HIP_VISIBLE_DEVICES": "-1"}
+        self.wheels = wheels_for(context.wheel_set, site.version)
+        self._names = {wheel.filename: self._read_names(wheel) for wheel in self.wheels}
+        self.libraries = tuple(self._libraries())
+        self.registered: dict[str, dict[str, dict[str, str | int]]] = {
+            part: {} for part in golden.PARTS
+        }
+        self.unseen: set[str] = set()
+
+    def _libraries(self) -> Iterator[WheelLibrary]:
+        """Yield every shared library in the wheels."""
+        for wheel in self.wheels:
+            names = self._names[wheel.filename]
+            yield from (
+                WheelLibrary(wheel=wheel, path=name)
+                for name in names
+                if re.search(r"\.so(?:\.\d+)*$", name)
+            )
+
+    def _read_names(self, wheel: Wheel) -> tuple[str, ...]:
+        with WheelArchive(self.context.wheel(wheel)) as archive:
+            return tuple(member.name for member in archive.members)
+
+    def run(self) -> Iterator[Check]:
+        """Run the probes and yield all checks except the comparison with the golden lists."""
+        python = f"Python {self.site.version}"
+        yield Check(name=f"{python}: wheels", findings=tuple(self._missing_wheels()))
+        probes = list(self._probes())
+        with ThreadPoolExecutor(min(_MOST_PROCESSES, os.cpu_count() or 1)) as pool:
+            answers = list(
+                pool.map(
+                    lambda probe: run_probe(
+                        self.context.runner, self.site, self.env, probe
+                    ),
+                    probes,
+                )
+            )
+        for probe, answer in zip(probes, answers, strict=True):
+            if probe.function in _GOLDEN_PARTS and (
+                answer.findings or "error" in answer.values
+            ):
+                self.unseen.add(_GOLDEN_PARTS[probe.function])
+            findings = tuple(
+                map(self._for_users, answer.findings or probe.check(answer))
+            )
+            details = {"peak_kib": answer.values.get("peak_kib", 0)}
+            yield Check(
+                name=f"{python}: {probe.name}", findings=findings, details=details
+            )
+
+    def _for_users(self, item: Finding) -> Finding:
+        """Replace remedies for builders of wheels if the set has the published wheel."""
+        published = any(
+            wheel.as_published and wheel.filename in item.message
+            for wheel in self.wheels
+        )
+        return (
+            replace(item, remedy=REPORT_PUBLISHED)
+            if published and item.code not in _REMEDY_FOR_USERS
+            else item
+        )
+
+    def _missing_wheels(self) -> Iterator[Finding]:
+        for what, pattern in (
+            ("XLA's plugin (xla_rocm_plugin.so)", PJRT),
+            ("extension modules", PLUGIN),
+        ):
+            if not any(pattern.fullmatch(library.path) for library in self.libraries):
+                names = ", ".join(wheel.filename for wheel in self.wheels)
+                text = (
+                    f"No wheel for Python {self.site.version} has {what}; its wheels"
+                    f" are {names or 'none'}."
+                )
+                yield error(
+                    "wheel-missing",
+                    text,
+                    "Check the tags of the wheels and build the missing one.",
+                )
+
+    def _probes(self) -> Iterator[Probe]:
+        """Yield the probes, the longest one first and then those that load libraries.
+
+        Each library of a plugin or PJRT wheel is loaded in its own process.
+        """
+        for library in self.libraries:
+            if (
+                PJRT.fullmatch(library.path)
+                and _info_path(library) in self._names[library.wheel.filename]
+            ):
+                yield self._machine_probe(library)
+        for wheel, libraries in groupby(
+            self.libraries, key=lambda library: library.wheel
+        ):
+            group = list(libraries)
+            if any(
+                PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path)
+                for library in group
+            ):
+                for library in group:
+                    check = partial(self._check_loaded, [library])
+                    yield _library_probe(
+                        "dlopen", self._path(library), "dlopen", library, check
+                    )
+            else:
+                # The libraries of wheels without ROCm, such as jaxlib, share a process.
+                yield Probe(
+                    function="dlopen",
+                    arguments=tuple(map(self._path, group)),
+                    name=f"dlopen {wheel.filename}: {len(group)} libraries",
+                    check=partial(self._check_loaded, group),
+                )
+        extensions = [
+            (library, modules)
+            for library in self.libraries
+            if (modules := PLUGIN.fullmatch(library.path))
+        ]
+        for library, modules in extensions:
+            check = partial(self._check_imported, library, modules[2])
+            yield _library_probe(
+                "module", f"{modules[1]}.{modules[2]}", "import", library, check
+            )
+        for library in self.libraries:
+            if PJRT.fullmatch(library.path):
+                path = self._path(library)
+                yield _library_probe("api", path, "C API of", library, self._check_api)
+                yield _library_probe(
+                    "initialize",
+                    path,
+                    "jax starts",
+                    library,
+                    partial(self._check_started, library),
+                )
+        name = "handlers that jax registers"
+        yield Probe(
+            function="handlers",
+            arguments=(_PLATFORM,),
+            name=name,
+            check=self._check_handlers,
+        )
+        for wheel in self.wheels:
+            yield from self._python_probes(wheel)
+
+    def _python_probes(self, wheel: Wheel) -> Iterator[Probe]:
+        """Yield the probe of the Python modules in a wheel.
+
+        Jaxlib as published is not this project's.
+        """
+        modules = modules_of(self._names[wheel.filename])
+        found = (
+            PLUGIN.fullmatch(name) or PJRT.fullmatch(name)
+            for name in self._names[wheel.filename]
+        )
+        if match := next(filter(None, found), None):
+            package = match[1] if match.re is PLUGIN else f"jax_plugins.{match[1]}"
+            check = partial(check_package, wheel, package, self.context.wheel_set)
+            yield Probe(
+                function="package",
+                arguments=(package, wheel.name, *modules),
+                name=f"import {package}",
+                check=check,
+            )
+        elif modules and not wheel.as_published:
+            check = partial(check_modules, wheel)
+            yield Probe(
+                function="modules",
+                arguments=modules,
+                name=f"import {wheel.filename}",
+                check=check,
+            )
+
+    def _machine_probe(self, library: WheelLibrary) -> Probe:
+        """Return the probe that starts jax on simulated machines.
+
+        Only the loader of this project is tested.
+        """
+        version = self.context.wheel_set.rocm_version
+        folder = Path(tempfile.mkdtemp(prefix="machines-", dir=self.context.work))
+        rows = tuple(
+            machines(
+                self.context.wheel_set.targets,
+                version,
+                Path(self.rocm.env["ROCM_PATH"]),
+                folder,
+            )
+        )
+        return Probe(
+            function="machines",
+            arguments=(str(folder), as_json(rows, version)),
+            name=f"jax on simulated machines with {library}",
+            member=library.path,
+            check=lambda answer: check_machines(str(library), rows, answer.values),
+            child=MACHINE_CHILD,
+            # The loader must find ROCm itself, and GPUs are hidden from HIP in another
+            # way. A fork needs one thread.
+            env={
+                "LD_LIBRARY_PATH": "",
+                "HIP_VISIBLE_DEVICES": "",
+                "OPENBLAS_NUM_THREADS": "1",
+            },
+        )
+
+    def _path(self, library: WheelLibrary) -> str:
+        return str(self.site.folder / library.path)
+
+    def _check_loaded(
+        self, libraries: Sequence[WheelLibrary], answer: ProbeResult
+    ) -> Iterator[Finding]:
+        if "error" in answer.values:
+            library = next(
+                (lib for lib in libraries if lib.path in answer.values["error"]),
+                libraries[0],
+            )
+            text = (
+                f"{library} cannot be loaded with {self.rocm.kind}:"
+                f" {self._error_text(answer)}."
+            )
+            yield error(
+                "load-failed",
+                text,
+                _WITH_NEEDS if self.rocm.weak else _WITH_ROCM,
+                member=library.path,
+            )
+        elif "flushes" in answer.values:
+            library = next(
+                (lib for lib in libraries if lib.path in answer.values["flushes"]),
+                libraries[0],
+            )
+            text = f"{library} makes the process flush denormal numbers (-ffast-math)."
+            yield finding("load-flags-wrong", text, member=library.path)
+        elif "registered" in answer.values:  # HIP is the stand-in
+            for library in libraries:
+                path = Path(self._path(library))
+                seen = answer.values["registered"].get(os.path.realpath(path), {})
+                yield from registration_findings(str(library), library.path, path, seen)
+
+    def _check_imported(
+        self, library: WheelLibrary, module: str, answer: ProbeResult
+    ) -> Iterator[Finding]:
+        if "error" in answer.values:
+            text = (
+                f"{library} cannot be imported by Python {self.site.version}:"
+                f" {self._error_text(answer)}."
+            )
+            yield error(
+                "import-failed",
+                text,
+                "Build the module for this Python and ROCm.",
+                member=library.path,
+            )
+            return
+        for table, rows in answer.values["tables"].items():
+            registered = self.registered["plugin"].setdefault(f"{module}.{table}", {})
+            registered |= rows
+
+    def _check_api(self, answer: ProbeResult) -> tuple[Finding, ...]:
+        if (
+            "error" not in answer.values
+        ):  # an error is reported by the check that loads the library
+            version = ".".join(map(str, answer.values["version"]))
+            self.registered["pjrt"]["api"] = {
+                "functions": answer.values["functions"],
+                "version": version,
+            }
+            extensions = {
+                f"{kind:02}": size for kind, size in answer.values["extensions"]
+            }
+            self.registered["pjrt"]["extensions"] = extensions
+        return ()
+
+    def _check_started(
+        self, library: WheelLibrary, answer: ProbeResult
+    ) -> Iterator[Finding]:
+        versions = _API.search(answer.stderr)
+        if versions is None:
+            text = (
+                f"The PJRT API versions of {library} and jaxlib are unknown, since"
+                " jaxlib did not load the plugin."
+            )
+            remedy = "Fix the findings of the other checks first."
+            yield error("pjrt-api-unknown", text, remedy, member=library.path)
+        elif versions[1] != versions[2]:
+            jaxlibs = [
+                wheel.filename for wheel in self.wheels if wheel.name == "jaxlib"
+            ]
+            jaxlib = jaxlibs[0] if jaxlibs else "the jaxlib that jax requires"
+            text = (
+                f"{library} has PJRT API {versions[1]}, but {jaxlib} has {versions[2]}."
+            )
+            remedy = (
+                "Add the jaxlib that the plugin was built with to the set, and pin it"
+                " in Requires-Dist."
+            )
+            yield error("pjrt-api-skew", text, remedy, member=library.path)
+        if not NO_DEVICE.fullmatch(_raw_text(answer)):
+            problem = self._error_text(answer)
+            text = (
+                f"{library} should fail with 'No visible GPU devices' without a GPU,"
+                f" but the result was: {problem}."
+            )
+            remedy = (
+                "Read XLA's error and fix the plugin, which must start with this ROCm."
+            )
+            yield error("start-failed", text, remedy, member=library.path)
+
+    def _check_handlers(self, answer: ProbeResult) -> Iterator[Finding]:
+        if "error" in answer.values:
+            version = self.site.version
+            problem = self._error_text(answer)
+            text = (
+                f"jax cannot be imported with this set by Python {version}: {problem}."
+            )
+            yield error(
+                "jax-failed",
+                text,
+                "Check the versions of jax and jaxlib that the set pins.",
+            )
+            return
+        self.registered["pjrt"][f"handlers.{_PLATFORM}"] = answer.values["handlers"]
+
+    def _error_text(self, answer: ProbeResult) -> str:
+        """Return the error of an answer without the directories of this run."""
+        message = _raw_text(answer).replace(f"{self.site.folder}/", "")
+        return " ".join(message.split()).removesuffix(".")[:500]
+
+
+def _info_path(library: WheelLibrary) -> str:
+    return str(PurePosixPath(library.path).with_name("build_info.json"))
+
+
+def _raw_text(answer: ProbeResult) -> str:
+    return str(
+        answer.values.get("error", f"it found {answer.values.get('devices')} devices")
+    )
+
+
+def _library_probe(
+    function: str, about: str, verb: str, library: WheelLibrary, check: AnswerCheck
+) -> Probe:
+    return Probe(
+        function=function,
+        arguments=(about,),
+        name=f"{verb} {library}",
+        member=library.path,
+        check=check,
+    )

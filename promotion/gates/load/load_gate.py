@@ -1,0 +1,164 @@
+"""The load gate.
+
+The wheels load with stubs or a real ROCm and register the contents of the golden lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.version import Version
+
+from core.errors import BucketError, CiBuildError, MachineError
+from core.model import Finding, Tier
+from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
+from promotion.gates.common.gate_rocm import RocmTree
+from promotion.gates.common.gate_site import make_site, rocm_libraries
+from promotion.gates.load import golden
+from promotion.gates.load.load_checks import PJRT, PLUGIN, LoadChecks
+
+_NO_GOLDEN = (
+    "Run `ci_build gate load SET --update-golden` and have the new lists reviewed."
+)
+_GOLDEN = (
+    "If the change is intended, run `ci_build gate load SET --update-golden` and have"
+    " the new lists reviewed."
+)
+
+_UNPROVEN = (
+    "The wheels were loaded with stubs derived from their own needs, which proves"
+    " nothing about a real ROCm."
+)
+_PROVE = (
+    "Pass a ROCm tree with --rocm, or build the set with `dist_wheels --rocm-manifest`."
+)
+
+
+def make_gate(
+    *,
+    rocm: RocmTree | None = None,
+    update_golden: bool = False,
+    root: Path = golden.ROOT,
+) -> Gate:
+    """Return the gate.
+
+    Args:
+        rocm: a real ROCm; None makes stubs that only return errors.
+        update_golden: write the golden lists before the comparison.
+        root: directory with the golden lists.
+    """
+
+    def run(context: GateContext) -> Iterator[Check]:
+        versions = context.wheel_set.python_versions
+        present = context.pythons()
+        update = update_golden
+        for version in versions:
+            if version not in present:
+                yield Check(
+                    name=f"Python {version}",
+                    skipped=f"no Python {version} on this machine",
+                )
+                continue
+            try:
+                site = make_site(context, version)
+                libraries = rocm_libraries(context, site, rocm)
+                checks = LoadChecks(context, site, libraries)
+            except (BucketError, MachineError):
+                raise
+            except CiBuildError as problem:
+                finding = error(
+                    "site-failed",
+                    problem.message,
+                    problem.hint or "Run the gate again.",
+                )
+                yield Check(name=f"Python {version}", findings=(finding,))
+                continue
+            context.progress.step(f"load with {libraries.kind} in Python {version}")
+            unproven = libraries.weak and version == next(iter(present))
+            findings = (
+                (warning("rocm-unproven", _UNPROVEN, _PROVE),) if unproven else ()
+            )
+            details = {"kind": libraries.kind, "weak": libraries.weak}
+            yield Check(
+                name=f"Python {version}: ROCm", findings=findings, details=details
+            )
+            yield from checks.run()
+            yield Check(
+                name=f"Python {version}: golden lists",
+                findings=tuple(compare(checks, root, update=update)),
+            )
+            update = False
+
+    settings = {"golden": golden.digest(root), "rocm": rocm.sha256 if rocm else ""} | (
+        {"update": "yes"} if update_golden else {}
+    )
+    return Gate(
+        name="load", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings
+    )
+
+
+def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding]:
+    """Yield differences from the golden lists.
+
+    With `update`, write the lists first unless a probe failed.
+    """
+    context = checks.context
+    jax_version = Version(
+        context.wheel_set.jax_version
+    ).base_version  # a post release has the same registrations
+    if checks.unseen:
+        text = (
+            f"Some registrations of the {' and '.join(sorted(checks.unseen))} for jax"
+            f" {jax_version} are unknown."
+        )
+        yield error(
+            "golden-unseen",
+            text,
+            "Fix the findings of the other checks and run the gate again.",
+        )
+        return
+    for part in golden.PARTS:
+        path = golden.golden_file(root, part, jax_version)
+        name = path.relative_to(root)
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = golden.dump(
+                checks.registered[part], part=part, jax_version=jax_version
+            )
+            path.write_text(text, encoding="utf-8")
+            context.progress.step(f"wrote {name}, which must be reviewed")
+        lists = golden.read(path)
+        if lists is None:
+            # Wheels built here need a reviewed list; for adopted wheels a missing one
+            # is a warning.
+            text = (
+                f"The golden list of the {part} wheel for jax {jax_version} is missing:"
+                f" {name}."
+            )
+            finding = (
+                error
+                if context.wheel_set.request.get("payload") == "source"
+                else warning
+            )
+            yield finding("golden-missing", text, _NO_GOLDEN)
+            continue
+        for section, text in golden.differences(lists, checks.registered[part]):
+            module = (
+                section.partition(".")[0] if part == "plugin" else "xla_rocm_plugin"
+            )
+            matches = (
+                (lib, PLUGIN.fullmatch(lib.path) or PJRT.fullmatch(lib.path))
+                for lib in checks.libraries
+            )
+            file = next(
+                (str(lib) for lib, match in matches if match and match[2] == module), ""
+            )
+            subject = (
+                f"{file} ({section})"
+                if file
+                else f"{module}.so ({section}; in no wheel)"
+            )
+            yield error(
+                "golden-differs", f"{subject} {text}, according to {name}.", _GOLDEN
+            )

@@ -1,0 +1,315 @@
+"""Read a released index: status.json, project pages and the files of its sets.
+
+This module is the only parser of the files that `status` and `pages` write. The bytes
+come from a bucket, or through `PublishedIndex` from a URL or a folder. The doctor runs
+on a bare Python, so this module uses the standard library alone.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPMessage
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urljoin
+
+from core.errors import InputError
+from core.model import WHEELS_JSON, WheelSet
+from core.wheels_json import load_wheel_set
+from promotion.index.json_types import HistoryRow, ListedIndex, SetRow, check_type
+from promotion.index.ledger import FIRST
+from promotion.index.ledger_wheel import LedgerWheel
+from promotion.storage.object_keys import SETS_FOLDER
+from wheelkit.archive.filename import WheelName
+
+STATUS_SCHEMA = 2
+_MAX_BYTES = 64 << 20
+"""Largest accepted response. A status.json or a wheels.json is far smaller."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedWheel:
+    """A wheel in a released index.
+
+    Attributes:
+        wheel: the wheel. Its `requires_dist` is empty if the wheel was read from a
+            page, since pages omit it.
+        href: link from the project's page to the wheel, quoted.
+        uploaded: time of the promotion in UTC, ISO 8601 with Z. Empty in staging.
+        set_digest: the set that added the wheel.
+        tier: the weakest of `tiers`. Empty in staging.
+        tiers: gfx target -> strongest tier at which any of `sets` was tested. Empty in
+            staging.
+        sets: numbers of the ledger entries whose sets contain this wheel, ascending.
+            Empty in staging.
+        yanked: reason of the yank (PEP 592). Empty when the wheel is not yanked.
+    """
+
+    wheel: LedgerWheel
+    href: str
+    uploaded: str = ""
+    set_digest: str = ""
+    tier: str = ""
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    sets: tuple[int, ...] = ()
+    yanked: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageRecord:
+    """The last recorded write of one project's pages.
+
+    Attributes:
+        sha256: sha256 of the JSON page.
+        etags: etags of the HTML page and of the JSON page, as the store returned them.
+    """
+
+    sha256: str
+    etags: tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """The state of the pages according to status.json.
+
+    Attributes:
+        number, ledger_sha256: the ledger entry that the pages were written from.
+        pages: project -> last recorded write of its pages.
+        overview: etag of the overview page. Empty if there is none.
+        rows: the newest visible sets, newest first.
+        hidden: the newest quarantined sets, newest first.
+        history: the newest ledger entries, newest first. Empty in files of older
+            versions, as is:
+        listed: row of the index on the page that lists all indexes.
+        etag: etag of status.json itself. None if there is none.
+    """
+
+    number: int = 0
+    ledger_sha256: str = FIRST
+    pages: Mapping[str, PageRecord] = field(default_factory=dict)
+    overview: str = ""
+    rows: Sequence[Mapping[str, Any]] = ()
+    hidden: Sequence[Mapping[str, Any]] = ()
+    history: Sequence[Mapping[str, Any]] = ()
+    listed: Mapping[str, Any] = field(default_factory=dict)
+    etag: str | None = None
+
+
+def parse_status(data: bytes, etag: str) -> Snapshot | None:
+    """Return the snapshot in status.json, or None for an unknown format.
+
+    The file can be rebuilt from the ledger.
+    """
+    try:
+        body = json.loads(data)
+        if (
+            body["schema"] != STATUS_SCHEMA
+            or type(body["entries"]) is not int
+            or body["entries"] < 0
+        ):
+            return None
+        check_type(body["sets"], list[SetRow])
+        check_type(body.get("hidden", []), list[SetRow])
+        check_type(body.get("history", []), list[HistoryRow])
+        if body.get("listed"):
+            check_type(body["listed"], ListedIndex)
+        return Snapshot(
+            number=body["entries"],
+            ledger_sha256=str(body["ledger_sha256"]),
+            pages={
+                str(project): PageRecord(
+                    sha256=str(page["sha256"]), etags=(str(html), str(as_json))
+                )
+                for project, page in body["pages"].items()
+                for html, as_json in [page["etags"]]
+            },
+            overview=str(body["people"]),
+            rows=tuple(dict(item) for item in body["sets"]),
+            hidden=tuple(dict(item) for item in body.get("hidden", ())),
+            history=tuple(dict(item) for item in body.get("history", ())),
+            listed=dict(body.get("listed") or {}),
+            etag=etag,
+        )
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+    ):
+        return None
+
+
+def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:
+    """Return the wheels of a project's JSON page.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: the page was not written by
+        this project.
+    """
+    body = json.loads(page)
+    return tuple(
+        IndexedWheel(
+            wheel=LedgerWheel(
+                project=body["name"],
+                filename=file["filename"],
+                version=WheelName.parse(file["filename"]).version,
+                size=file["size"],
+                sha256=file["hashes"]["sha256"],
+                metadata_sha256=file["core-metadata"]["sha256"],
+                requires_python=file.get("requires-python", ""),
+                requires_dist=(),
+                provenance=file.get("_provenance_sha256", ""),
+            ),
+            href=file["url"],
+            uploaded=file.get("upload-time", ""),
+            set_digest=file.get("_set", ""),
+            tier=file.get("_tier", ""),
+            tiers=file.get("_tiers", {}),
+            sets=tuple(file.get("_sets", ())),
+            yanked=file.get("yanked", ""),
+        )
+        for file in body["files"]
+    )
+
+
+def newest_set(page: bytes) -> int:
+    """Return the highest number of a set on a JSON page.
+
+    0 for a page without sets, or in another format.
+    """
+    try:
+        return max(
+            (number for row in parse_project_page(page) for number in row.sets),
+            default=0,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return 0
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Redirects, except from https to another scheme, as in `core.http`."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Return the request for a new URL; HTTPError if it gives up https."""
+        if req.full_url.startswith("https:") and not newurl.startswith("https:"):
+            text = f"it redirects to {newurl}, which is not https"
+            raise urllib.error.HTTPError(req.full_url, code, text, headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+class PublishedIndex:
+    """A released index behind an http, https or file URL.
+
+    Args:
+        base: URL of the index's folder, which contains `simple/`, with a slash at the
+            end.
+        seconds: timeout of one request.
+    """
+
+    def __init__(self, base: str, *, seconds: float = 15.0) -> None:
+        self.base = base
+        self._seconds = seconds
+
+    @property
+    def simple(self) -> str:
+        """The URL for pip's `--extra-index-url`."""
+        return f"{self.base}simple/"
+
+    def read(self, path: str) -> bytes:
+        """Download a file of the index.
+
+        Args:
+            path: path of the file, relative to the index's folder.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        url = urljoin(self.base, path)
+        try:
+            # Not `requests`, see the module's docstring. The caller chooses the URL.
+            with urllib.request.build_opener(_SafeRedirects).open(
+                url, timeout=self._seconds
+            ) as answer:
+                data: bytes = answer.read(_MAX_BYTES + 1)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            reason = error.reason if type(error) is urllib.error.URLError else error
+            text = getattr(reason, "strerror", None) or reason
+            raise InputError(
+                f"{url} cannot be read: {text}.", hint="Check the URL and the server."
+            ) from error
+        if len(data) > _MAX_BYTES:
+            raise InputError(
+                f"{url} has more than {_MAX_BYTES >> 20} MiB.",
+                hint="Check the URL and the server.",
+            )
+        return data
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the content of status.json, with the newest visible sets in `sets`.
+
+        Raises:
+            InputError: the file cannot be read, or is not a status file.
+        """
+        try:
+            body = json.loads(self.read("status.json"))
+        except ValueError as error:
+            raise InputError(
+                f"{self.base}status.json is not JSON: {error}.", hint=_NOT_AN_INDEX
+            ) from error
+        sets = body.get("sets") if isinstance(body, dict) else None
+        if not isinstance(sets, list) or not all(
+            isinstance(row, dict) and "digest" in row for row in sets
+        ):
+            raise InputError(
+                f"{self.base}status.json is not a status file of an index.",
+                hint=_NOT_AN_INDEX,
+            )
+        return dict(body)
+
+    def read_set_file(self, digest: str, name: str) -> bytes:
+        """Download a file that is stored beside the wheels of a set, such as wheels.json."""
+        return self.read(f"{SETS_FOLDER}/{digest}/{name}")
+
+    def wheel_set(self, digest: str) -> WheelSet:
+        """Return a set of the index; WheelSetError if its wheels.json is damaged."""
+        return load_wheel_set(self.read_set_file(digest, WHEELS_JSON))
+
+
+_NOT_AN_INDEX = (
+    "Give the URL of an index that `ci_build promote` wrote: the folder that contains"
+    " `simple/`."
+)
+
+
+def find_indexes(place: str) -> tuple[PublishedIndex, ...]:
+    """Return the indexes at a place.
+
+    Args:
+        place: URL of an index (`…/v2/<index>/`, with or without `simple/`), or the
+            folder of an index or a bucket.
+    """
+    base = place.rstrip("/").removesuffix("/simple") + "/"
+    if "://" in base:
+        return (PublishedIndex(base),)
+    folder = Path(base).resolve()
+    folders = [path.parent for path in sorted(folder.glob("v2/*/status.json"))] or [
+        folder
+    ]
+    return tuple(PublishedIndex(f"{path.as_uri()}/") for path in folders)

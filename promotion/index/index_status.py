@@ -1,0 +1,249 @@
+"""Write status.json and collect the contents of the page for people."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from core.errors import BucketError
+from core.versions import KERNELS_PROJECT
+from promotion.evidence.evidence import TIME, time_of
+from promotion.index.index_reader import STATUS_SCHEMA, Snapshot
+from promotion.index.ledger import LedgerEntry
+from promotion.index.ledger_state import IndexState
+from promotion.index.overview import overview_page
+from promotion.index.page_diff import EntryOf
+from promotion.index.pages import install_requirements
+from promotion.index.set_summary import SUMMARY, SetContent, load_summary, written_with
+from promotion.storage.bucket import AbsentError, Bucket, sha256_of
+from promotion.storage.object_keys import ReleasedIndex
+
+SummaryOf = Callable[[LedgerEntry], SetContent | None]
+"""Function that returns the numbers of a promoted set."""
+NOTHING_KNOWN = Snapshot()
+
+MAX_ROWS = 50
+"""Number of sets with a row in status.json and on the overview page, newest first."""
+_LATER_FIELDS = {"files", "optional"}
+"""Fields that rows of older versions lack."""
+
+
+def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
+    """Return the row of a set in status.json."""
+    assert entry.promoted is not None
+    promoted = entry.promoted
+    evidence = sorted(
+        name
+        for name in promoted.files
+        if name.startswith("evidence/") and name.endswith(".json")
+    )
+    wheels = [wheel for wheel in promoted.wheels if wheel.project != KERNELS_PROJECT]
+    optional = [
+        f"{wheel.project}=={wheel.version}"
+        for wheel in promoted.wheels
+        if wheel.project == KERNELS_PROJECT
+    ]
+    beside = sorted(name for name in promoted.files if "/" not in name)
+    return {
+        "entry": entry.number,
+        "digest": promoted.set_digest,
+        "promoted": entry.time,
+        "tier": promoted.tier,
+        "tiers": dict(promoted.tiers),
+        "jax": promoted.jax_version,
+        "rocm": promoted.rocm_version,
+        "pythons": list(promoted.python_versions),
+        "policy": dict(promoted.policy),
+        "evidence": evidence,
+        "files": beside,
+        "install": " ".join(
+            install_requirements(wheels, {"jax": promoted.jax_version})
+        ),
+        "optional": " ".join(optional),
+        **set_marks(entry.number, state),
+    }
+
+
+def set_marks(number: int, state: IndexState) -> Mapping[str, str]:
+    """Return the reasons of the marks of a set; empty without a mark."""
+    marks = {
+        "yanked": state.yanked,
+        "pinned": state.pinned,
+        "quarantined": state.quarantined,
+    }
+    return {name: reasons.get(number, "") for name, reasons in marks.items()}
+
+
+def history_row(entry: LedgerEntry) -> Mapping[str, Any]:
+    """Return the row of a ledger entry in status.json."""
+    promoted = entry.promoted
+    return {
+        "entry": entry.number,
+        "time": entry.time,
+        "kind": entry.kind.value,
+        "by": entry.actor,
+        "reason": entry.reason,
+        "sets": list(entry.sets),
+        "to": entry.to,
+        "title": (
+            f"jax {promoted.jax_version}, ROCm {promoted.rocm_version}"
+            if promoted
+            else ""
+        ),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    """Everything that the page of an index shows besides the newest set's content.
+
+    Attributes:
+        rows: the newest visible sets, newest first.
+        hidden: the newest quarantined sets, newest first.
+        history: the newest ledger entries, newest first.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    hidden: Sequence[Mapping[str, Any]]
+    history: Sequence[Mapping[str, Any]]
+
+
+def overview_of(
+    state: IndexState, last: int, entry_of: EntryOf, known: Snapshot = NOTHING_KNOWN
+) -> Overview:
+    """Return what the page of an index shows after entry `last`.
+
+    Args:
+        entry_of: reader of entries by number.
+        known: content of the last status.json, whose rows are reused, so that their
+            entries need not be read.
+    """
+    row_of = {
+        item["entry"]: item
+        for item in (*known.rows, *known.hidden)
+        if item.keys() >= _LATER_FIELDS
+    }
+    entry_row = {item["entry"]: item for item in known.history}
+
+    def row(number: int) -> Mapping[str, Any]:
+        if number in row_of:
+            return {**row_of[number], **set_marks(number, state)}
+        return set_row(entry_of(number), state)
+
+    quarantined = sorted(
+        (number for number in state.quarantined if number in state.held), reverse=True
+    )
+    return Overview(
+        rows=[row(number) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]],
+        hidden=[row(number) for number in quarantined[:MAX_ROWS]],
+        history=[
+            entry_row[number] if number in entry_row else history_row(entry_of(number))
+            for number in range(last, max(last - MAX_ROWS, 0), -1)
+        ],
+    )
+
+
+def render_overview(
+    released: ReleasedIndex,
+    shown: Overview,
+    last: LedgerEntry,
+    entry_of: EntryOf,
+    summary_of: SummaryOf,
+) -> bytes:
+    """Return the page of an index for people.
+
+    The content is that of the newest set that is not yanked.
+    """
+    first = next((row for row in shown.rows if not row["yanked"]), None)
+    entry = entry_of(first["entry"]) if first else None
+    return overview_page(
+        released,
+        rows=shown.rows,
+        hidden=shown.hidden,
+        history=shown.history,
+        last=last,
+        stale=stale_after(shown.rows),
+        newest=(entry, summary_of(entry)) if entry else None,
+    )
+
+
+class Summaries:
+    """A reader of the numbers of promoted sets, which reads each file once."""
+
+    def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
+        self._bucket = bucket
+        self._released = released
+        self._known: dict[int, SetContent | None] = {}
+
+    def __call__(self, entry: LedgerEntry) -> SetContent | None:
+        """Return the numbers of a set.
+
+        None if an older version promoted it, or if the file was lost or changed.
+        """
+        if entry.number not in self._known:
+            self._known[entry.number] = self._read(entry)
+        return self._known[entry.number]
+
+    def _read(self, entry: LedgerEntry) -> SetContent | None:
+        assert entry.promoted is not None
+        name = written_with(SUMMARY, entry.promoted.files)
+        if not name:
+            return None
+        key = self._released.set_file(entry.promoted.set_digest, name)
+        try:
+            data = self._bucket.get(key)
+        except AbsentError:
+            return None  # `verify` reports it
+        with contextlib.suppress(BucketError):
+            return (
+                load_summary(data, key)
+                if sha256_of(data) == entry.promoted.files[name]
+                else None
+            )
+        return None
+
+
+def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the UTC time when an index becomes stale; empty if its policy has no limit."""
+    days = rows[0]["policy"].get("stale_days") if rows else None
+    last = time_of(rows[0]["promoted"]) if rows else None
+    return (last + timedelta(days=days)).strftime(TIME) if last and days else ""
+
+
+def dump_status(
+    released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, state: IndexState
+) -> bytes:
+    """Return the text of status.json."""
+    body = {
+        "schema": STATUS_SCHEMA,
+        "index": released.index,
+        "entries": snapshot.number,
+        "ledger_sha256": snapshot.ledger_sha256,
+        "changed": {
+            "time": last.time,
+            "by": last.actor,
+            "kind": last.kind.value,
+            "reason": last.reason,
+        },
+        "visible": len(state.visible),
+        "last_set": snapshot.rows[0]["digest"] if snapshot.rows else "",
+        "last_promoted": snapshot.rows[0]["promoted"] if snapshot.rows else "",
+        "stale_after": stale_after(snapshot.rows),
+        "quarantined": {
+            str(number): reason for number, reason in sorted(state.quarantined.items())
+        },
+        "sets": list(snapshot.rows),
+        "hidden": list(snapshot.hidden),
+        "history": list(snapshot.history),
+        "listed": dict(snapshot.listed),
+        "pages": {
+            project: {"sha256": page.sha256, "etags": list(page.etags)}
+            for project, page in sorted(snapshot.pages.items())
+        },
+        "people": snapshot.overview,
+    }
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,220 @@
+"""Requirements of a policy for the evidence of a set's gates.
+
+Which are met, and why the others are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from core.model import Evidence, Outcome, Requirement, Severity, WheelSet
+from promotion.evidence.evidence import PARTS, EvidenceFile, latest_by_target, time_of
+from promotion.policy.gate_rules import GateRule
+from promotion.policy.promotion_policy import EDITION, Policy
+from promotion.policy.waivers import flaky_tests, unwaived_tests
+
+COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
+DISTINCT_SETTINGS = (*PARTS, "image")
+"""Settings that distinguish several runs of a gate on a target."""
+NEVER_RAN = "has not run on this set"
+"""Start of the problem of a gate without accepted evidence."""
+CLOCK_SKEW = timedelta(minutes=5)
+"""Accepted difference between the clocks of two machines."""
+_NOT_PASSED = {
+    Outcome.FAILED: "failed",
+    Outcome.ERROR: "could not run",
+    Outcome.SKIPPED: "was skipped",
+}
+
+
+def requirements(
+    wheel_set: WheelSet, files: Collection[EvidenceFile], policy: Policy, now: datetime
+) -> Iterator[Requirement]:
+    """Yield every requirement of a policy for the evidence of a set, in the order of the gates."""
+    own = counted_evidence(wheel_set, files, policy)
+    for gate, rule in policy.gates.items():
+        for target in rule.about(wheel_set, policy):
+            latest = own.get((gate, target), ())
+            if latest:
+                problems = evidence_problems(
+                    latest, rule.of(target), wheel_set, policy, now
+                )
+            else:
+                problems = [
+                    f"{NEVER_RAN}{_rejected_evidence(wheel_set, files, gate, target)}."
+                ]
+            yield Requirement(
+                gate=gate,
+                target=target,
+                ended=latest[0].ended if latest else "",
+                problems=tuple(problems),
+                settings=dict(rule.of(target).settings),
+                evidence=tuple(map(_summary, latest)),
+            )
+
+
+def _summary(evidence: Evidence) -> Mapping[str, str]:
+    """Return the end, outcome and distinguishing settings of evidence."""
+    settings = {
+        name: evidence.settings[name]
+        for name in DISTINCT_SETTINGS
+        if evidence.settings.get(name)
+    }
+    return {"ended": evidence.ended, "outcome": evidence.outcome.value, **settings}
+
+
+def is_accepted(file: EvidenceFile, policy: Policy) -> bool:
+    """Return whether evidence counts: if the gate passed, the policy must accept its key."""
+    if file.evidence.outcome is not Outcome.PASSED:
+        return True
+    if file.flaw:
+        return False
+    named = bool(file.key) and (policy.keys is None or file.key in policy.keys.values())
+    return named or policy.unsigned
+
+
+def counted_evidence(
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy
+) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
+    """Return the latest evidence of the set that counts; see `latest_by_target`."""
+    this = wheel_set.digest
+    return latest_by_target(
+        file.evidence
+        for file in files
+        if file.evidence.set_digest == this and is_accepted(file, policy)
+    )
+
+
+def _rejected_evidence(
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], gate: str, target: str
+) -> str:
+    """Return the reasons why existing evidence does not count, as part of a sentence.
+
+    Empty without evidence.
+    """
+    reasons = {
+        file.flaw.rstrip(".")
+        or (
+            f"it is signed with {file.key}, which the policy does not permit"
+            if file.key
+            else "it is unsigned"
+        )
+        for file in files
+        if (file.evidence.gate, file.evidence.target) == (gate, target)
+        and file.evidence.set_digest == wheel_set.digest
+    }
+    return f" with accepted evidence: {'; '.join(sorted(reasons))}" if reasons else ""
+
+
+def evidence_problems(
+    latest: Sequence[Evidence],
+    rule: GateRule,
+    wheel_set: WheelSet,
+    policy: Policy,
+    now: datetime,
+) -> list[str]:
+    """Return why the latest evidence of a gate's parts does not satisfy the policy.
+
+    Every part must have passed without a flaky test that no waiver covers, and one part
+    must satisfy the rule.
+    """
+    least = rule.least(wheel_set)
+    problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
+    if latest[0].outcome is not Outcome.PASSED:
+        return problems[0]
+    flaky = (
+        item
+        for evidence in latest
+        for item in unwaived_tests(evidence, policy.waivers, now)
+    )
+    if tests := [
+        f"{test} ({why})" if why else test for test, why in dict.fromkeys(flaky)
+    ]:
+        return [f"has flaky tests without a valid waiver: {', '.join(tests)}."]
+    return next((reasons for reasons in problems if not reasons), problems[0])
+
+
+def _problems(
+    evidence: Evidence, rule: GateRule, least: int, policy: Policy, now: datetime
+) -> Iterator[str]:
+    """Yield the reasons why the evidence of one run of a gate does not satisfy the policy."""
+    if evidence.outcome is not Outcome.PASSED:
+        yield f"{_NOT_PASSED[evidence.outcome]}: {first_finding(evidence)}"
+        return
+    if evidence.tier is not rule.tier:
+        yield f"has tier {evidence.tier.value}; the policy requires {rule.tier.value}."
+    if (used := evidence.settings.get(EDITION, "none")) != str(policy.edition):
+        yield (
+            f"ran under edition {used} of the policy; edition {policy.edition} is in"
+            " force."
+        )
+    for name, expected in rule.settings.items():
+        if (used := evidence.settings.get(name, "")) != expected:
+            yield f"ran with {name} {used!r}; {expected!r} is required."
+    ended = time_of(evidence.ended)
+    if ended is not None and ended > now + CLOCK_SKEW:
+        yield f"ended at {evidence.ended}, which is in the future: a clock is wrong."
+    if (
+        ended is not None
+        and policy.max_age_days is not None
+        and now - ended > timedelta(days=policy.max_age_days)
+    ):
+        yield f"ended at {evidence.ended}, more than {policy.max_age_days} days ago."
+    yield from _count_problems(evidence, least, rule)
+
+
+def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[str]:
+    """Yield problems of the counts of a passed gate."""
+    counts = evidence.counts
+    if set(counts) != set(COUNTS) or any(
+        type(count) is not int or count < 0 for count in counts.values()
+    ):
+        yield f"has invalid counts: {dict(counts)}."
+        return
+    run = counts["passed"] + counts["failed"] + counts["known"]
+    if counts["collected"] != counts["run"] + counts["skipped"] or counts["run"] != run:
+        yield f"has counts that do not add up: {dict(counts)}."
+    if counts["failed"]:
+        yield f"passed with {counts['failed']} failures."
+    if counts["passed"] < least:
+        yield f"passed {counts['passed']} checks; {least} are required."
+    if counts["skipped"] and not rule.may_skip:
+        yield f"skipped {counts['skipped']} checks."
+    # Flaky tests are no known failures of the gate; each of them needs a waiver.
+    flaky = flaky_tests(evidence)
+    known = counts["known"] - len(flaky)
+    if isinstance(rule.known_failures, int):
+        if known > rule.known_failures:
+            yield (
+                f"has {known} known failures; the policy allows {rule.known_failures}."
+            )
+    elif known:
+        checks = evidence.details.get("checks")
+        tables = (
+            [check for check in checks if isinstance(check, dict)]
+            if isinstance(checks, list | tuple)
+            else []
+        )
+        names = [
+            str(check.get("name"))
+            for check in tables
+            if check.get("outcome") == "known"
+        ]
+        known_failures = [name for name in names if name not in flaky]
+        if len(known_failures) != known:
+            yield f"counts {known} known failures but names {len(known_failures)}."
+        if strange := sorted(set(known_failures) - set(rule.known_failures)):
+            yield (
+                "has failures that the policy does not list as known:"
+                f" {', '.join(strange)}."
+            )
+
+
+def first_finding(evidence: Evidence) -> str:
+    """Return the first error of a gate, and the number of further ones."""
+    errors = [
+        finding for finding in evidence.findings if finding.severity is Severity.ERROR
+    ] or evidence.findings
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{errors[0].message}{more}" if errors else "no reason was given."

@@ -1,0 +1,431 @@
+"""Inspection of a wheel: its contents, its defects, and their remedies.
+
+`inspect_wheel` reports defects of a wheel, even damage, as findings, and its report
+covers everything readable. Each library is inflated once, into a scratch folder, while
+RECORD is checked, unless the caller has it already.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from core.digests import file_sha256
+from core.errors import ArchiveError, CiBuildError
+from core.model import Finding, GfxTarget, Progress
+from core.units import human
+from wheelkit import kernel_wheel
+from wheelkit.archive.filename import WheelName
+from wheelkit.archive.record_check import verify_record
+from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
+from wheelkit.elf.elf_tables import open_image
+from wheelkit.elf.hardening import load_defects
+from wheelkit.elf.snapshot import Elf
+from wheelkit.findings import finding, sort_findings
+from wheelkit.gpu.code_object import HEAD_SIZE
+from wheelkit.gpu.fatbin import DeviceCode, FatbinReport, TargetCode, read_targets
+from wheelkit.inspect import contents, library, parts
+from wheelkit.inspect import metadata_rules as metadata
+from wheelkit.inspect.inspection_model import (
+    ContentPart,
+    ElfFacts,
+    PlatformSupport,
+    WheelReport,
+)
+from wheelkit.inspect.metadata_rules import read_metadata
+from wheelkit.inspect.parts import TracedArchive
+from wheelkit.inspect.platform_rules import ROCM_SONAME, check_platform
+
+_LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
+_NO_LIBRARY = re.compile(
+    r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o|a|csv|toml|xml|png|svg)"
+)
+"""Names of members that are not libraries; for all others the first bytes decide."""
+
+
+class Libraries(Protocol):
+    """Unpacked libraries that the caller keeps, in the file system of the scratch folder."""
+
+    def unpack(self, archive: WheelArchive, name: str) -> Path:
+        """Return the file with a member; raise ArchiveError if the member is damaged."""
+
+    def device_code(self, archive: WheelArchive, name: str) -> FatbinReport:
+        """Return the verified device code of a library."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectations:
+    """Expected properties of a wheel.
+
+    Attributes:
+        targets: exact gfx targets of its device code; None skips the check.
+        covers: generic target -> the processors that run its code.
+        machs: processor -> EF_AMDGPU_MACH number of its code objects; None skips the
+            comparison.
+        allow_list: processors that XLA accepts at run time; empty skips the check.
+        allowed_sonames: exact sonames that may be missing from wheel and platform; None
+            allows the libraries of ROCm.
+        verify: check RECORD and the MD5 of device code; if False, only the parts that
+            the report needs are read.
+        integrity: look only for damaged or wrong bytes: do not check the platform and
+            the syntax of Python files, which take two seconds for jaxlib.
+    """
+
+    targets: tuple[GfxTarget, ...] | None = None
+    covers: Mapping[str, Collection[str]] = field(default_factory=dict)
+    machs: Mapping[str, int] | None = None
+    allow_list: Collection[str] = ()
+    allowed_sonames: Collection[str] | None = None
+    verify: bool = True
+    integrity: bool = False
+
+
+def inspect_wheel(
+    path: Path,
+    expectations: Expectations = Expectations(),
+    *,
+    scratch: Path | None = None,
+    progress: Progress | None = None,
+    sha256: str = "",
+    libraries: Libraries | None = None,
+) -> WheelReport:
+    """Inspect any wheel and return a report.
+
+    Args:
+        scratch: folder with room for the unpacked libraries, which are removed at the
+            end.
+        sha256: digest of the file, if the caller has computed it.
+        libraries: the unpacked libraries, if the caller keeps them; for expectations
+            with `verify`. The stored sizes of a library's sections are then in
+            proportion to their unpacked sizes.
+
+    Raises:
+        OSError: the file cannot be read at all, or the scratch folder is full.
+    """
+    if progress:
+        progress.step(f"inspect {path.name}")
+    report = _identity(path, sha256 or file_sha256(path), verify=expectations.verify)
+    try:
+        with (
+            TracedArchive(path) as archive,
+            tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root,
+        ):
+            return _Inspection(
+                archive, Path(root).resolve(), expectations, progress, libraries
+            ).complete(report)
+    except ArchiveError as error:
+        head, *problems = error.message.split("\n  - ")
+        findings = (
+            finding("archive-damaged", problem.strip())
+            for problem in problems or [head]
+        )
+        return replace(report, findings=sort_findings(findings))
+
+
+def _identity(path: Path, sha256: str, *, verify: bool) -> WheelReport:
+    """Return a report with the facts that do not need an open archive."""
+    report = WheelReport(
+        filename=path.name,
+        size=path.stat().st_size,
+        sha256=sha256,
+        project="",
+        version="",
+        build="",
+        tags=(),
+        verified=verify,
+    )
+    try:
+        name = WheelName.parse(path.name)
+    except ArchiveError:
+        return report
+    return replace(
+        report,
+        project=name.canonical,
+        version=name.version,
+        build=name.build,
+        tags=tuple(sorted(name.tags)),
+    )
+
+
+class _Inspection:
+    """Inspection of one open archive; `root` receives its libraries, laid out as in the wheel."""
+
+    def __init__(
+        self,
+        archive: TracedArchive,
+        root: Path,
+        expectations: Expectations,
+        progress: Progress | None,
+        shared: Libraries | None,
+    ) -> None:
+        self.archive = archive
+        self.root = root
+        self.expectations = expectations
+        self.progress = progress
+        self.shared = shared
+        self.findings: list[Finding] = []
+        self.elves: dict[str, Elf] = {}
+
+    def complete(self, report: WheelReport) -> WheelReport:
+        """Read everything and apply every rule."""
+        # Libraries are laid out as in the wheel, so that $ORIGIN finds siblings.
+        libraries = {name: self.root / name for name in self._libraries()}
+        for path in libraries.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        digests = (
+            self._extract(libraries)
+            if self.shared is None
+            else self._link(libraries, self.shared)
+        )
+        meta, problems = read_metadata(self.archive)
+        self.findings += problems
+        elfs = [
+            facts
+            for name in digests
+            if (facts := self._elf(name, libraries[name], digests[name]))
+        ]
+        host = [elf for elf in elfs if elf.machine != "amdgpu"]
+        files = {elf.path: libraries[elf.path] for elf in host}
+        platforms = self.archive.name.platform.split(".")
+        elves = {name: self.elves[name] for name in files}
+        platform: PlatformSupport | None = None
+        if not self.expectations.integrity:
+            platform, problems = check_platform(
+                host, files, platforms, self.expectations.allowed_sonames, elves
+            )
+            self.findings += problems
+        rocm = library.rocm_versions(elfs)
+        names = [member.name for member in self.archive.members]
+        dist_info = f"{self.archive.dist_info}/"
+        self.findings += [
+            *metadata.check_identity(meta, report.project, report.version, report.tags),
+            *metadata.check_description(meta, rocm, has_elf=bool(libraries)),
+            *metadata.check_versions(meta),
+            *metadata.check_requirements(meta),
+            *metadata.check_entry_points(meta, names),
+            *contents.check_places(
+                report.project,
+                [name for name in names if not name.startswith(dist_info)],
+            ),
+            *contents.check_names(names),
+            *contents.check_modes(
+                {member.name: member.mode for member in self.archive.members}
+            ),
+            *self._library_rules(
+                host, report.project, whole=len(elfs) == len(libraries)
+            ),
+        ]
+        if self.expectations.verify and not self.expectations.integrity:
+            self.findings += contents.check_python(
+                self.archive, names, meta.requires_python
+            )
+            if metadata.JAX_ROCM.fullmatch(report.project):
+                self.findings += contents.check_asserts(self.archive, names)
+        if report.size > metadata.SIZE_BUDGET:
+            text = (
+                f"the wheel has {human(report.size)}; the budget is"
+                f" {human(metadata.SIZE_BUDGET)}."
+            )
+            self.findings.append(finding("size-budget", text))
+        if kernel_wheel.is_kernel_wheel(self.archive):
+            exported = {elf.path: elf.exported for elf in host}
+            self.findings += kernel_wheel.check_kernel_wheel(
+                self.archive, self.expectations.machs or {}, exported
+            )
+        return replace(
+            report,
+            files=len(names),
+            metadata=meta,
+            platform=platform,
+            rocm=rocm,
+            parts=self._parts(elfs),
+            targets=_sum_targets(elfs),
+            elfs=tuple(elfs),
+            findings=sort_findings(self.findings),
+        )
+
+    def _libraries(self) -> list[str]:
+        """Return the members that begin like a supported ELF file."""
+        names = []
+        for member in self.archive.members:
+            if _NO_LIBRARY.fullmatch(member.name):
+                continue
+            try:
+                head = next(iter(self.archive.chunks(member.name)), b"")
+            except ArchiveError:
+                continue  # reported by the check of RECORD or by the extraction
+            if head.startswith(ELF64_LITTLE):
+                names.append(member.name)
+            elif head.startswith(MAGIC):
+                self.findings.append(
+                    finding(
+                        "elf-not-read",
+                        "the ELF file is not 64-bit little-endian.",
+                        member=member.name,
+                    )
+                )
+            elif _LIBRARY.fullmatch(member.name):
+                self.findings.append(
+                    finding(
+                        "library-not-elf",
+                        f"the file has {member.size} bytes, but no ELF header.",
+                        member=member.name,
+                    )
+                )
+        return names
+
+    def _extract(self, libraries: Mapping[str, Path]) -> dict[str, str]:
+        """Write the libraries to disk, check RECORD, and return name -> SHA-256."""
+        if self.expectations.verify:
+            findings = verify_record(
+                self.archive, extract=libraries, progress=self.progress
+            )
+            self.findings += findings
+            if not findings:  # RECORD is correct, so its hashes save time
+                record = self.archive.record()
+                return {name: record[name].sha256 or "" for name in libraries}
+        damaged = {
+            item.member for item in self.findings if item.code == "member-damaged"
+        }
+        digests = {}
+        for name, path in libraries.items():
+            if name in damaged:
+                continue
+            try:
+                digests[name] = self.archive.extract(name, path, progress=self.progress)
+            except ArchiveError as error:
+                self.findings.append(
+                    finding("member-damaged", error.message, member=name)
+                )
+        return digests
+
+    def _link(self, libraries: Mapping[str, Path], shared: Libraries) -> dict[str, str]:
+        """Link the caller's library files, check RECORD, and return as `_extract` does."""
+        digests = {}
+        damage = {}
+        for name, path in libraries.items():
+            try:
+                path.hardlink_to(shared.unpack(self.archive, name))
+                digests[name] = file_sha256(path)
+            except ArchiveError as error:
+                damage[name] = error.message
+        self.findings += verify_record(
+            self.archive, digests=digests, progress=self.progress
+        )
+        reported = {
+            item.member for item in self.findings if item.code == "member-damaged"
+        }
+        self.findings += [
+            finding("member-damaged", text, member=name)
+            for name, text in damage.items()
+            if name not in reported
+        ]
+        return digests
+
+    def _elf(self, name: str, path: Path, sha256: str) -> ElfFacts | None:
+        try:
+            elf = self.elves[name] = Elf.read(path)
+            with open_image(path) as image:
+                defects = tuple(load_defects(image))
+            if self.shared is None:
+                code = read_targets(
+                    path,
+                    verify=self.expectations.verify,
+                    machs=self.expectations.machs,
+                    name=name,
+                )
+            else:
+                code = self.shared.device_code(self.archive, name)
+        except CiBuildError as error:
+            self.findings.append(finding("elf-unreadable", error.message, member=name))
+            return None
+        self.findings += code.entry_findings
+        self.findings += [
+            finding(kind, f"the library {text}.", member=name) for kind, text in defects
+        ]
+        device = code.device
+        if elf.machine == "amdgpu":
+            with path.open(
+                "rb"
+            ) as file:  # the file is itself a code object, without a bundle
+                targets = kernel_wheel.target_of(
+                    file.read(HEAD_SIZE), self.expectations.machs or {}
+                )
+            codes = (
+                TargetCode(target=target, code_bytes=elf.size, bundles=0)
+                for target in targets
+            )
+            device = DeviceCode(targets=tuple(codes))
+        return library.library_facts(
+            name,
+            elf,
+            device,
+            stored=self.archive[name].compressed_size,
+            sha256=sha256,
+            checkpoints=(
+                self.archive.checkpoints_of(name) if self.shared is None else ()
+            ),
+        )
+
+    def _library_rules(
+        self, elfs: Sequence[ElfFacts], project: str, *, whole: bool
+    ) -> Iterator[Finding]:
+        pythons = self.archive.name.python.split(".")
+        abis = self.archive.name.abi.split(".")
+        for elf in elfs:
+            yield from library.check_linking(elf)
+            yield from library.check_module_name(elf, pythons, abis)
+            yield from library.check_evenness(elf)
+        yield from library.check_bindings(elfs)
+        expected = self.expectations.targets
+        is_jax = metadata.JAX_ROCM.fullmatch(project)
+        uses_rocm = is_jax or any(
+            ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed
+        )
+        if expected is not None and uses_rocm:
+            yield from library.check_device_code(
+                elfs, expected, self.expectations.covers, whole=whole
+            )
+        if is_jax:
+            yield from library.check_exports(
+                elfs, plugin=whole and project.endswith("-pjrt")
+            )
+            yield from library.check_runtime_targets(
+                elfs,
+                self.expectations.allow_list,
+                self.expectations.covers,
+                promised=expected is not None,
+            )
+
+    def _parts(self, elfs: Sequence[ElfFacts]) -> tuple[ContentPart, ...]:
+        libraries = {elf.path for elf in elfs}
+        files = [
+            ContentPart(
+                name=parts.part_of_file(m.name),
+                unpacked=m.size,
+                stored=m.compressed_size,
+            )
+            for m in self.archive.members
+            if m.name not in libraries
+        ]
+        return parts.sum_parts(
+            [*(part for elf in elfs for part in elf.sections), *files]
+        )
+
+
+def _sum_targets(elfs: Sequence[ElfFacts]) -> tuple[TargetCode, ...]:
+    sums: dict[str, tuple[int, int]] = {}
+    for code in (code for elf in elfs for code in elf.device.targets):
+        size, bundles = sums.get(code.target, (0, 0))
+        sums[code.target] = size + code.code_bytes, bundles + code.bundles
+    return tuple(
+        TargetCode(target=name, code_bytes=size, bundles=bundles)
+        for name, (size, bundles) in sorted(
+            sums.items(), key=lambda item: library.target_order(item[0])
+        )
+    )
