@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,3 +23,10 @@ def own_files(root: Path, packages: Sequence[str] = PACKAGES) -> list[Path]:
             if path.is_file() and not set(NOT_RUN) & set(below):
                 found.append(path)
     return sorted(found)
+
+
+def program_version() -> str:
+    """Return the version in pyproject.toml, the only place that names it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    version: str = project["project"]["version"]
+    return version

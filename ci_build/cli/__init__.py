@@ -21,6 +21,7 @@ from ci_build.cli.options.project_file import find_project_file
 from ci_build.cli.options.table import build_options, option_names
 from core.errors import CiBuildError, MachineError, RequestError
 from core.os_errors import describe
+from core.own_files import program_version
 from core.process import without_credentials
 from core.terminal import fold, width_of
 
@@ -89,10 +90,26 @@ _BROKEN_PIPE = 141
 _WITH_BUILD_OPTIONS = ("dist_wheels", "nightly", "release")
 
 
+def _print_version(
+    context: click.Context, _parameter: click.Parameter, asked: bool
+) -> None:
+    if asked:
+        click.echo(f"ci_build {program_version()}")
+        context.exit()
+
+
 @cloup.group(
     cls=LazyGroup,
     sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version of ci_build.",
 )
 @build_options(hidden=True)
 @click.pass_context
