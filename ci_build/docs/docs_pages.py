@@ -64,6 +64,7 @@ _NAV: Mapping[str, Mapping[str, str]] = {
     "Contributors": {
         "Contributing": "CONTRIBUTING.md",
         "Architecture": "docs/architecture.md",
+        "Rationale": "docs/RATIONALE.md",
         "Changelog": "CHANGELOG.md",
     },
 }
