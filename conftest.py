@@ -259,10 +259,9 @@ def find_pythons() -> dict[str, Path]:
     """
     version = "{}.{}".format(*sys.version_info[:2])
     found = {version: Path(sys.executable)}
-    names = {
-        f"{v[0]}.{v[1]}": f"python{v[0]}.{v[1]}"
-        for v in [(2, 7), *((3, minor) for minor in range(6, 16))]
-    }
+    names = {}
+    for v in [(2, 7), *((3, minor) for minor in range(6, 16))]:
+        names[f"{v[0]}.{v[1]}"] = f"python{v[0]}.{v[1]}"
     for key, name in names.items():
         pyenv = sorted(Path.home().glob(f".pyenv/versions/{key}.*/bin/{name}"))
         on_path = shutil.which(name)

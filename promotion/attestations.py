@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -297,5 +298,5 @@ def _report(
         problems=tuple(
             attestation_problems(wheels, needed, policy.attestations, found)
         ),
-        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
+        notes=tuple(dict.fromkeys(chain.from_iterable(one.notes for one in found))),
     )

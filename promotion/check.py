@@ -92,7 +92,9 @@ def check(
         *_staged_problems(bucket, staged, wheel_set, files),
         *_conflicts(bucket, released, wheel_set),
     )
-    digests = {key: sha256 for file in files for key, sha256 in file.digests.items()}
+    digests: dict[str, str] = {}
+    for file in files:
+        digests.update(file.digests)
     return dataclasses.replace(
         decision, blocked_by=reasons, provenances=provenances, evidence=digests
     )
@@ -137,12 +139,11 @@ def _visible(
                 for row in parse_project_page(data)
             }
         elif recorded is not None or snapshot.number != head.number:
-            found = {
-                (wheel.version, number in head.state.yanked)
-                for number in visible
-                for wheel in entries.set(number).wheels
-                if wheel.project == project
-            }
+            found = set()
+            for number in visible:
+                for wheel in entries.set(number).wheels:
+                    if wheel.project == project:
+                        found.add((wheel.version, number in head.state.yanked))
         versions[project] = {version for version, _ in found}
         yanked[project] = {
             version for version, _ in found if (version, False) not in found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from core.errors import CiBuildError
@@ -88,11 +89,9 @@ def report_files(
             strict=True,
         )
     )
-    decisive = {
-        id(piece)
-        for group in latest_by_target(pieces.values()).values()
-        for piece in group
-    }
+    decisive: set[int] = set()
+    for group in latest_by_target(pieces.values()).values():
+        decisive.update(id(piece) for piece in group)
     pieces = {key: piece for key, piece in pieces.items() if id(piece) in decisive}
     checks = {key: _read(bucket, staged, piece) for key, piece in pieces.items()}
     summary = _summary(wheel_set, checks)
@@ -152,7 +151,9 @@ def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetCo
         wheels={
             wheel.filename: tuple(
                 sorted(
-                    {t for member in wheel.members for t in member.targets},
+                    set(
+                        chain.from_iterable(member.targets for member in wheel.members)
+                    ),
                     key=natural_key,
                 )
             )
@@ -211,11 +212,10 @@ def report_page(
             natural_key(row.evidence.target),
         )
     )
-    tests = [
-        (checked.evidence.target, result)
-        for checked in checks.values()
-        for result in checked.results
-    ]
+    tests = []
+    for checked in checks.values():
+        for result in checked.results:
+            tests.append((checked.evidence.target, result))
     skipped = [
         (checked.evidence.target, check)
         for checked in checks.values()

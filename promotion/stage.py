@@ -9,6 +9,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from core.errors import BucketError, CiBuildError, WheelSetError
@@ -282,7 +283,7 @@ def _files_of(
     )
     sidecars = [_sidecar(set_dir, wheel) for wheel in wheels.values()]
     raise_if_any(
-        [problem for _, disagree in sidecars for problem in disagree], WheelSetError
+        list(chain.from_iterable(disagree for _, disagree in sidecars)), WheelSetError
     )
     metadata = {
         name: sidecar.sha256

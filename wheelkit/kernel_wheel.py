@@ -108,10 +108,11 @@ def read_manifest(archive: WheelArchive) -> KernelManifest:
 
 
 def _module(name: str, entry: Mapping[str, Any]) -> PackagedModule:
-    objects = {
-        str(gfx): {f"{_ROOT}/hsa/{path}": str(sha256) for path, sha256 in files.items()}
-        for gfx, files in entry["objects"].items()
-    }
+    objects = {}
+    for gfx, files in entry["objects"].items():
+        objects[str(gfx)] = {
+            f"{_ROOT}/hsa/{path}": str(sha256) for path, sha256 in files.items()
+        }
     return PackagedModule(
         name=name,
         kind=str(entry["kind"]),

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def from_needs(
         rocm_sonames: sonames of ROCm libraries; all other needed libraries are ignored.
     """
     elfs = tuple(elfs)
-    own = {symbol for elf in elfs for symbol in elf.exported}
+    own = set(chain.from_iterable(elf.exported for elf in elfs))
     symbols: dict[str, dict[str, set[str]]] = {}
     for elf in elfs:
         needed = [soname for soname in elf.needed if soname in rocm_sonames]

@@ -41,13 +41,12 @@ def finding_entries() -> Mapping[str, Sequence[FindingEntry]]:
         for code, kind in sorted(finding_kinds().items())
     ]
     tables = tomllib.loads(FINDINGS_FILE.read_text(encoding="utf-8"))
-    others = {
-        _TITLES[name]: [
+    others = {}
+    for name, rows in tables.items():
+        others[_TITLES[name]] = [
             FindingEntry(code=code, severity=severity, cause=cause, remedy=remedy)
             for code, (severity, cause, remedy) in sorted(rows.items())
         ]
-        for name, rows in tables.items()
-    }
     return {"Wheels": wheels, **others}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from ci_build.docs.docs_request import CommandHelp, DocsRequest, OptionHelp
@@ -69,12 +70,10 @@ def slug(title: str) -> str:
 
 def commands_page(title: str, commands: Iterable[CommandHelp]) -> str:
     """Return the page of the commands in one section of the help."""
-    parts = [
-        part
-        for command in commands
-        if command.section == title
-        for part in _command(command)
-    ]
+    parts: list[str] = []
+    for command in commands:
+        if command.section == title:
+            parts.extend(_command(command))
     return page(f"Commands: {title}", *parts)
 
 
@@ -202,7 +201,7 @@ def schemas_page() -> str:
     return page(
         "Schemas",
         intro,
-        *(part for name, make in SCHEMAS.items() for part in _schema(name, make())),
+        *chain.from_iterable(_schema(name, make()) for name, make in SCHEMAS.items()),
     )
 
 

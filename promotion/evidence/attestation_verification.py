@@ -175,11 +175,10 @@ def verifier(trust: Trust) -> Verify:
         if problems := provenance_problems(data, filename, digest):
             return AttestationReport(wheel=filename, problems=problems)
         try:
-            signers = [
-                _signer(by_root, bundle.publisher, attestation)
-                for bundle in Provenance.model_validate_json(data).attestation_bundles
-                for attestation in bundle.attestations
-            ]
+            signers = []
+            for bundle in Provenance.model_validate_json(data).attestation_bundles:
+                for attestation in bundle.attestations:
+                    signers.append(_signer(by_root, bundle.publisher, attestation))
         except (
             Exception
         ) as error:  # any failure of the library is a problem of the file

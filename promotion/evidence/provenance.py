@@ -30,11 +30,9 @@ def provenance_problems(data: bytes, filename: str, sha256: str) -> tuple[str, .
         body = json.loads(data)
         if body["version"] != 1:
             raise ValueError(f"unsupported version {body['version']!r}")
-        attestations = [
-            one
-            for bundle in body["attestation_bundles"]
-            for one in _attestations(bundle)
-        ]
+        attestations = []
+        for bundle in body["attestation_bundles"]:
+            attestations.extend(_attestations(bundle))
         if not attestations:
             raise ValueError("it contains no attestation")
         for attestation in attestations:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from core.errors import RequestError
@@ -171,7 +172,9 @@ def bucket_policy(
             than reader is public.
     """
     named = {role: tuple(dict.fromkeys(arns)) for role, arns in principals.items()}
-    everyone = [arn for arns in named.values() for arn in arns]
+    everyone: list[str] = []
+    for arns in named.values():
+        everyone.extend(arns)
     doubled = sorted({arn for arn in everyone if everyone.count(arn) > 1})
     if doubled:
         raise RequestError(
@@ -192,12 +195,13 @@ def bucket_policy(
             "No principal was given.",
             hint="Give --builder, --tester, --promoter or --reader.",
         )
-    statements = [
-        statement
-        for role, arns in named.items()
-        if arns
-        for statement in _statements(name, prefix, role, arns)
-    ]
+    statements = list(
+        chain.from_iterable(
+            _statements(name, prefix, role, arns)
+            for role, arns in named.items()
+            if arns
+        )
+    )
     statements.append(_never_deleted(name, prefix))
     if create_only:
         statements.append(_create_only(name, prefix))

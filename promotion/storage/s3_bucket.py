@@ -198,7 +198,9 @@ class S3Bucket:
         if after:
             words["StartAfter"] = self._name(after)
         pages = call_paged(self._client, "list_objects_v2", prefix, **words)
-        infos = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        infos: list[str] = []
+        for page in pages:
+            infos.extend(item["Key"] for item in page.get("Contents", ()))
         keys = (name + _PAGE if name.endswith("/") else name for name in infos)
         objects = sorted(name.removeprefix(self.prefix) for name in keys)
         yield from (

@@ -124,7 +124,9 @@ def _resumable(
         client, "list_parts", label, Bucket=bucket, Key=key, UploadId=upload_id
     )
     try:
-        parts = [part for page in pages for part in page.get("Parts", ())]
+        parts = []
+        for page in pages:
+            parts.extend(page.get("Parts", ()))
     except AbsentError:  # another process completed or aborted the upload
         return None, {}
     return upload_id, {

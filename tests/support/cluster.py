@@ -93,11 +93,9 @@ class ClusterProcesses:
         until(lambda: f"worker {name} at " in self.output(name))
 
     def _start(self, name: str, *words: str) -> None:
-        tls = [
-            word
-            for option, path in self.tls.items()
-            for word in (f"--cluster-{option}", str(path))
-        ]
+        tls: list[str] = []
+        for option, path in self.tls.items():
+            tls.extend((f"--cluster-{option}", str(path)))
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),

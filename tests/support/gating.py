@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def gate_findings(
         write_set(folder / "set", wheels, make_set(wheels, more, **changes), more),
     )
     checks = gate.run(gate_context(folder, bucket, staged, NoProcesses()))
-    return [finding for check in checks for finding in check.findings]
+    return list(chain.from_iterable(check.findings for check in checks))
 
 
 def messages(

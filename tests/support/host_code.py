@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import zstandard
@@ -152,7 +153,7 @@ class HostCode:
     def _strings(self) -> tuple[bytes, dict[str, int]]:
         data = b"\0"
         places = {}
-        for name in dict.fromkeys(name for names in self.names for name in names):
+        for name in dict.fromkeys(chain.from_iterable(self.names)):
             places[name] = len(data)
             data += name.encode() + b"\0"
         return data, places

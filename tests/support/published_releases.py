@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -141,20 +142,16 @@ def _golden(release: str) -> Path:
 
 def evidence(reports: Sequence[WheelReport]) -> Row:
     """Return the marks of the published wheels."""
-    clangs = {
-        text
-        for report in reports
-        for elf in report.elfs
-        for text in elf.compilers
-        if AMD_CLANG.match(text)
-    }
+    clangs: set[str] = set()
+    for report in reports:
+        for elf in report.elfs:
+            clangs.update(text for text in elf.compilers if AMD_CLANG.match(text))
     needed = {name for report in reports for elf in report.elfs for name in elf.needed}
-    pins = {
-        pin
-        for report in reports
-        if report.metadata
-        for pin in report.metadata.requires_dist
-    }
+    pins = set(
+        chain.from_iterable(
+            report.metadata.requires_dist for report in reports if report.metadata
+        )
+    )
     return {
         "requires": sorted(
             pin for pin in pins if Requirement(pin).marker is None

@@ -120,10 +120,9 @@ def show(
         process.kill()
         process.wait()
         os.close(ours)
-    above = [
-        "".join(row[column].data for column in range(columns))
-        for row in screen.history.top
-    ]
+    above = []
+    for row in screen.history.top:
+        above.append("".join(row[column].data for column in range(columns)))
     shown.lines = [line.rstrip() for line in [*above, *screen.display]]
     shown.cursor = not screen.cursor.hidden
     return shown

@@ -103,11 +103,10 @@ class TierTable:
 
     def unused(self, files: Iterable[str]) -> list[str]:
         """Return the rows that match none of these files."""
-        places = {
-            place.as_posix()
-            for file in files
-            for place in (Path(file), *Path(file).parents)
-        }
+        places = set()
+        for file in files:
+            for place in (Path(file), *Path(file).parents):
+                places.add(place.as_posix())
         return sorted(set(self._tiers) - places)
 
 

@@ -300,12 +300,11 @@ def make_set(
         more: name -> content of further files of the set.
         changes: fields of the set.
     """
-    found = {
-        tag.removeprefix("cp3")
-        for wheel in wheels
-        for tag in wheel.wheel.filename.split("-")
-        if "cp3" in tag
-    }
+    found = set()
+    for wheel in wheels:
+        for tag in wheel.wheel.filename.split("-"):
+            if "cp3" in tag:
+                found.add(tag.removeprefix("cp3"))
     made = WheelSet(
         index="multi-arch",
         targets=TARGETS,

@@ -35,12 +35,10 @@ def build_paths(path: Path, sections: Iterable[Section]) -> tuple[str, ...]:
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):
-        paths = {
-            text
-            for start, end in ranges
-            for mark in _MARKS
-            for text in _paths(data, mark, start, end)
-        }
+        paths: set[str] = set()
+        for start, end in ranges:
+            for mark in _MARKS:
+                paths.update(_paths(data, mark, start, end))
     return tuple(sorted(paths))
 
 

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from core.errors import ElfError
@@ -158,9 +159,7 @@ class Elf:
 
         "3.4.22"}.
         """
-        return highest_versions(
-            v for versions in self.version_needs.values() for v in versions
-        )
+        return highest_versions(chain.from_iterable(self.version_needs.values()))
 
 
 def highest_versions(versions: Iterable[str]) -> dict[str, str]:

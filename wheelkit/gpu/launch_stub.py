@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 
 from core.errors import ElfError
@@ -54,7 +54,7 @@ def stub_problems(
     with reader.open_image(path) as image:
         functions = _pointers(
             image,
-            {handle for bundle in registered for handle in bundle.handles.values()},
+            set(chain.from_iterable(bundle.handles.values() for bundle in registered)),
         )
         for bundle in registered:
             expected = arguments.get(bundle.address, {})

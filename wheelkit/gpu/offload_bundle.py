@@ -288,13 +288,14 @@ def select_entries(
     missing = []
     for target in targets:
         settings = {feature[:-1]: feature for feature in target.features}
-        fitting = [
-            entry
-            for entry in entries
-            if entry.size
-            and entry.target
-            and all(settings.get(f[:-1], f) == f for f in entry.target.features)
-        ]
+        fitting = []
+        for entry in entries:
+            if (
+                entry.size
+                and entry.target
+                and all(settings.get(f[:-1], f) == f for f in entry.target.features)
+            ):
+                fitting.append(entry)
         exact = [
             e for e in fitting if e.target and e.target.processor == target.processor
         ]

@@ -111,7 +111,9 @@ def slim(
             file.write(padded)
         changed.append((bundle.offset, bundle.offset + len(padded)))
         sizes[bundle.index] = len(content)
-    kept = {entry.name for cut in cuts for entry in cut.kept if not entry.is_host}
+    kept: set[str] = set()
+    for cut in cuts:
+        kept.update(entry.name for entry in cut.kept if not entry.is_host)
     return SlimReport(
         changed=tuple(sorted(changed)),
         targets_kept=tuple(sorted(kept)),

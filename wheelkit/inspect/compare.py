@@ -49,7 +49,9 @@ def compare_wheels(before: Path, now: Path, scratch: Path) -> tuple[Difference, 
 def _compare(
     before: WheelArchive, now: WheelArchive, scratch: Path
 ) -> Iterator[Difference]:
-    names = [{member.name for member in archive.members} for archive in (before, now)]
+    names = []
+    for archive in (before, now):
+        names.append({member.name for member in archive.members})
     for name in sorted(names[0] | names[1]):
         if name.endswith(".dist-info/RECORD"):
             continue

@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -414,13 +415,13 @@ class _Inspection:
             if m.name not in libraries
         ]
         return parts.sum_parts(
-            [*(part for elf in elfs for part in elf.sections), *files]
+            [*chain.from_iterable(elf.sections for elf in elfs), *files]
         )
 
 
 def _sum_targets(elfs: Sequence[ElfFacts]) -> tuple[TargetCode, ...]:
     sums: dict[str, tuple[int, int]] = {}
-    for code in (code for elf in elfs for code in elf.device.targets):
+    for code in chain.from_iterable(elf.device.targets for elf in elfs):
         size, bundles = sums.get(code.target, (0, 0))
         sums[code.target] = size + code.code_bytes, bundles + code.bundles
     return tuple(

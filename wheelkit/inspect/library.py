@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import PurePosixPath
 
 from core.model import Finding, GfxTarget
@@ -334,9 +335,7 @@ def check_bindings(elfs: Sequence[ElfFacts]) -> Iterator[Finding]:
             for elf in tagged
             if len(used := set(pair).intersection(elf.python_calls)) == 1
         }
-        common = Counter(
-            name for names in chosen.values() for name in names
-        ).most_common(1)
+        common = Counter(chain.from_iterable(chosen.values())).most_common(1)
         for path, (name,) in chosen.items():
             if name != common[0][0]:
                 text = (

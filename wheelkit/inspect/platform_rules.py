@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from auditwheel.architecture import Architecture
@@ -119,7 +120,9 @@ def platform_verdict(
     root = _root(libraries)
     if elves is None:
         elves = {name: Elf.read(path) for name, path in libraries.items()}
-    exported = {symbol for elf in elves.values() for symbol in elf.exported}
+    exported: set[str] = set()
+    for elf in elves.values():
+        exported.update(elf.exported)
     members = [
         _member(
             name,
@@ -134,10 +137,10 @@ def platform_verdict(
     return PlatformVerdict(
         policy=_best(members, policies).name,
         findings=tuple(
-            item for member in members for item in _findings(member, policy)
+            chain.from_iterable(_findings(member, policy) for member in members)
         ),
         external=tuple(
-            sorted({soname for member in members for soname in member.allowed})
+            sorted(set(chain.from_iterable(member.allowed for member in members)))
         ),
     )
 
@@ -233,7 +236,7 @@ def _references(
     library again, which takes longer than all other checks. The symbols in `elf` are
     used instead; libraries with forbidden symbols are never external.
     """
-    restricted = {soname for policy in policies for soname in policy.blacklist}
+    restricted = set(chain.from_iterable(policy.blacklist for policy in policies))
     others = replace(
         tree, needed=tuple(soname for soname in tree.needed if soname not in restricted)
     )
@@ -264,14 +267,13 @@ def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:
         ):
             if not soname.startswith("ld-linux"):
                 versions.setdefault(soname, set()).update(names)
-    complete = [
-        policy
-        for policy in policies
+    complete = []
+    for policy in policies:
         if not any(
             m.references[policy.name].libs or m.references[policy.name].blacklist
             for m in members
-        )
-    ]
+        ):
+            complete.append(policy)
     return min(max(complete), policies.versioned_symbols_policy(versions))
 
 
@@ -391,7 +393,9 @@ def check_platform(
     """
     if not elfs:
         return None, []
-    needed = {soname for elf in elfs for soname in elf.needed}
+    needed: set[str] = set()
+    for elf in elfs:
+        needed.update(elf.needed)
     own = {Path(elf.path).name for elf in elfs}
     allowed = (
         frozenset(

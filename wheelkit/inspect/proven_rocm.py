@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from packaging.version import Version
 
@@ -67,14 +68,16 @@ def proven_rocm(reports: Sequence[WheelReport], given: str = "") -> str:
         RequestError: compilers, Summary, project names and needed libraries contradict
             each other or the given version, or none of them names a version.
     """
-    compiled = [mark for report in reports for mark in compiler_marks(report)]
-    claimed = [mark for report in reports for mark in _summary_marks(report)]
+    compiled: list[RocmMark] = []
+    for report in reports:
+        compiled.extend(compiler_marks(report))
+    claimed = list(chain.from_iterable(_summary_marks(report) for report in reports))
     # A given version settles a wrong Summary, but nothing settles the code.
     marks = compiled if given and compiled else [*compiled, *claimed]
     candidates = (
         [given]
         if given
-        else [version for mark in (*claimed, *compiled) for version in mark.versions]
+        else list(chain.from_iterable(mark.versions for mark in (*claimed, *compiled)))
     )
     majors = {
         match["major"]
@@ -120,11 +123,9 @@ def _contradictions(
 ) -> Iterator[str]:
     """Yield every statement of the wheels that a version contradicts."""
     base = Version(Version(version).base_version)
-    yield from (
-        mark.text
-        for mark in marks
-        if base not in {Version(Version(v).base_version) for v in mark.versions}
-    )
+    for mark in marks:
+        if base not in {Version(Version(v).base_version) for v in mark.versions}:
+            yield mark.text
     # A release without a list proves nothing about sonames.
     sonames = load_layouts().sonames.get((base.major, base.minor), frozenset())
     for report in reports:

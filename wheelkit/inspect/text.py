@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import PurePosixPath
 
 from rich.console import Console, RenderableType
@@ -51,7 +52,9 @@ def render_findings(findings: Sequence[Finding], console: Console) -> None:
         _findings(findings) if findings else _line("nothing found"),
         heading="Findings",
     )
-    counts = [f"{sum(f.severity is s for f in findings)} {s.value}s" for s in Severity]
+    counts = []
+    for s in Severity:
+        counts.append(f"{sum(f.severity is s for f in findings)} {s.value}s")
     if findings:
         console.print(
             "  "
@@ -169,10 +172,9 @@ def _metadata(meta: WheelMetadata) -> Iterator[tuple[str, str]]:
     yield "requires", ", ".join(always) or "nothing"
     if meta.extras:
         lines = [line.replace("'", '"') for line in meta.requires_dist]
-        counts = {
-            extra: sum(f'extra == "{extra}"' in line for line in lines)
-            for extra in meta.extras
-        }
+        counts = {}
+        for extra in meta.extras:
+            counts[extra] = sum(f'extra == "{extra}"' in line for line in lines)
         yield (
             "extras",
             ", ".join(f"{extra} ({count})" for extra, count in counts.items()),
@@ -204,7 +206,7 @@ def _parts(report: WheelReport, width: int) -> Text:
 
 def _device_heading(report: WheelReport) -> str:
     devices = [elf.device for elf in report.elfs if elf.device.bundles]
-    formats = sorted({name for device in devices for name in device.formats})
+    formats = sorted(set(chain.from_iterable(device.formats for device in devices)))
     stored = sum(d.stored for d in devices)
     unpacked = sum(d.unpacked for d in devices)
     targets = (

@@ -214,10 +214,11 @@ def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
 
 def render_entry_points(groups: Mapping[str, Mapping[str, str]]) -> bytes:
     """Return entry_points.txt with groups and names in the given order."""
-    blocks = [
-        f"[{group}]\n" + "".join(f"{n} = {target}\n" for n, target in m.items())
-        for group, m in groups.items()
-    ]
+    blocks = []
+    for group, m in groups.items():
+        blocks.append(
+            f"[{group}]\n" + "".join(f"{n} = {target}\n" for n, target in m.items())
+        )
     return "\n".join(blocks).encode()
 
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -136,11 +137,15 @@ def repair(
             sha256=sha256,
             members=members,
             targets_kept=tuple(
-                sorted({target for edit in edits for target in edit.code.targets_kept})
+                sorted(
+                    set(chain.from_iterable(edit.code.targets_kept for edit in edits))
+                )
             ),
             targets_dropped=tuple(
                 sorted(
-                    {target for edit in edits for target in edit.code.targets_dropped}
+                    set(
+                        chain.from_iterable(edit.code.targets_dropped for edit in edits)
+                    )
                 )
             ),
             code_before=sum(edit.code.stored_before for edit in edits),

@@ -85,15 +85,13 @@ def commands(
 def test_settings_accept_every_variable_of_a_command() -> None:
     """One table has the names; click reads some variables itself."""
     context = click.Context(main)
-    found = {
-        variable
-        for command in commands(main, context).values()
-        for option in command.params
-        if isinstance(option, click.Option) and option.envvar
-        for variable in (
-            [option.envvar] if isinstance(option.envvar, str) else option.envvar
-        )
-    }
+    found: set[str] = set()
+    for command in commands(main, context).values():
+        for option in command.params:
+            if isinstance(option, click.Option) and option.envvar:
+                found.update(
+                    [option.envvar] if isinstance(option.envvar, str) else option.envvar
+                )
     own = {
         "BUCKET",
         "CHANNEL",

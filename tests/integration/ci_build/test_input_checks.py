@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
     run.resolved = {"3.12": (item,)}
     tools = run.wheels.tools
     run.wheels.tools = {**tools, "ci_build": program or tools["ci_build"]}
-    steps = [step for stage in plan.stages for step in stage.steps]
+    steps = list(chain.from_iterable(stage.steps for stage in plan.stages))
     (step,) = [
         step
         for step in steps

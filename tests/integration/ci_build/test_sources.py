@@ -30,11 +30,10 @@ XLA = "5a9e73cbd92530cac2ac36f4736a774b2412afe2"
 
 
 def git(folder: Path, *words: str) -> str:
-    names = {
-        f"GIT_{who}_{what}": f"{who}@x"
-        for who in ("AUTHOR", "COMMITTER")
-        for what in ("NAME", "EMAIL")
-    }
+    names = {}
+    for who in ("AUTHOR", "COMMITTER"):
+        for what in ("NAME", "EMAIL"):
+            names[f"GIT_{who}_{what}"] = f"{who}@x"
     date = {
         "GIT_AUTHOR_DATE": "1760000000 +0000",
         "GIT_COMMITTER_DATE": "1760000000 +0000",

@@ -75,12 +75,13 @@ reporter.close()
 
 def rows(lines: Iterable[str], columns: int) -> list[str]:
     """Return the rows in which a terminal shows lines; times and versions are alike."""
-    folded = [row for line in lines for row in fold(line, columns).split("\n") if row]
-    parts = [
-        row[start : start + columns].rstrip()
-        for row in folded
-        for start in range(0, len(row), columns)
-    ]
+    folded: list[str] = []
+    for line in lines:
+        folded.extend(row for row in fold(line, columns).split("\n") if row)
+    parts = []
+    for row in folded:
+        for start in range(0, len(row), columns):
+            parts.append(row[start : start + columns].rstrip())
     return [re.sub(r"\d\.\d", "0.0", part) for part in parts]
 
 

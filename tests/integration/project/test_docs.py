@@ -37,7 +37,9 @@ PAGES = (
 
 def commands(page: str = PAGES[0]) -> list[str]:
     text = (ROOT / page).read_text()
-    lines = [line for block in FENCE.findall(text) for line in block.splitlines()]
+    lines = []
+    for block in FENCE.findall(text):
+        lines.extend(block.splitlines())
     return [line.split("#")[0].strip() for line in lines if line.strip()]
 
 

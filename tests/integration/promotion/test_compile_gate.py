@@ -261,7 +261,9 @@ def test_crash_fails_running_program_and_continues_with_rest(
     assert command in finding.remedy
     assert evidence.outcome is Outcome.FAILED
     assert evidence.counts["failed"] == 1
-    ran = [program for line in bench.processes() for program in line[2:3]]
+    ran = []
+    for line in bench.processes():
+        ran.extend(line[2:3])
     assert ran.count(f"bad.{death}") <= 1, "it is not tried again and again"
     for pid, *_ in bench.processes():
         assert not Path("/proc", pid).exists()

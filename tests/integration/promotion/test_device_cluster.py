@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,9 @@ def test_shards_share_gpus_of_workers(
     # Every test ran once; both workers took part, and no two shards had a GPU at the
     # same time.
     notes = gpus.shards()
-    assert sorted(test for _, note in notes for test in note["tests"]) == sorted(TESTS)
+    assert sorted(chain.from_iterable(note["tests"] for _, note in notes)) == sorted(
+        TESTS
+    )
     assert (len(notes), len({process for process, _ in notes})) == (9, 2)
     for process, note in notes:
         assert len(note["devices"]) == 1

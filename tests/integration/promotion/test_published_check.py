@@ -103,9 +103,9 @@ def test_index_check_passes_intact_set(
     found = checks(published, users, published.digests[0][:12])
     assert told(found) == []
     looks = ("", "resolution by ", "loader after ")
-    names = [
-        f"{look}{name} for Python {OWN}" for name in ("pip", "uv") for look in looks
-    ]
+    names: list[str] = []
+    for name in ("pip", "uv"):
+        names.extend(f"{look}{name} for Python {OWN}" for look in looks)
     assert [check.name for check in found] == ["ledger", *names]
     assert {check.outcome for check in found} == {"passed"}
     assert found[1].details["installed"]["jax-rocm7-plugin"] == VERSIONS[0]

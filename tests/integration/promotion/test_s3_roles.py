@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -279,7 +280,7 @@ def test_every_call_on_every_object_is_allowed_or_refused(
     ]
     # Later, since other calls copy these objects.
     found += [[*wrong(store, role, kind)] for kind in sources]
-    assert [line for lines in found for line in lines] == []
+    assert list(chain.from_iterable(found)) == []
 
 
 OF_BUCKET: Mapping[str, Callable[[Any, str], object]] = {

@@ -89,11 +89,10 @@ def test_site_installs_staged_bytes_only(tmp_path: Path, index: Path) -> None:
     impostor = set_wheel(pjrt(targets=TARGETS[:1]), tmp_path)
     (index / impostor.wheel.filename).write_bytes(impostor.data)
     site = make_site(context, OWN)
-    members = {
-        member.path: member.sha256
-        for wheel in context.wheel_set.wheels
-        for member in wheel.members
-    }
+    members = {}
+    for wheel in context.wheel_set.wheels:
+        for member in wheel.members:
+            members[member.path] = member.sha256
     assert (
         hashlib.sha256((site.folder / PJRT_LIBRARY).read_bytes()).hexdigest()
         == members[PJRT_LIBRARY]

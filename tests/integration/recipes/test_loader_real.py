@@ -17,6 +17,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,11 @@ class Site:
         (folder / "METADATA").write_text(
             f"Metadata-Version: 2.4\nName: {project}\nVersion: {version}\n"
         )
-        lines = [
-            f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items())
-            for group, names in entry_points.items()
-        ]
+        lines = []
+        for group, names in entry_points.items():
+            lines.append(
+                f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items())
+            )
         (folder / "entry_points.txt").write_text("\n".join(lines))
 
     def gpus(self, *gpus: dict[str, int]) -> None:
@@ -219,9 +221,9 @@ def stubs(natives: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         pytest.skip("no C compiler to make stub libraries with")
     folder = tmp_path_factory.mktemp("rocm")
     (folder / "lib").mkdir()
-    wanted = {
-        symbol for path in natives.values() for symbol in Elf.read(path).undefined
-    }
+    wanted = set(
+        chain.from_iterable(Elf.read(path).undefined for path in natives.values())
+    )
     hip = "libamdhip64.so.7"
     for soname in dict.fromkeys(
         [hip, *fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED]

@@ -28,12 +28,12 @@ def test_promotion_imports_without_test_packages() -> None:
     files = sorted(
         path.relative_to(ROOT).as_posix() for path in (ROOT / "promotion").rglob("*.py")
     )
-    own = [
-        name
-        for name in files
-        if not any(suite in name for suite in _SUITES)
-        and not name.endswith("_child.py")
-    ]
+    own = []
+    for name in files:
+        if not any(suite in name for suite in _SUITES) and not name.endswith(
+            "_child.py"
+        ):
+            own.append(name)
     names = [
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for name in own

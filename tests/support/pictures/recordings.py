@@ -87,11 +87,10 @@ def terminal_pictures(folder: Path, inputs: Path) -> Mapping[str, str]:
 def _record(recording: Recording, folder: Path) -> str:
     output = b""
     for command in filter(None, (recording.before, recording.command)):
-        words = [
-            str(found.relative_to(folder)) if "*" in word else word
-            for word in shlex.split(command)
-            for found in (folder.glob(word) if "*" in word else [folder])
-        ]
+        words = []
+        for word in shlex.split(command):
+            for found in folder.glob(word) if "*" in word else [folder]:
+                words.append(str(found.relative_to(folder)) if "*" in word else word)
         shown = show(
             [sys.executable, str(ROOT / "build" / "ci_build"), *words],
             columns=recording.columns,

@@ -75,10 +75,9 @@ def test_adopt_creates_set_that_can_be_staged(tmp_path: Path) -> None:
         assert (tmp_path / "set" / Path(word).name).read_bytes() == Path(
             word
         ).read_bytes()
-    members = {
-        wheel.filename: {m.path: m.targets for m in wheel.members}
-        for wheel in made.wheels
-    }
+    members = {}
+    for wheel in made.wheels:
+        members[wheel.filename] = {m.path: m.targets for m in wheel.members}
     assert members[Path(words[0]).name] == {PJRT_LIBRARY: ("gfx942", "gfx950")}
     assert set(PLUGIN_LIBRARIES) <= members[Path(words[1]).name].keys()
     assert read_set(tmp_path / "set") == made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import chain
 from typing import Any
 
 from ci_build.cli.command_help import project_keys
@@ -79,7 +80,7 @@ def codes_in_program() -> set[str]:
     Literal arguments of the functions that make them.
     """
     found = set[str]()
-    for path in (path for top in PRODUCT for path in (ROOT / top).rglob("*.py")):
+    for path in chain.from_iterable((ROOT / top).rglob("*.py") for top in PRODUCT):
         text = path.read_text()
         if not any(f"{name}(" in text for name in CALLS):
             continue

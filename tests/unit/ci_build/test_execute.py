@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -167,7 +168,9 @@ def test_run_keeps_inputs_and_steps_from_gc_until_its_end(
             if step.effect is Effect.REPAIR
         )
     )
-    count = len({name for python in PYTHONS for name in files(python).values()}) + 2
+    count = (
+        len(set(chain.from_iterable(files(python).values() for python in PYTHONS))) + 2
+    )
     with run.used:
         assert collect(tmp_path, limit=-1, young=-1) == ()
     assert len(collect(tmp_path, limit=-1, young=-1)) == count

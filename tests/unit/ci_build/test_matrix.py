@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import click.testing
@@ -45,10 +46,9 @@ def test_make_matrix_excludes_unsupported_python() -> None:
 def parsed(cell: Cell) -> BuildRequest:
     """Return the request that the command line parses from a cell's command."""
     words = [word for word in cell.command if word.startswith("--")]
-    given = {
-        name.lstrip("-").replace("-", "_"): value
-        for name, _, value in (word.partition("=") for word in words)
-    }
+    given = {}
+    for name, _, value in (word.partition("=") for word in words):
+        given[name.lstrip("-").replace("-", "_")] = value
     return build_request(Settings(given, {}, {}))[0]
 
 
@@ -150,7 +150,9 @@ def test_matrix_of_published_wheels_needs_no_option() -> None:
         for jax in ("0.10.2", "0.9.1")
         for family in ("gfx94X-dcgpu", "gfx950-dcgpu")
     ]
-    assert {target for row in rows for target in row["targets"]} == {*lists()["gated"]}
+    assert set(chain.from_iterable(row["targets"] for row in rows)) == {
+        *lists()["gated"]
+    }
 
 
 def test_matrix_prints_outputs_of_github_actions() -> None:

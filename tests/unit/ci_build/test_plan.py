@@ -133,8 +133,9 @@ def test_make_plan_gives_kernels_one_recipe_for_every_jax() -> None:
         rocm_version=RocmVersion(text="7.2.1"),
         post_release=2,
     )
-    stages = [
-        next(stage for stage in make_plan(one).stages if stage.name == "kernels")
-        for one in (base, other)
-    ]
+    stages = []
+    for one in (base, other):
+        stages.append(
+            next(stage for stage in make_plan(one).stages if stage.name == "kernels")
+        )
     assert stages[0] == stages[1]

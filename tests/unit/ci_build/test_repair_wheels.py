@@ -69,11 +69,10 @@ def test_plan_repairs_names_wheels_like_dist_wheels(tmp_path: Path) -> None:
         "jax_rocm7_plugin-0.10.2+rocm7.2.0.gfx1151-cp312-cp312-manylinux_2_28_x86_64.whl",
         f"jaxlib-0.10.2-{JAXLIB}.whl",
     ]
-    steps = {
-        step.project: step
-        for stage in make_plan(published_request("gfx1151")).stages
-        for step in stage.steps
-    }
+    steps = {}
+    for stage in make_plan(published_request("gfx1151")).stages:
+        for step in stage.steps:
+            steps[step.project] = step
     assert [item.step.recipe for item in items] == [
         steps[item.step.project].recipe for item in items
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from itertools import chain
 
 import pytest
 
@@ -145,7 +146,8 @@ def test_choose_nightly_takes_newest_day_of_nightlies_only() -> None:
         "7.18.0a20260629+bkc.20260701",
     )
     builds = read_listing(
-        page_of([name for version in versions for name in names_of(version)]), URL
+        page_of(list(chain.from_iterable(names_of(version) for version in versions))),
+        URL,
     )
     assert (
         choose(builds, "nightly", ["gfx94X-dcgpu"], date(2026, 7, 2)).version

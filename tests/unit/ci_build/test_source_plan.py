@@ -25,6 +25,7 @@ from core.source_request import (
 )
 from core.steps import step_key
 from tests.support.golden_build_py import inputs, inputs_of, request
+from wheelkit.repair.repair_plan import RepairPlan
 
 BASE = request("0.8.2")
 """A release whose build takes either compiler."""
@@ -170,12 +171,9 @@ def test_build_key_ignores_jaxlib_and_own_commit() -> None:
 
 
 def test_recipes_record_inputs() -> None:
-    recipes = [
-        step.recipe
-        for stage in make_plan(BASE).stages
-        for step in stage.steps
-        if step.recipe
-    ]
+    recipes: list[RepairPlan] = []
+    for stage in make_plan(BASE).stages:
+        recipes.extend(step.recipe for step in stage.steps if step.recipe)
     assert len(recipes) == 3
     for recipe in recipes:
         assert recipe.build_info["sources"] == {

@@ -118,7 +118,9 @@ def test_families_have_names_of_therock() -> None:
     assert families["gfx120X-all"] == ("gfx1200", "gfx1201")
     assert families["gfx103X-igpu"] == ("gfx1033", "gfx1035", "gfx1036")
     assert families["dcgpu-all"] == ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1250")
-    every = {t for f in ("dcgpu-all", "dgpu-all", "igpu-all") for t in families[f]}
+    every: set[str] = set()
+    for f in ("dcgpu-all", "dgpu-all", "igpu-all"):
+        every.update(families[f])
     assert every == set(names("all"))
     for name in families:
         assert re.fullmatch(
@@ -137,7 +139,9 @@ def test_generic_targets_cover_targets_of_llvm() -> None:
         "gfx90c",
     )  # not gfx908 and gfx90a
     assert covers["gfx12-generic"] == ("gfx1200", "gfx1201")  # not gfx1250
-    covered = [name for members in covers.values() for name in members]
+    covered: list[str] = []
+    for members in covers.values():
+        covered.extend(members)
     assert len(covered) == len(set(covered))
     assert set(names("all")) - set(covered) == {"gfx908", "gfx90a"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,11 +38,11 @@ def _run(run: Run, _: Path) -> Iterable[Finding]:
 
     gate = Gate(name="made", tier=Tier.STRUCTURE, per_target=False, run=work)
     context = SimpleNamespace(wheel_set=sets.wheel_set(), targets=())
-    return [
-        item
-        for evidence in _execute(gate, cast("Any", context))
-        for item in evidence.findings
-    ]
+    return list(
+        chain.from_iterable(
+            evidence.findings for evidence in _execute(gate, cast("Any", context))
+        )
+    )
 
 
 def _caused_by(cause: Exception) -> GateError:

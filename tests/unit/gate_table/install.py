@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -123,11 +124,11 @@ def _install(installer: Installer, folder: Path) -> Iterable[Finding]:
     )
     seconds = -1.0 if installer.slow else 120.0
     with mock.patch("promotion.gates.install.installation._PROBE_SECONDS", seconds):
-        return [
-            finding
-            for check in test.checks(Path("python3.12"))
-            for finding in check.findings
-        ]
+        return list(
+            chain.from_iterable(
+                check.findings for check in test.checks(Path("python3.12"))
+            )
+        )
 
 
 def fails(*steps: str, **changes: Any) -> Callable[[Installer], object]:

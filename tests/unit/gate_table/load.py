@@ -7,6 +7,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -148,11 +149,11 @@ def _run_gate(children: Children, folder: Path) -> Iterable[Finding]:
             GateContext, "pythons", return_value={"3.12": Path("python3.12")}
         ),
     ):
-        return [
-            item
-            for check in make_gate(root=root).run(context)
-            for item in check.findings
-        ]
+        return list(
+            chain.from_iterable(
+                check.findings for check in make_gate(root=root).run(context)
+            )
+        )
 
 
 def child(function: str, **changes: Any) -> Callable[[Children], object]:

@@ -9,6 +9,7 @@ import ast
 import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ MODULES = (
     device,
     every_gate,
 )
-ROWS: Sequence[Row] = [row for module in MODULES for row in module.ROWS]
+ROWS: Sequence[Row] = list(chain.from_iterable(module.ROWS for module in MODULES))
 SCENES: dict[Scene, list[Row]] = {}
 for _row in ROWS:
     SCENES.setdefault(_row.scene, []).append(_row)

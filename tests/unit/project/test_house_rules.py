@@ -72,12 +72,11 @@ def broken_rules(path: str, source: str) -> set[str]:
     """Return the restricted names and arguments that a module uses."""
     nodes = [*ast.walk(ast.parse(source))]
     names = {*names_used(nodes)}
-    found = {
-        name
-        for name in names
-        for rule, places in ALLOWED.items()
-        if rule.fullmatch(name) and not path.startswith(tuple(places))
-    }
+    found = set()
+    for name in names:
+        for rule, places in ALLOWED.items():
+            if rule.fullmatch(name) and not path.startswith(tuple(places)):
+                found.add(name)
     found |= {name for name in names if FORBIDDEN.fullmatch(name)}
     # Without an imported HTTP client, `verify` refers to digests.
     bad = {
@@ -135,12 +134,11 @@ def late_imports(source: str) -> list[str]:
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.FunctionDef)
     ]
-    late = {
-        node.lineno: node.end_lineno or node.lineno
-        for function in functions
-        for node in ast.walk(function)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-    }
+    late = {}
+    for function in functions:
+        for node in ast.walk(function):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                late[node.lineno] = node.end_lineno or node.lineno
     bare = []
     reason = False
     for first, last in sorted(late.items()):
@@ -161,11 +159,10 @@ def test_imports_in_functions_give_their_reason() -> None:
         for path in house_modules()
         if not path.startswith(("promotion/corpus/", "promotion/gates/suites/"))
     ]
-    bare = [
-        f"{path}:{found}"
-        for path in modules
-        for found in late_imports((ROOT / path).read_text())
-    ]
+    bare = []
+    for path in modules:
+        for found in late_imports((ROOT / path).read_text()):
+            bare.append(f"{path}:{found}")
     assert bare == []
 
 
@@ -186,11 +183,10 @@ def test_no_shell_and_no_unverified_tls() -> None:
         "ssl.CERT_NONE",
         "ssl._create_unverified_context",
     }
-    others = {
-        path: path.read_text()
-        for top in ("build", "tests", "benchmarks")
-        for path in (ROOT / top).rglob("*.py")
-    }
+    others = {}
+    for top in ("build", "tests", "benchmarks"):
+        for path in (ROOT / top).rglob("*.py"):
+            others[path] = path.read_text()
     suspicious = {
         str(path): source
         for path, source in others.items()

@@ -168,11 +168,10 @@ def test_manifest_of_packages_applies_to_other_layouts() -> None:
         rocm("librocblas.so.5", folder="_rocm_sdk_libraries_gfx94X_dcgpu/lib"),
         rocm("libunlisted.so.1", folder="_rocm_sdk_core/lib"),
     )
-    places = {
-        scenario.name: sorted(str(path) for path in scenario.files)
-        for scenario in scenarios(libraries, TARGETS)
-        if scenario.name in ("pip-family gfx94X_dcgpu", "opt-rocm")
-    }
+    places = {}
+    for scenario in scenarios(libraries, TARGETS):
+        if scenario.name in ("pip-family gfx94X_dcgpu", "opt-rocm"):
+            places[scenario.name] = sorted(str(path) for path in scenario.files)
     assert places == {
         "pip-family gfx94X_dcgpu": [
             f"{CORE}/lib/libamdhip64.so.7",

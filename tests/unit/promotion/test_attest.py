@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -369,7 +370,7 @@ def test_attest_verify_fails_with_problems(
 def test_verify_checks_attestations(bucket: DirBucket, staged: StagedSet) -> None:
     attest(bucket, staged, sign, Silent())
     done = go(bucket, staged)
-    attested = sorted(name for names in done.attested.values() for name in names)
+    attested = sorted(chain.from_iterable(done.attested.values()))
     assert [*verify(bucket, RELEASED, verify_attestations=vouched)] == []
 
     def other(data: bytes, filename: str, sha256: str) -> AttestationReport:

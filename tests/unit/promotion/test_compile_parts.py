@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -95,12 +96,10 @@ def test_shares_gives_each_process_programs_of_few_targets() -> None:
     ], "those that take long go first"
     assert dealt(second) == [("gfx1100", 30), ("gfx942", 60)]
     for target, names in programs.items():
-        given = [
-            name
-            for batch in (*first, *second)
-            if batch.target == target
-            for name in batch.programs
-        ]
+        given: list[str] = []
+        for batch in (*first, *second):
+            if batch.target == target:
+                given.extend(batch.programs)
         assert sorted(given) == sorted(names)
 
 
@@ -126,9 +125,7 @@ class Sits:
         self.asked: list[tuple[str, ...]] = []
 
     def __call__(self, share: Share) -> list[ChildRun]:
-        self.asked.append(
-            tuple(program for batch in share for program in batch.programs)
-        )
+        self.asked.append(tuple(chain.from_iterable(batch.programs for batch in share)))
         runs: list[ChildRun] = []
         for batch in share:
             done: list[Result] = []

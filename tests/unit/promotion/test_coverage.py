@@ -134,10 +134,9 @@ def test_kernels_are_required_for_targets_of_their_module(
             {OBJECT: ("gfx942",), OTHER: ("gfx950",), MODULE: targets},
         ),
     )
-    codes = {
-        target: {text.partition(":")[0] for text in told(evidence)}
-        for target, evidence in found.items()
-    }
+    codes = {}
+    for target, evidence in found.items():
+        codes[target] = {text.partition(":")[0] for text in told(evidence)}
     assert [
         target for target, names in codes.items() if "target-missing" in names
     ] == list(lost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_split_tests_puts_each_test_in_one_shard(
         st.dictionaries(st.sampled_from(sorted(tests) or ["x"]), st.floats(0, 600))
     )
     parts = split_tests(tests, known, count)
-    assert sorted(test for part in parts for test in part) == sorted(tests)
+    assert sorted(chain.from_iterable(parts)) == sorted(tests)
     assert len(parts) == count
     shuffled = sorted(tests)
     random.Random(count).shuffle(shuffled)

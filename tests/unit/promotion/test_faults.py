@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def world() -> World:
     made = World(
         bucket=bucket,
         sets=sets,
-        reader=Reader(wheel for group in groups for wheel in group),
+        reader=Reader(chain.from_iterable(groups)),
         folder=write_set(folder / "last", groups[3], make_set(groups[3])),
         temporary=temporary,
     )

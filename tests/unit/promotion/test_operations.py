@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -99,10 +100,7 @@ class Index:
 
     def seen(self) -> set[str]:
         shown = offered(self.bucket)
-        assert (
-            Reader(wheel for group in self.wheels for wheel in group).unsatisfied(shown)
-            == ()
-        )
+        assert Reader(chain.from_iterable(self.wheels)).unsatisfied(shown) == ()
         return set(shown)
 
     def mark(self, kind: EntryKind, *sets: str, reason: str = WHY) -> OperationResult:
@@ -590,9 +588,9 @@ def test_page_updates_reach_state_without_unmet_pins(
         shown[step.project] = step.files
         for project, needed in NEEDS.items():
             there = {offer.wheel.version for offer in shown[needed].values()}
-            wanted = {
-                number for offer in shown[project].values() for number in offer.sets
-            }
+            wanted: set[int] = set()
+            for offer in shown[project].values():
+                wanted.update(offer.sets)
             pins = {f"{n // 3}" if needed == "jaxlib" else f"{n}" for n in wanted}
             assert pins <= there, f"after {step.project}"
     assert shown == shelves(now)
@@ -607,7 +605,7 @@ def test_files_of_sets_show_best_tier(visible: set[int]) -> None:
         order = ("none", "structure", "compiled", "device")
         assert dict(offer.tiers) == {
             target: max((one[target] for one in said if target in one), key=order.index)
-            for target in {target for one in said for target in one}
+            for target in set(chain.from_iterable(said))
         }
         assert list(offer.tiers) == sorted(offer.tiers), (
             "the same bytes, whatever came first"

@@ -179,10 +179,9 @@ def test_pages_sort_files_by_version() -> None:
 def test_dependencies_first_orders_acyclic_projects(
     numbers: dict[int, list[int]],
 ) -> None:
-    needs = {
-        str(n): [str(m) for m in needed if m < n and m in numbers]
-        for n, needed in numbers.items()
-    }
+    needs = {}
+    for n, needed in numbers.items():
+        needs[str(n)] = [str(m) for m in needed if m < n and m in numbers]
     order = dependencies_first(needs)
     assert all(
         order.index(one) < order.index(project)

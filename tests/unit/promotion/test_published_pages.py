@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_promotion_writes_report_and_content_that_the_ledger_names(
     report, _ = sorted({key for key in keys if "/report-" in key})
     (numbers,) = (key for key in keys if "/summary-" in key)
     summary = load_summary(promoted.get(numbers), numbers)
-    assert {target for targets in summary.wheels.values() for target in targets} == {
+    assert set(chain.from_iterable(summary.wheels.values())) == {
         "gfx942",
         "gfx950",
     }

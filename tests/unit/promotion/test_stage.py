@@ -48,11 +48,9 @@ def test_stage_stores_set_under_digest(
     assert read_staged(bucket, staged) == wheel_set
     names = {key.removeprefix(staged.root) for key in bucket.list(staged.root)}
     files = {wheel.wheel.filename for wheel in wheels}
-    pages = {
-        f"simple/{p}/index.{kind}"
-        for p in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib")
-        for kind in ("html", "json")
-    }
+    pages: set[str] = set()
+    for p in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"):
+        pages.update(f"simple/{p}/index.{kind}" for kind in ("html", "json"))
     expected = (
         files
         | {f"{name}.metadata" for name in files}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import pytest
@@ -312,7 +312,7 @@ POLICIES = st.builds(
     unsigned=st.booleans(),
     keys=st.sampled_from([None, {}, {"ci": MINE}]),
     bypasses=st.lists(
-        st.sampled_from([entry for entries in BYPASSES.values() for entry in entries]),
+        st.sampled_from(list(chain.from_iterable(BYPASSES.values()))),
         max_size=2,
     ).map(tuple),
 )

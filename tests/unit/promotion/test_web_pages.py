@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from promotion.compatibility.promoted_results import EvidenceChecks
-from promotion.evidence.test_results import TestVerdict
+from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.device.device_evidence import RESULTS
 from promotion.index.install_commands import amd_image_tag
 from promotion.index.json_types import ListedIndex
@@ -67,7 +67,9 @@ def test_page_permits_only_its_own_script_and_style(kind: str) -> None:
         assert f"{directive} 'sha256-{digest}';" in policy
     assert policy.startswith("default-src 'none';")
     assert "unsafe" not in policy
-    attributes = {name for _, one in found.tags for name in one}
+    attributes: set[str] = set()
+    for _, one in found.tags:
+        attributes.update(one)
     assert not [
         name for name in attributes if name.startswith("on") or name in ("style", "src")
     ]
@@ -175,11 +177,9 @@ def test_yanked_and_quarantined_sets_have_reasons_and_no_command() -> None:
 
 def test_report_with_many_failures_is_small_and_counts_all_of_them() -> None:
     checked = web_pages.failing_evidence()
-    results = [
-        replace(one, message="E" * 3999 + "<")
-        for one in checked.results
-        for _ in range(30)
-    ]
+    results: list[TestResult] = []
+    for one in checked.results:
+        results.extend(replace(one, message="E" * 3999 + "<") for _ in range(30))
     findings = [
         replace(one, message="m" * 200)
         for one in checked.evidence.findings
@@ -188,17 +188,16 @@ def test_report_with_many_failures_is_small_and_counts_all_of_them() -> None:
     checks = [
         replace(one, name=f"{number}") for one in checked.checks for number in range(30)
     ]
-    more = {
-        f"{gate}/{target}.json": EvidenceChecks(
-            evidence=replace(
-                checked.evidence, gate=gate, target=target, findings=tuple(findings)
-            ),
-            checks=tuple(checks),
-            results=tuple(results) if gate == "device" else (),
-        )
-        for gate in ("inspection", "install", "load", "compile", "coverage", "device")
-        for target in web_pages.TARGETS
-    }
+    more = {}
+    for gate in ("inspection", "install", "load", "compile", "coverage", "device"):
+        for target in web_pages.TARGETS:
+            more[f"{gate}/{target}.json"] = EvidenceChecks(
+                evidence=replace(
+                    checked.evidence, gate=gate, target=target, findings=tuple(findings)
+                ),
+                checks=tuple(checks),
+                results=tuple(results) if gate == "device" else (),
+            )
     page = set_page(more=more)
     count = len(web_pages.TARGETS) * 30 + 1
     text = Elements(page).text

@@ -619,11 +619,11 @@ def test_specifiers_agree_with_packaging(machine: Machine) -> None:
             "!=1.2+local.2",
         ),
     ]
-    wrong = [
-        (clause, version)
-        for clause in clauses
-        for version in versions
-        if accepts(clause, version)
-        is not SpecifierSet(clause).contains(version, prereleases=True)
-    ]
+    wrong = []
+    for clause in clauses:
+        for version in versions:
+            if accepts(clause, version) is not SpecifierSet(clause).contains(
+                version, prereleases=True
+            ):
+                wrong.append((clause, version))
     assert wrong == []
