@@ -229,11 +229,8 @@ def _download(wheel: RealWheel, folder: Path) -> str:
         "--python-version",
         python,
     ]
-    argv += [
-        word
-        for tag in sorted({tag.platform for tag in tags})
-        for word in ("--platform", tag)
-    ]
+    for platform in sorted({tag.platform for tag in tags}):
+        argv += ["--platform", platform]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]

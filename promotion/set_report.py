@@ -147,20 +147,11 @@ def _requirements(
 
 
 def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetContent:
-    return SetContent(
-        wheels={
-            wheel.filename: tuple(
-                sorted(
-                    set(
-                        chain.from_iterable(member.targets for member in wheel.members)
-                    ),
-                    key=natural_key,
-                )
-            )
-            for wheel in wheel_set.wheels
-        },
-        modules=tuple(_modules(checks)),
-    )
+    targets_of = {}
+    for wheel in wheel_set.wheels:
+        targets = set(chain.from_iterable(member.targets for member in wheel.members))
+        targets_of[wheel.filename] = tuple(sorted(targets, key=natural_key))
+    return SetContent(wheels=targets_of, modules=tuple(_modules(checks)))
 
 
 def _modules(checks: Mapping[str, EvidenceChecks]) -> Iterator[ModuleTest]:
@@ -213,14 +204,11 @@ def report_page(
         )
     )
     tests = []
+    skipped = []
     for checked in checks.values():
-        for result in checked.results:
-            tests.append((checked.evidence.target, result))
-    skipped = [
-        (checked.evidence.target, check)
-        for checked in checks.values()
-        for check in checked.checks
-    ]
+        target = checked.evidence.target
+        tests += [(target, result) for result in checked.results]
+        skipped += [(target, check) for check in checked.checks]
     failed = [
         (t, r)
         for t, r in tests
@@ -228,13 +216,11 @@ def report_page(
     ]
     flaky = [(t, r) for t, r in tests if r.verdict is TestVerdict.FLAKY]
     known = [(t, c) for t, c in skipped if c.outcome == "known"]
-    findings = [
-        (row, finding)
-        for severity in Severity
-        for row in rows
-        for finding in row.evidence.findings
-        if finding.severity is severity
-    ]
+    findings = []
+    for row in rows:
+        findings += [(row, finding) for finding in row.evidence.findings]
+    severities = list(Severity)
+    findings.sort(key=lambda item: severities.index(item[1].severity))
     return render(
         "report.html",
         {
@@ -326,13 +312,11 @@ def code_size(evidence: Evidence) -> int:
         if isinstance(checks, list)
         else []
     )
-    return sum(
-        number
-        for size in sizes
-        if isinstance(size, dict)
-        for number in size.values()
-        if type(number) is int
-    )
+    total = 0
+    for size in sizes:
+        if isinstance(size, dict):
+            total += sum(number for number in size.values() if type(number) is int)
+    return total
 
 
 def seconds_of(evidence: Evidence) -> float:

@@ -60,17 +60,17 @@ def finding_kinds() -> Mapping[str, FindingKind]:
     tables = tomllib.loads(
         Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
     )
-    return {
-        code: FindingKind(
-            severity=Severity.ERROR if group == "broken" else Severity(group),
-            title=title,
-            remedy=remedy,
-            integrity=group == "broken",
-            repaired="repaired" in more,
-        )
-        for group, rows in tables.items()
-        for code, (title, remedy, *more) in rows.items()
-    }
+    kinds = {}
+    for group, rows in tables.items():
+        for code, (title, remedy, *more) in rows.items():
+            kinds[code] = FindingKind(
+                severity=Severity.ERROR if group == "broken" else Severity(group),
+                title=title,
+                remedy=remedy,
+                integrity=group == "broken",
+                repaired="repaired" in more,
+            )
+    return kinds
 
 
 def finding(code: str, message: str, *, member: str = "") -> Finding:

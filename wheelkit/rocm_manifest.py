@@ -174,17 +174,15 @@ def from_needs(
                     named, key=lambda soname: len(_stem(soname)), default=needed[0]
                 )
                 symbols[owner].setdefault(symbol.name, set()).add("")
-    libraries = {
-        soname: RocmLibrary(
-            soname=soname,
-            path=f"lib/{soname}",
-            symbols={
-                name: tuple(sorted(versions))
-                for name, versions in sorted(versions_of.items())
-            },
+    libraries = {}
+    for soname, versions_of in sorted(symbols.items()):
+        sorted_versions = {
+            name: tuple(sorted(versions))
+            for name, versions in sorted(versions_of.items())
+        }
+        libraries[soname] = RocmLibrary(
+            soname=soname, path=f"lib/{soname}", symbols=sorted_versions
         )
-        for soname, versions_of in sorted(symbols.items())
-    }
     return RocmManifest(rocm_version=rocm_version, libraries=libraries, weak=True)
 
 
@@ -211,9 +209,9 @@ def _library_body(library: RocmLibrary) -> dict[str, Any]:
     groups: dict[str, list[str]] = {}
     for name, versions in sorted(library.symbols.items()):
         for position, version in enumerate(versions):
-            groups.setdefault(
-                f"@{'' if position else '@'}{version}" if version else "", []
-            ).append(name)
+            mark = "@" if position else "@@"
+            group = mark + version if version else ""
+            groups.setdefault(group, []).append(name)
     return {
         "path": library.path,
         "size": library.size,

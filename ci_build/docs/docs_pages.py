@@ -198,7 +198,7 @@ def navigation(request: DocsRequest) -> list[Mapping[str, Any]]:
         reference = {"Compatibility": COMPATIBILITY, **reference}
     sorted_in = [*_NAV.items()]
     sorted_in.insert(2, ("Reference", reference))
-    return [
-        {title: [{name: page} for name, page in entries.items()]}
-        for title, entries in sorted_in
-    ]
+    entries_of: list[Mapping[str, Any]] = []
+    for title, entries in sorted_in:
+        entries_of.append({title: [{name: page} for name, page in entries.items()]})
+    return entries_of

@@ -43,11 +43,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
     `|` inside code must be escaped by the caller, as `plain` does for text.
     """
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("\n", " ") for cell in line) + " |"
-        for line in lines
-    )
+    lines = []
+    for line in [columns, ["---"] * len(columns), *rows]:
+        cells = " | ".join(cell.replace("\n", " ") for cell in line)
+        lines.append(f"| {cells} |")
+    return "\n".join(lines)
 
 
 def page(title: str, *parts: str) -> str:

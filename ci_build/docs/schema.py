@@ -142,11 +142,11 @@ SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
 def descriptions(kind: type) -> Mapping[str, str]:
     """Return field -> description from the section `Attributes` of a class's docstring."""
     section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2]
-    return {
-        name.strip(): " ".join(text.split())
-        for names, text in _ATTRIBUTE.findall(section)
-        for name in names.split(",")
-    }
+    descriptions = {}
+    for names, text in _ATTRIBUTE.findall(section):
+        for name in names.split(","):
+            descriptions[name.strip()] = " ".join(text.split())
+    return descriptions
 
 
 def _file(title: str, kind: type, version: int) -> dict[str, Any]:

@@ -128,11 +128,11 @@ def _foreign_files(out: Path) -> list[str]:
         own = {LIST, *json.loads((out / LIST).read_bytes())}
     except FileNotFoundError:
         is_site = (out / MARK).is_file()
-        return [
-            name
-            for name in files
-            if not is_site or any(part.startswith(".") for part in Path(name).parts)
-        ]
+        result = []
+        for name in files:
+            if not is_site or any(part.startswith(".") for part in Path(name).parts):
+                result.append(name)
+        return result
     except (ValueError, TypeError):
         own = set()
     return [name for name in files if name not in own]

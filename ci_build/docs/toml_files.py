@@ -122,13 +122,12 @@ def _walk(
     for key, value in table.items():
         # At the top of a file, plain values such as `schema` are no chosen names.
         chosen = shape in names and not (shape == "" and not isinstance(value, dict))
-        word = (
-            f"<{names[shape]}>"
-            if chosen
-            else key
-            if re.fullmatch(r"[\w-]+", key)
-            else f'"{key}"'
-        )
+        if chosen:
+            word = f"<{names[shape]}>"
+        elif re.fullmatch(r"[\w-]+", key):
+            word = key
+        else:
+            word = f'"{key}"'
         below = _joined(path, word)
         below_shape = _joined(shape, "*" if chosen else key)
         if isinstance(value, dict) and value:

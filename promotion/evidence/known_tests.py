@@ -107,19 +107,21 @@ class KnownTests:
 
     def idle(self, tests: Collection[str]) -> tuple[KnownTest, ...]:
         """Return the valid entries that match no test of a complete suite."""
-        return tuple(
-            entry
-            for entry in self.active
-            if not any(entry.matches(test) for test in tests)
-        )
+        unmatched = []
+        for entry in self.active:
+            if not any(entry.matches(test) for test in tests):
+                unmatched.append(entry)
+        return tuple(unmatched)
 
     def missed(self, tests: Iterable[str]) -> tuple[tuple[KnownTest, int], ...]:
         """Return each invalid entry that matches tests, with the number of matches."""
         named = [*tests]
-        counted = (
-            (entry, sum(entry.matches(test) for test in named)) for entry in self.over
-        )
-        return tuple((entry, count) for entry, count in counted if count)
+        counted = []
+        for entry in self.over:
+            matches = sum(entry.matches(test) for test in named)
+            if matches:
+                counted.append((entry, matches))
+        return tuple(counted)
 
 
 def load_entries(file: Path = SKIPS) -> tuple[KnownTest, ...]:

@@ -73,10 +73,9 @@ def dump_results(results: Iterable[TestResult]) -> bytes:
         "file",
         *(field.name for field in fields(TestResult) if field.name != "id"),
     )
-    rows = [
-        [getattr(result, name) for name in names]
-        for result in sorted(results, key=lambda result: result.id)
-    ]
+    rows = []
+    for result in sorted(results, key=lambda result: result.id):
+        rows.append([getattr(result, name) for name in names])
     body = {"schema": SCHEMA_VERSION, "fields": names, "tests": rows}
     return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 

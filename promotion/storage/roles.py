@@ -181,12 +181,10 @@ def bucket_policy(
             f"Several roles have the same principal: {', '.join(doubled)}.",
             hint="Give each role its own principals.",
         )
-    if any(
-        "*" in arn
-        for role, arns in named.items()
-        if role is not Role.READER
-        for arn in arns
-    ):
+    writers = chain.from_iterable(
+        arns for role, arns in named.items() if role is not Role.READER
+    )
+    if any("*" in arn for arn in writers):
         raise RequestError(
             "Only the reader role can be public.", hint="Give ARNs for the other roles."
         )

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
+from itertools import product
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -33,9 +34,7 @@ def names_of(version: str) -> list[str]:
     systems = ("linux", "windows")
     return [
         f"therock-dist-{os}-{f}{t}-{version}.tar.gz"
-        for os in systems
-        for f in FAMILIES
-        for t in ("", "-tests")
+        for os, f, t in product(systems, FAMILIES, ("", "-tests"))
     ]
 
 

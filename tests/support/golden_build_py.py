@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from ci_build.wheelset.source import pins
@@ -127,8 +128,7 @@ def files() -> dict[Path, str]:
     """Return the content of every golden file."""
     return {
         FOLDER / f"{release}{'-full' if full else ''}.json": text(release, full=full)
-        for release in pins.releases()
-        for full in (False, True)
+        for release, full in product(pins.releases(), (False, True))
     }
 
 

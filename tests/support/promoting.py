@@ -72,8 +72,8 @@ def offered(bucket: Bucket) -> dict[str, dict[str, Any]]:
         for key in bucket.list(RELEASED.simple)
         if key.count("/") == 4 and key.endswith(".json")
     ]
-    return {
-        file["filename"]: file
-        for key in keys
-        for file in json.loads(bucket.get(key))["files"]
-    }
+    result = {}
+    for key in keys:
+        for file in json.loads(bucket.get(key))["files"]:
+            result[file["filename"]] = file
+    return result

@@ -13,6 +13,7 @@ import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import pyte
@@ -57,8 +58,7 @@ class Shown:
             len(
                 {
                     number
-                    for text in texts
-                    for number, line in enumerate(frame)
+                    for text, (number, line) in product(texts, enumerate(frame))
                     if text in line
                 }
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import NamedTuple
 
 from core.errors import ArchiveError
@@ -88,12 +89,8 @@ class WheelName(NamedTuple):
     @property
     def tags(self) -> tuple[str, ...]:
         """Every tag of the compressed tag set (PEP 425), in the file name's order."""
-        return tuple(
-            f"{python}-{abi}-{platform}"
-            for python in self.python.split(".")
-            for abi in self.abi.split(".")
-            for platform in self.platform.split(".")
-        )
+        parts = [part.split(".") for part in (self.python, self.abi, self.platform)]
+        return tuple("-".join(tag) for tag in product(*parts))
 
     def __str__(self) -> str:
         parts = (

@@ -106,12 +106,12 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
     """
     start = max(0, file_size - END.size - MAX16)
     tail = pread(file_size - start, start)
-    ends = [
-        at
-        for at in (match.start() for match in re.finditer(b"PK\5\6", tail))
-        if at + END.size <= len(tail)
-        and at + END.size + END.unpack_from(tail, at)[7] == len(tail)
-    ]
+    ends = []
+    for match in re.finditer(b"PK\5\6", tail):
+        at = match.start()
+        after = at + END.size
+        if after <= len(tail) and after + END.unpack_from(tail, at)[7] == len(tail):
+            ends.append(at)
     if len(ends) != 1:
         what = (
             "the file was cut short, bytes follow its end, or it is not a zip archive"

@@ -136,7 +136,10 @@ class Elf:
     def python_calls(self) -> tuple[str, ...]:
         """Undefined functions of BY_PYTHON."""
         names = {symbol.name for symbol in self.undefined}
-        return tuple(name for pair in BY_PYTHON for name in pair if name in names)
+        calls: list[str] = []
+        for pair in BY_PYTHON:
+            calls.extend(name for name in pair if name in names)
+        return tuple(calls)
 
     @property
     def rocm_versions(self) -> tuple[str, ...]:

@@ -246,15 +246,15 @@ def _kernels(
 ) -> Mapping[int, Mapping[str, frozenset[str]]]:
     # Targets share most kernel names: keep one string per name.
     shared: dict[str, str] = {}
-    return {
-        scan.bundle.address: {
-            entry.name: frozenset(
+    kernels: dict[int, Mapping[str, frozenset[str]]] = {}
+    for scan in scans:
+        by_entry: dict[str, frozenset[str]] = {}
+        kernels[scan.bundle.address] = by_entry
+        for entry, check in scan.checks.items():
+            by_entry[entry.name] = frozenset(
                 shared.setdefault(kernel, kernel) for kernel in check.kernels
             )
-            for entry, check in scan.checks.items()
-        }
-        for scan in scans
-    }
+    return kernels
 
 
 def _wrong(scans: Sequence[_BundleScan], machs: dict[str, int]) -> Iterator[str]:

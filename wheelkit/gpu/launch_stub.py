@@ -77,11 +77,9 @@ def name_problems(
     Raises:
         ElfError: the file is not an ELF file, or is damaged.
     """
-    kernels = {
-        handle: kernel
-        for bundle in registered
-        for kernel, handle in bundle.handles.items()
-    }
+    kernels: dict[int, str] = {}
+    for bundle in registered:
+        kernels.update((handle, kernel) for kernel, handle in bundle.handles.items())
     with reader.open_image(debug) as image:
         for handle, name in image.symbol_names(kernels, constants.STT_OBJECT):
             if name != kernels[handle]:

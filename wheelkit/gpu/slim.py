@@ -112,14 +112,14 @@ def slim(
         changed.append((bundle.offset, bundle.offset + len(padded)))
         sizes[bundle.index] = len(content)
     kept: set[str] = set()
+    dropped: set[str] = set()
     for cut in cuts:
         kept.update(entry.name for entry in cut.kept if not entry.is_host)
+        dropped.update(entry.name for entry in cut.dropped)
     return SlimReport(
         changed=tuple(sorted(changed)),
         targets_kept=tuple(sorted(kept)),
-        targets_dropped=tuple(
-            sorted({entry.name for cut in cuts for entry in cut.dropped} - kept)
-        ),
+        targets_dropped=tuple(sorted(dropped - kept)),
         stored_before=sum(cut.bundle.size for cut in cuts),
         stored_after=sum(sizes.values()),
     )

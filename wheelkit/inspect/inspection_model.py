@@ -152,14 +152,16 @@ class WheelReport:
 
 def member_infos(report: WheelReport) -> tuple[MemberInfo, ...]:
     """Return the libraries of a wheel as `wheels.json` lists them."""
-    return tuple(
-        MemberInfo(
-            path=elf.path,
-            size=elf.size,
-            sha256=elf.sha256,
-            targets=tuple(code.target for code in elf.device.targets),
-            needed=elf.needed,
-            symbol_versions=elf.symbol_versions,
+    infos = []
+    for elf in report.elfs:
+        infos.append(
+            MemberInfo(
+                path=elf.path,
+                size=elf.size,
+                sha256=elf.sha256,
+                targets=tuple(code.target for code in elf.device.targets),
+                needed=elf.needed,
+                symbol_versions=elf.symbol_versions,
+            )
         )
-        for elf in report.elfs
-    )
+    return tuple(infos)

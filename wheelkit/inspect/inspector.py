@@ -385,9 +385,8 @@ class _Inspection:
         yield from library.check_bindings(elfs)
         expected = self.expectations.targets
         is_jax = metadata.JAX_ROCM.fullmatch(project)
-        uses_rocm = is_jax or any(
-            ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed
-        )
+        needed = chain.from_iterable(elf.needed for elf in elfs)
+        uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for soname in needed)
         if expected is not None and uses_rocm:
             yield from library.check_device_code(
                 elfs, expected, self.expectations.covers, whole=whole

@@ -6,6 +6,7 @@ import configparser
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from email.message import Message
+from itertools import chain
 
 from packaging.metadata import Metadata
 from packaging.requirements import InvalidRequirement, Requirement
@@ -59,6 +60,7 @@ def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
     wheel = headers(archive.wheel_info, "WHEEL")
     findings += check_specification(archive)
     findings += check_wheel_fields(wheel, f"{archive.dist_info}/WHEEL")
+    tags = set(chain.from_iterable(map(parse_tag, texts(wheel, "Tag"))))
     return (
         WheelMetadata(
             name=text(meta, "Name"),
@@ -70,15 +72,7 @@ def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
             license=text(meta, "License-Expression") or text(meta, "License")[:80],
             license_files=_license_files(archive, texts(meta, "License-File")),
             purelib=text(wheel, "Root-Is-Purelib").lower() == "true",
-            tags=tuple(
-                sorted(
-                    {
-                        str(tag)
-                        for line in texts(wheel, "Tag")
-                        for tag in parse_tag(line)
-                    }
-                )
-            ),
+            tags=tuple(sorted(str(tag) for tag in tags)),
             generator=", ".join(texts(wheel, "Generator")),
             entry_points=_entry_points(archive, findings),
             stamped=_stamps(archive),
@@ -139,15 +133,18 @@ def check_wheel_fields(wheel: Message, member: str) -> Iterator[Finding]:
 def _license_files(archive: WheelArchive, declared: tuple[str, ...]) -> tuple[str, ...]:
     """Return existing License-File values (PEP 639), else files named like a licence."""
     roots = (f"{archive.dist_info}/licenses/", f"{archive.dist_info}/")
-    there = tuple(
-        name for name in declared if any(root + name in archive for root in roots)
-    )
+    there = []
+    for name in declared:
+        if any(root + name in archive for root in roots):
+            there.append(name)
+    if there:
+        return tuple(there)
     named = re.compile(
         re.escape(archive.dist_info)
         + r"/(licenses/.+|(LICEN[CS]E|COPYING|NOTICE)[^/]*)",
         re.IGNORECASE,
     )
-    return there or tuple(
+    return tuple(
         m.name.rpartition("/")[2] for m in archive.members if named.fullmatch(m.name)
     )
 

@@ -366,13 +366,15 @@ def _findings(member: _JudgedLibrary, policy: Policy) -> Iterator[Finding]:
 
 def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
     """Return the versions that a policy lacks although it lists their prefix with other numbers."""
-    return [
-        version
-        for version in sorted(versions)
-        for prefix, _, number in [version.partition("_")]
-        if prefix in policy.symbol_versions
-        and number not in policy.symbol_versions[prefix]
-    ]
+    result = []
+    for version in sorted(versions):
+        for prefix, _, number in [version.partition("_")]:
+            if (
+                prefix in policy.symbol_versions
+                and number not in policy.symbol_versions[prefix]
+            ):
+                result.append(version)
+    return result
 
 
 def check_platform(

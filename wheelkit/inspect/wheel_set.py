@@ -57,11 +57,9 @@ def wheels_below(folder: Path) -> tuple[Path, ...]:
     def refuse(error: OSError) -> None:
         raise error
 
-    files = (
-        Path(top, name)
-        for top, _, names in os.walk(folder, onerror=refuse)
-        for name in names
-    )
+    files: list[Path] = []
+    for top, _, names in os.walk(folder, onerror=refuse):
+        files += [Path(top, name) for name in names]
     return tuple(
         sorted(path for path in files if path.suffix == ".whl" and path.is_file())
     )
@@ -120,9 +118,8 @@ def _pair(plugin: WheelReport, pjrt: WheelReport) -> Iterator[Finding]:
             f"the plugin was built with ROCm {ours}, but {pjrt.filename} with {theirs}."
         )
         yield finding("set-rocm-differs", text, member=plugin.filename)
-    mine, others = (
-        {code.target for code in report.targets} for report in (plugin, pjrt)
-    )
+    mine = {code.target for code in plugin.targets}
+    others = {code.target for code in pjrt.targets}
     if mine and others and mine != others:
         text = (
             f"only one of the plugin and {pjrt.filename} has code for"

@@ -50,11 +50,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 def objects(nights: Nights) -> dict[str, bytes]:
     bucket = DirBucket(nights.bucket)
-    return {
-        key: bucket.get(key)
-        for top in ("v2/", "v2-staging/")
-        for key in bucket.list(top)
-    }
+    objects = {}
+    for top in ("v2/", "v2-staging/"):
+        for key in bucket.list(top):
+            objects[key] = bucket.get(key)
+    return objects
 
 
 def entries(nights: Nights) -> int:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from itertools import product
 
 import pytest
 
@@ -106,7 +107,8 @@ def test_release_shows_tasks_and_leaves_only_its_lines(columns: int) -> None:
     taken = rows(shown.lines, columns)
     logs = [line for line in taken if line.startswith("log of")]
     assert sorted(logs) == sorted(
-        f"log of {name} {n}" for name in ("abi", "load", "compile") for n in range(6)
+        f"log of {name} {n}"
+        for name, n in product(("abi", "load", "compile"), range(6))
     )
     rest = [
         line
@@ -137,8 +139,9 @@ def test_release_shows_tasks_and_leaves_only_its_lines(columns: int) -> None:
     gates = ("abi", "compile", "load")
     assert sorted(ends) == sorted(
         f"  gate {name}: {what} s{end}"
-        for name in gates
-        for what, end in (("finished in 0.0", ""), ("prepare (0.0", ")"))
+        for name, (what, end) in product(
+            gates, (("finished in 0.0", ""), ("prepare (0.0", ")"))
+        )
     )
 
 

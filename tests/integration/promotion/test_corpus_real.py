@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_child_compiles_programs_in_order(few: Told) -> None:
     assert few.returncode == 0
     expected = [
         ("ready", None),
-        *((event, name) for name in FEW for event in ("start", "end")),
+        *((event, name) for name, event in product(FEW, ("start", "end"))),
         ("done", None),
     ]
     assert [(event["event"], event.get("program")) for event in few.events] == expected

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +170,7 @@ def test_wrong_loader_is_named_with_its_machine(
     found = site.findings()
     assert {
         name
-        for finding in found
-        for name in names
+        for finding, name in product(found, names)
         if f"with {name}, " in finding.message
     } == names
     assert len(found) == len(names)

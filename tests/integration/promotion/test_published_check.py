@@ -87,11 +87,11 @@ def checks(
 
 
 def told(found: list[Check]) -> list[str]:
-    return [
-        f"{finding.code}: {finding.message}"
-        for check in found
-        for finding in check.findings
-    ]
+    result = []
+    for check in found:
+        for finding in check.findings:
+            result.append(f"{finding.code}: {finding.message}")
+    return result
 
 
 def test_index_check_passes_intact_set(

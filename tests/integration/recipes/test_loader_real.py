@@ -166,9 +166,10 @@ class Site:
 
 def _needed(members: list[dict[str, Any]]) -> list[str]:
     rocm = [*fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED]
-    return sorted(
-        {name for member in members for name in member["needed"] if name in rocm}
-    )
+    result: set[str] = set()
+    for member in members:
+        result.update(name for name in member["needed"] if name in rocm)
+    return sorted(result)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -186,8 +187,7 @@ def test_slim_published_pjrt(pjrt: Path, tmp_path: Path) -> None:
         ) == (22498, 0)
         assert all(
             item.kernels <= held[item.address][target]
-            for item in found
-            for target in WANTED
+            for item, target in product(found, WANTED)
         )
     finally:
         path.unlink()

@@ -80,7 +80,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
             )
         )
     )
-    return {name: [json.loads(text) for text in found] for name, found in texts.items()}
+    files = {}
+    for name, found in texts.items():
+        files[name] = [json.loads(text) for text in found]
+    return files
 
 
 def checker_of(name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import click.testing
@@ -147,8 +147,9 @@ def test_matrix_of_published_wheels_needs_no_option() -> None:
     ]["include"]
     assert [(row["jax"], row["rocm"], row["family"]) for row in rows] == [
         (jax, load_releases().published[jax], family)
-        for jax in ("0.10.2", "0.9.1")
-        for family in ("gfx94X-dcgpu", "gfx950-dcgpu")
+        for jax, family in product(
+            ("0.10.2", "0.9.1"), ("gfx94X-dcgpu", "gfx950-dcgpu")
+        )
     ]
     assert set(chain.from_iterable(row["targets"] for row in rows)) == {
         *lists()["gated"]
@@ -170,7 +171,7 @@ def test_matrix_prints_outputs_of_github_actions() -> None:
 
 def test_matrix_refuses_more_jobs_than_github_allows() -> None:
     versions = ",".join(
-        f"7.{minor}.{patch}" for minor in range(20) for patch in range(13)
+        f"7.{minor}.{patch}" for minor, patch in product(range(20), range(13))
     )
     argv = [f"--rocm-versions={versions}", "--families=gfx942", "--payload=published"]
     done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--format=github"])

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,7 @@ def test_matrix_tests_reads_targets_and_pythons_of_the_set(
         body = printed(capsys, name, "--when=nightly")
         assert {(job["family"], job["python"]) for job in body["include"]} == {
             (family, python)
-            for family in ("gfx94X-dcgpu", "gfx950-dcgpu")
-            for python in PYTHONS
+            for family, python in product(("gfx94X-dcgpu", "gfx950-dcgpu"), PYTHONS)
         }
         assert {job["argv"][4] for job in body["include"]} == {str(staged)}
         assert (body["sets"], body["without_runner"], body["without_family"]) == (

@@ -336,12 +336,12 @@ def _preflight(machine: Machine, folder: Path) -> Iterable[Finding]:
     control = "" if machine.fit else "hipGetDeviceCount returned 100"
     checks += check_jax(answer, expected, lambda: control)
     ignored = "the set has no manifest of its ROCm"
-    return [
-        item
-        for check in checks
-        for item in check.findings
-        if ignored not in item.message
-    ]
+    result = []
+    for check in checks:
+        for item in check.findings:
+            if ignored not in item.message:
+                result.append(item)
+    return result
 
 
 def machine(**changes: Any) -> Callable[[Machine], object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -224,8 +225,9 @@ def test_job_matrix_has_jobs_for_targets_of_the_set_only() -> None:
     jobs = {(job.family, job.targets, job.python) for job in matrix.jobs}
     assert jobs == {
         (name, (target,), python)
-        for name, target in (("gfx94X-dcgpu", "gfx942"), ("gfx950-dcgpu", "gfx950"))
-        for python in ("3.11", "3.13")
+        for (name, target), python in product(
+            (("gfx94X-dcgpu", "gfx942"), ("gfx950-dcgpu", "gfx950")), ("3.11", "3.13")
+        )
     }
     assert matrix.without_runner == ()
     assert matrix.without_family == ("gfx1101",)

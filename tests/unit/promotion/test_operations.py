@@ -94,9 +94,10 @@ class Index:
 
     def names(self, *sets: int) -> set[str]:
         """Return the wheels of some sets; 0 is the first."""
-        return {
-            wheel.wheel.filename for number in sets for wheel in self.wheels[number]
-        }
+        names: set[str] = set()
+        for number in sets:
+            names.update(wheel.wheel.filename for wheel in self.wheels[number])
+        return names
 
     def seen(self) -> set[str]:
         shown = offered(self.bucket)

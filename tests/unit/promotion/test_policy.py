@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -126,8 +127,7 @@ def test_release_requires_at_least_nightly(index: str) -> None:
     assert {*release.required_targets} >= {*nightly.required_targets}
     for name, rule, own in [
         (name, rule.of(target), release.gates[name].of(target))
-        for name, rule in nightly.gates.items()
-        for target in ("any", *targets)
+        for (name, rule), target in product(nightly.gates.items(), ("any", *targets))
     ]:
         if isinstance(own.min_passed, int) and isinstance(rule.min_passed, int):
             assert own.min_passed >= rule.min_passed

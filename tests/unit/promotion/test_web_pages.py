@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -182,11 +183,11 @@ def test_report_with_many_failures_is_small_and_counts_all_of_them() -> None:
         results.extend(replace(one, message="E" * 3999 + "<") for _ in range(30))
     findings = [
         replace(one, message="m" * 200)
-        for one in checked.evidence.findings
-        for _ in range(20)
+        for one, _ in product(checked.evidence.findings, range(20))
     ]
     checks = [
-        replace(one, name=f"{number}") for one in checked.checks for number in range(30)
+        replace(one, name=f"{number}")
+        for one, number in product(checked.checks, range(30))
     ]
     more = {}
     for gate in ("inspection", "install", "load", "compile", "coverage", "device"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ from wheelkit.gpu.offload_bundle import BundleEntry, CompressedHeader
 HOST = "host-x86_64-unknown-linux-gnu-"
 HIP = "hipv4-amdgcn-amd-amdhsa--"
 FORMATS = [
-    (version, method) for version in (1, 2, 3) for method in (bundle.ZLIB, bundle.ZSTD)
+    (version, method)
+    for version, method in product((1, 2, 3), (bundle.ZLIB, bundle.ZSTD))
 ]
 
 

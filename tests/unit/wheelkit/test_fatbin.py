@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,7 @@ FORMATS = [
     PLAIN,
     *(
         (version, method)
-        for version in (1, 2, 3)
-        for method in (bundle.ZLIB, bundle.ZSTD)
+        for version, method in product((1, 2, 3), (bundle.ZLIB, bundle.ZSTD))
     ),
 ]
 NAMES = ["plain", "v1-zlib", "v1-zstd", "v2-zlib", "v2-zstd", "v3-zlib", "v3-zstd"]
