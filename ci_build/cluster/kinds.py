@@ -9,7 +9,6 @@ from typing import Any
 
 from ci_build.release import device_cluster
 from ci_build.rocm.tree import read_tree
-from ci_build.wheelset import matrix_run
 from ci_build.wheelset.kernel_build import find_compilers
 from core.errors import CiBuildError
 from core.model import KernelRequest
@@ -101,7 +100,6 @@ def _compile_programs(arguments: Mapping[str, Any], context: TaskContext) -> obj
 KINDS: dict[str, TaskFunction] = {
     KERNEL_STEP: _kernel_step,
     COMPILE_PROGRAMS: _compile_programs,
-    matrix_run.KIND: matrix_run.build_cell,
     device_gate.KIND: device_cluster.run_shard,
 }
 """Kind of a task -> its function.

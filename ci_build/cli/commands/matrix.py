@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import reduce
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 import cloup
 
 from ci_build.cli.commands.dist_wheels import dist_wheels
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.cluster_options import cluster_options, cluster_request
 from ci_build.cli.options.release_options import DEFAULT_BUCKET, bucket_option
 from ci_build.cli.options.request_conversion import require_known_pythons
 from ci_build.cli.options.settings import split_list
 from ci_build.wheelset.ci_matrix import Axes, Cell, Excluded, make_matrix
 from ci_build.wheelset.ci_services import github_outputs
 from core.defaults import defaults
-from core.errors import InputError, MachineError, RequestError
+from core.errors import RequestError
 from core.model import GfxTarget, Payload
 from core.targets import family_of, lists, split_words
 from promotion.gates.device.device_request import check_image
 from promotion.policy.families import SANITY, Trigger, load_families
 from promotion.policy.jobs import job_matrix, joined
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _DEFAULTS = defaults()
 _FORMAT = click.option(
     "--format",
@@ -58,66 +54,9 @@ class _BuildsByDefault(cloup.Group):
 def matrix() -> None:
     """Print the jobs of a CI service as JSON: builds, or the tests of a set.
 
-    Or run the builds on a cluster.
-
     `matrix builds` may be shortened to `matrix`. Further arguments are added to the
     command of every build.
     """
-
-
-_AXES = (
-    click.option(
-        "--python-versions",
-        metavar="X.Y,…",
-        default=_DEFAULTS["build"]["python_versions"],
-        show_default=True,
-        help="Python versions.",
-    ),
-    click.option(
-        "--jax-versions",
-        metavar="X.Y.Z,…",
-        default=_DEFAULTS["build"]["jax_version"],
-        show_default=True,
-        help="Releases of jax.",
-    ),
-    click.option(
-        "--rocm-versions",
-        metavar="X.Y.Z,…",
-        help="ROCm versions, such as 7.10.0a20251120.  [default: of published wheels]",
-    ),
-    click.option(
-        "--families",
-        metavar="NAME,…",
-        default=",".join(
-            family_of((GfxTarget.parse(target),)) for target in lists()["gated"]
-        ),
-        show_default=True,
-        help="GPU families.",
-    ),
-    click.option(
-        "--payload",
-        type=click.Choice([p.value for p in Payload]),
-        default=Payload.SOURCE.value,
-        show_default=True,
-        help="Origin of the native code.",
-    ),
-    click.option(
-        "--split-pythons",
-        is_flag=True,
-        help=(
-            "Build each Python in a separate job, for tests; an index accepts the set"
-            " of one of these jobs only."
-        ),
-    ),
-    click.argument("more", nargs=-1, type=click.UNPROCESSED),
-)
-
-
-def _axes(function: _F) -> _F:
-    """Add the options of a matrix of builds to a command."""
-    return reduce(
-        lambda decorated, option: option(decorated), reversed(_AXES), function
-    )
 
 
 def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, ...]]:
@@ -149,7 +88,50 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
 
 
 @matrix.command(context_settings={"ignore_unknown_options": True})
-@_axes
+@click.option(
+    "--python-versions",
+    metavar="X.Y,…",
+    default=_DEFAULTS["build"]["python_versions"],
+    show_default=True,
+    help="Python versions.",
+)
+@click.option(
+    "--jax-versions",
+    metavar="X.Y.Z,…",
+    default=_DEFAULTS["build"]["jax_version"],
+    show_default=True,
+    help="Releases of jax.",
+)
+@click.option(
+    "--rocm-versions",
+    metavar="X.Y.Z,…",
+    help="ROCm versions, such as 7.10.0a20251120.  [default: of published wheels]",
+)
+@click.option(
+    "--families",
+    metavar="NAME,…",
+    default=",".join(
+        family_of((GfxTarget.parse(target),)) for target in lists()["gated"]
+    ),
+    show_default=True,
+    help="GPU families.",
+)
+@click.option(
+    "--payload",
+    type=click.Choice([p.value for p in Payload]),
+    default=Payload.SOURCE.value,
+    show_default=True,
+    help="Origin of the native code.",
+)
+@click.option(
+    "--split-pythons",
+    is_flag=True,
+    help=(
+        "Build each Python in a separate job, for tests; an index accepts the set"
+        " of one of these jobs only."
+    ),
+)
+@click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @_FORMAT
 def builds(*, output_format: str, **given: object) -> None:
     """Print the builds of a CI service with their commands.
@@ -163,64 +145,6 @@ def builds(*, output_format: str, **given: object) -> None:
         click.echo("\n".join(github_outputs({"matrix": cells}, {"excluded": excluded})))
     else:
         print_json({"include": cells, "excluded": excluded})
-
-
-@matrix.command(context_settings={"ignore_unknown_options": True})
-@_axes
-@click.option(
-    "--out",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    default=Path(_DEFAULTS["build"]["out"]),
-    show_default=True,
-    help="Folder of the sets; each set is in a folder with the name of its build.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the sets as JSON.")
-@cluster_options
-@click.pass_obj
-def run(state: State, /, *, out: Path, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - values of options
-    """Build all cells of a matrix on the workers of a cluster.
-
-    The options are those of `matrix builds`. The files of --rocm-manifest and
-    --rocm-lock are sent to the workers; other paths in MORE arguments must exist there.
-    A failed build does not stop the others.
-    """
-    # Start-up time: clusters need the packages of gates and kernels.
-    from ci_build.cluster.cluster_client import Cluster
-    from ci_build.wheelset.matrix_run import cell_tasks, run_cells
-
-    cluster = cluster_request(given)
-    if cluster is None:
-        raise RequestError(
-            "`matrix run` needs --cluster.",
-            hint="Run the commands of `matrix builds` instead.",
-        )
-    cells, excluded = _cells(given)
-    reporter = state.reporter()
-    built = []
-    tasks = cell_tasks(cells, Payload(given["payload"]), out)
-    for item in excluded:
-        reporter.line(
-            f"excluded: Python {item.python}, jax {item.jax}, ROCm {item.rocm},"
-            f" {item.family}: {item.why}"
-        )
-    with (
-        reporter.group(f"{len(cells)} builds"),
-        Cluster.connect(cluster, reporter) as connected,
-    ):
-        for cell in run_cells(tasks, out, connected):
-            built.append(cell)
-            reporter.line(
-                f"{cell.name}: {cell.error or f'set {cell.set[:12]} in {cell.out}'}"
-            )
-    if as_json:
-        print_json(built)
-    if failed := [cell for cell in built if cell.error]:
-        kind = MachineError if all(cell.lost for cell in failed) else InputError
-        names = ", ".join(cell.name for cell in failed)
-        raise kind(
-            f"{len(failed)} of {len(built)} builds failed: {names}.", hint="See above."
-        )
 
 
 @matrix.command()

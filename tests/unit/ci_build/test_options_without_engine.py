@@ -146,7 +146,6 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         (("rocm", "show", "absent.lock"), "absent.lock does not exist"),
         (("rocm", "verify", "absent.lock"), "absent.lock does not exist"),
         (("matrix", "builds"), "--rocm-versions is missing"),
-        (("matrix", "run", "--payload=published"), "`matrix run` needs --cluster"),
         (("release",), "`release` requires --bucket or --local"),
         (("repair", "wheels"), "--targets is missing"),
         (("keys", "show", "file", "--ledger"), "FILE and --ledger exclude each other"),
