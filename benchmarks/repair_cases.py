@@ -107,7 +107,7 @@ def _repair(
 def _plan(wheel: Path, *targets: str) -> RepairPlan:
     from core import versions
     from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
-    from pjrt.pjrt_wheel import repair_plan
+    from pjrt.jax_wheels import repair_plan
     from wheelkit.archive.filename import WheelName
 
     rocm = RocmVersion(text="7.2.0")
@@ -119,7 +119,7 @@ def _plan(wheel: Path, *targets: str) -> RepairPlan:
         python_versions=("3.12",),
         targets=tuple(map(GfxTarget.parse, targets)) or None,
     )
-    return repair_plan(request, versions.wheel_version(version, rocm=rocm))
+    return repair_plan("pjrt", request, versions.wheel_version(version, rocm=rocm))
 
 
 CASES: dict[str, Callable[[Path, Path], None]] = {

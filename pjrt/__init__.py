@@ -1,1 +1,1 @@
-"""The `jax-rocm{N}-pjrt` wheel: its recipe, and the Python files that it contains (`payload/`)."""
+"""The recipes of the `jax-rocm{N}` wheels, and the Python files of the pjrt wheel (`payload/`)."""

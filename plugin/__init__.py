@@ -1,4 +1,4 @@
 """The `jax-rocm{N}-plugin` wheel.
 
-Its recipe, and the Python files that it contains (`payload/`).
+The Python files that it contains (`payload/`) and the reviewed list of its handlers.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def repair_plan(
     members: tuple[str, ...],
     device_members: tuple[str, ...],
     about: str,
-    payload: Path,
+    payload: Sequence[Path],
     sources: Mapping[str, str] | None = None,
 ) -> RepairPlan:
     """Return the repair plan of a wheel.
@@ -50,6 +50,7 @@ def repair_plan(
         version: version of the wheel, from `versions.wheel_version`.
         members: every native library of the wheel.
         device_members: native libraries that must have code for every gfx target.
+        payload: Python files of the wheel.
         sources: source name -> commit or digest, for a wheel built from source.
 
     Raises:
@@ -115,7 +116,7 @@ def build_info(
     }
 
 
-def recipe_digest(payload: Path) -> str:
+def recipe_digest(payload: Sequence[Path]) -> str:
     """Return the SHA-256 of what determines the texts of a wheel besides its request.
 
     Payload, licence and tables.
@@ -124,8 +125,7 @@ def recipe_digest(payload: Path) -> str:
     writes.
     """
     files = {
-        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(payload.glob("*.py"))
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in payload
     }
     licence = hashlib.sha256(license_text()).hexdigest()
     parts = [
@@ -154,7 +154,9 @@ def content(request: BuildRequest, *, rocm: bool = True) -> str:
     return f"ROCm {request.rocm_version}; {held}" if rocm else held
 
 
-def payload_files(folder: Path, package: str, version: str) -> dict[str, bytes]:
+def payload_files(
+    payload: Sequence[Path], package: str, version: str
+) -> dict[str, bytes]:
     """Return the Python files of a wheel.
 
     Returns:
@@ -165,10 +167,7 @@ def payload_files(folder: Path, package: str, version: str) -> dict[str, bytes]:
         '"""The version of this wheel."""\n\n_release_version: str ='
         f" {version!r}\n__version__ = _release_version\n"
     )
-    sources = {
-        f"{package}/{file.name}": file.read_bytes()
-        for file in sorted(folder.glob("*.py"))
-    }
+    sources = {f"{package}/{file.name}": file.read_bytes() for file in payload}
     return sources | {f"{package}/version.py": stamp.encode()}
 
 

@@ -29,8 +29,7 @@ from core.pip import Resolved
 from core.steps import tool_versions
 from core.versions import parse_package_name
 from core.wheelset import sha256sums
-from pjrt import pjrt_wheel as pjrt_recipe
-from plugin import plugin_wheel as plugin_recipe
+from pjrt import jax_wheels
 from promotion.gates.recipe_check import SetWriter
 from wheelkit.repair.repair_plan import RepairPlan
 
@@ -63,10 +62,9 @@ def wheel_plan(project: str, info: Mapping[str, Any]) -> RepairPlan | None:
         targets=None if names is None else tuple(map(GfxTarget.parse, names)),
         strip=info["stripped"],
     )
-    repair_plan = (
-        pjrt_recipe.repair_plan if named[0] == "pjrt" else plugin_recipe.repair_plan
+    return jax_wheels.repair_plan(
+        named[0], request, info["version"], info.get("sources")
     )
-    return repair_plan(request, info["version"], info.get("sources"))
 
 
 def files_of_set(wheel_set: WheelSet, read: Callable[[str], bytes]) -> dict[str, str]:

@@ -42,8 +42,7 @@ from core.pip import InputStore, Resolved
 from core.rocm_releases import load_releases
 from core.steps import FinishedStep, StepStore, tool_versions
 from core.store import ContentStore
-from pjrt import pjrt_wheel as pjrt_recipe
-from plugin import plugin_wheel as plugin_recipe
+from pjrt import jax_wheels
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.inspect.inspector import Expectations, inspect_wheel
@@ -191,9 +190,7 @@ def _plan(path: Path, request: RepairRequest, progress: Progress) -> PlannedRepa
         raise RequestError(text, hint="Repair the wheels of each ROCm separately.")
     build = _build_request(request, jax, rocm)
     version = versions.set_version(build)
-    recipe = {"pjrt": pjrt_recipe, "plugin": plugin_recipe}[kind].repair_plan(
-        build, version, info.get("sources")
-    )
+    recipe = jax_wheels.repair_plan(kind, build, version, info.get("sources"))
     step = Step(
         what=f"repair {path.name}",
         effect=Effect.REPAIR,

@@ -31,8 +31,7 @@ from core.source_request import Checkout, SourceInputs
 from kernels import kernel_recipe as kernels_recipe
 from kernels.module_catalog import load_catalog
 from kernels.modules import processors
-from pjrt import pjrt_wheel as pjrt_recipe
-from plugin import plugin_wheel as plugin_recipe
+from pjrt import jax_wheels
 from wheelkit.repair.repair_plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
@@ -279,10 +278,10 @@ def _repair(
             what=f"repair {pjrt}",
             effect=Effect.REPAIR,
             project=pjrt,
-            recipe=pjrt_recipe.repair_plan(request, version, sources),
+            recipe=jax_wheels.repair_plan("pjrt", request, version, sources),
         )
     ]
-    recipe = plugin_recipe.repair_plan(request, version, sources)
+    recipe = jax_wheels.repair_plan("plugin", request, version, sources)
     for python in request.python_versions:
         what = f"repair {plugin} for Python {python}"
         steps.append(

@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from . import build_info
-
+# A file that the wheels share: pjrt/payload/build_info.py.
+build_info = importlib.import_module(f"{__name__}.build_info")
 __version__ = build_info.VERSION
 
 __all__ = ["__version__", "build_info"]

@@ -69,7 +69,8 @@ def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
         f"jax_plugins/xla_rocm{major}" if part == "pjrt" else f"jax_rocm{major}_plugin"
     )
     package.mkdir(parents=True, exist_ok=True)
-    for source in (ROOT / part / "payload").glob("*.py"):
+    shared = ROOT / "pjrt/payload/build_info.py"
+    for source in (shared, *(ROOT / part / "payload").glob("*.py")):
         (package / source.name).write_bytes(source.read_bytes())
     (package / "version.py").write_text(f"__version__ = {info['version']!r}\n")
     (package / "build_info.json").write_text(json.dumps(info))

@@ -13,8 +13,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from pjrt import pjrt_wheel as pjrt_recipe
-from plugin import plugin_wheel as plugin_recipe
+from pjrt import jax_wheels
 from tests.support.made_wheel import GLIBC, fat_binary, hip_library, library
 from tests.support.tiny_elf import TinySymbol
 
@@ -108,12 +107,12 @@ def make_jax(folder: Path) -> Path:
             GLIBC, entry=[TinySymbol("PyInit__jax", defined=True)]
         ),
     }
-    for path in pjrt_recipe.members(7):
+    for path in jax_wheels.members("pjrt", 7):
         files[f"prebuilt/jax-rocm-pjrt/{path}"] = hip_library(
             fatbins=[code], runpath=room
         )
-    device = plugin_recipe.device_members(7)
-    for path in plugin_recipe.members(7):
+    device = jax_wheels.device_members("plugin", 7)
+    for path in jax_wheels.members("plugin", 7):
         module = TinySymbol(f"PyInit_{Path(path).stem}", defined=True)
         made = partial(hip_library, fatbins=[code]) if path in device else library
         files[f"prebuilt/jax-rocm-plugin/{path}"] = made(

@@ -25,8 +25,7 @@ import pytest
 
 from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from pjrt import pjrt_wheel as pjrt
-from plugin import plugin_wheel as plugin
+from pjrt import jax_wheels
 from tests.support import fake_site
 from tests.support.machine import uv_environment
 from wheelkit.elf.snapshot import Elf
@@ -69,7 +68,7 @@ class Site:
         self,
         major: int = 7,
         *,
-        parts: Iterable[str] = ("pjrt", "plugin"),
+        parts: Iterable[versions.Kind] = ("pjrt", "plugin"),
         targets: str = "gfx942,gfx950",
         **changes: Any,
     ) -> None:
@@ -87,10 +86,10 @@ class Site:
         )
         version = versions.wheel_version("0.10.2", rocm=request.rocm_version)
         for part in parts:
-            plan = {"pjrt": pjrt, "plugin": plugin}[part].repair_plan(request, version)
+            plan = jax_wheels.repair_plan(part, request, version)
             members = [
                 self._native(path, plan.device_members, targets.split(","))
-                for path in {"pjrt": pjrt, "plugin": plugin}[part].members(major)
+                for path in jax_wheels.members(part, major)
             ]
             # The code is that of ROCm 7 under every major's name.
             info = {

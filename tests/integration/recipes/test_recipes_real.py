@@ -15,7 +15,7 @@ import pytest
 
 from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from plugin import plugin_wheel as plugin
+from pjrt import jax_wheels
 from tests.support import fake_site
 from wheelkit.repair.wheel_repair import repair
 
@@ -37,7 +37,7 @@ def test_plugin_is_repaired_by_its_recipe(
     version = versions.wheel_version(jax, rocm=request.rocm_version, variant="gfx942")
     made = repair(
         real_wheel("jax-rocm7-plugin", jax),
-        plugin.repair_plan(request, version),
+        jax_wheels.repair_plan("plugin", request, version),
         tmp_path,
         debug_dir=None,
     )
@@ -46,9 +46,11 @@ def test_plugin_is_repaired_by_its_recipe(
         metadata = archive.read(
             f"jax_rocm7_plugin-{version}.dist-info/METADATA"
         ).decode()
-    assert {member["path"] for member in info["members"]} == set(plugin.members(7))
+    assert {member["path"] for member in info["members"]} == set(
+        jax_wheels.members("plugin", 7)
+    )
     assert {member["path"] for member in info["members"] if member["targets"]} == set(
-        plugin.device_members(7)
+        jax_wheels.device_members("plugin", 7)
     )
     assert all("libamdhip64.so.7" in member["needed"] for member in info["members"])
     assert f"ROCm {rocm}; gfx942" in metadata

@@ -15,7 +15,7 @@ from typing import Any
 from ci_build.wheelset.expected import this_program
 from ci_build.wheelset.set_files import write_set
 from core.model import PYLOCK, SBOM, SHA256SUMS, Finding, MemberInfo, WheelSet, to_json
-from pjrt import pjrt_wheel as recipe
+from pjrt import jax_wheels
 from promotion.gates.recipe_check import SetWriter, check_files, check_wheel
 from promotion.gates.set_record import read_build_info
 from tests.support import sets
@@ -43,7 +43,7 @@ MEMBER = MemberInfo(
     needed=(),
     symbol_versions={},
 )
-PLAN = recipe.repair_plan(sets.published_request("gfx942"), VERSION)
+PLAN = jax_wheels.repair_plan("pjrt", sets.published_request("gfx942"), VERSION)
 REQUEST = {"payload": "published", "strip": True, "targets": ["gfx942"]}
 
 

@@ -4,26 +4,24 @@ import ast
 import dataclasses
 import json
 import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from pjrt import pjrt_wheel as pjrt
-from plugin import plugin_wheel as plugin
+from pjrt import jax_wheels
 from tests.support import fake_site
+from tests.support.fake_site import ROOT
 from wheelkit.repair.repair_plan import RepairPlan
 
 MI300 = (GfxTarget.parse("gfx942"), GfxTarget.parse("gfx950"))
 
 
-@pytest.fixture(params=[pjrt, plugin], ids=["pjrt", "plugin"])
-def recipe(request: pytest.FixtureRequest) -> ModuleType:
-    module: ModuleType = request.param
-    return module
+@pytest.fixture(params=["pjrt", "plugin"])
+def kind(request: pytest.FixtureRequest) -> versions.Kind:
+    parameter: versions.Kind = request.param
+    return parameter
 
 
 def request(**changes: Any) -> BuildRequest:
@@ -37,16 +35,14 @@ def request(**changes: Any) -> BuildRequest:
     return dataclasses.replace(base, **changes)
 
 
-def plan(recipe: ModuleType, **changes: Any) -> RepairPlan:
-    asked = request(**changes)
-    made: RepairPlan = recipe.repair_plan(
-        asked, versions.wheel_version(asked.jax_version, rocm=asked.rocm_version)
-    )
-    return made
+def plan(kind: versions.Kind, **changes: Any) -> RepairPlan:
+    build = request(**changes)
+    version = versions.wheel_version(build.jax_version, rocm=build.rocm_version)
+    return jax_wheels.repair_plan(kind, build, version)
 
 
 def test_pjrt() -> None:
-    made = plan(pjrt)
+    made = plan("pjrt")
     assert made.project == "jax-rocm7-pjrt"
     assert made.version == "0.10.2+rocm7.2.0"
     assert (
@@ -58,7 +54,7 @@ def test_pjrt() -> None:
     assert (
         made.device_members
         == ("jax_plugins/xla_rocm7/xla_rocm_plugin.so",)
-        == pjrt.members(7)
+        == jax_wheels.members("pjrt", 7)
     )
     assert made.build_info_path == "jax_plugins/xla_rocm7/build_info.json"
     assert list(made.runpath) == ["jax_plugins/xla_rocm7/*.so"]
@@ -68,7 +64,7 @@ def test_pjrt() -> None:
 
 
 def test_plugin() -> None:
-    made = plan(plugin)
+    made = plan("plugin")
     assert made.project == "jax-rocm7-plugin"
     assert made.requires_dist == (
         "jax-rocm7-pjrt==0.10.2+rocm7.2.0",
@@ -78,28 +74,28 @@ def test_plugin() -> None:
     assert made.device_members == tuple(
         f"jax_rocm7_plugin/{name}.so" for name in ("_linalg", "_prng", "_solver")
     )
-    assert len(plugin.members(7)) == 8
-    assert set(made.device_members) < set(plugin.members(7))
+    assert len(jax_wheels.members("plugin", 7)) == 8
+    assert set(made.device_members) < set(jax_wheels.members("plugin", 7))
     assert made.build_info_path == "jax_rocm7_plugin/build_info.json"
     assert made.runpath["jax_rocm7_plugin/*.so"].startswith(
         "$ORIGIN/../_rocm_sdk_core/lib:"
     )
 
 
-def test_both(recipe: ModuleType) -> None:
-    made = plan(recipe)
+def test_both(kind: versions.Kind) -> None:
+    made = plan(kind)
     assert made.targets == MI300
     assert made.covers["gfx11-generic"][0] == "gfx1100"
     assert made.strip
-    assert not plan(recipe, strip=False).strip
+    assert not plan(kind, strip=False).strip
     assert made.requires_python == ">=3.11"
     assert b"Apache License" in made.license_text
     assert made.hip_soname == "libamdhip64.so.7"
     assert {"libMIOpen.so.1", "libamdhip64.so.7"} <= made.allowed_sonames
 
 
-def test_any_major_works(recipe: ModuleType) -> None:
-    made = plan(recipe, rocm_version=RocmVersion(text="10.1.0"))
+def test_any_major_works(kind: versions.Kind) -> None:
+    made = plan(kind, rocm_version=RocmVersion(text="10.1.0"))
     names = (
         made.build_info_path,
         made.runpath,
@@ -117,13 +113,12 @@ def test_any_major_works(recipe: ModuleType) -> None:
     )
 
 
-def test_files_are_the_payload_and_the_version(recipe: ModuleType) -> None:
-    made = plan(recipe)
+def test_files_are_the_payload_and_the_version(kind: versions.Kind) -> None:
+    made = plan(kind)
     folder = made.build_info_path.rpartition("/")[0]
-    payload = Path(str(recipe.__file__)).with_name("payload")
-    assert set(made.files) == {
-        f"{folder}/{file.name}" for file in payload.glob("*.py")
-    } | {f"{folder}/version.py"}
+    payload = {file.name for file in (ROOT / kind / "payload").glob("*.py")}
+    names = payload | {"build_info.py", "version.py"}
+    assert set(made.files) == {f"{folder}/{name}" for name in names}
     space: dict[str, Any] = {}
     exec(made.files[f"{folder}/version.py"], space)
     assert space["__version__"] == space["_release_version"] == made.version
@@ -131,8 +126,8 @@ def test_files_are_the_payload_and_the_version(recipe: ModuleType) -> None:
         ast.parse(content, path, feature_version=(3, 11))
 
 
-def test_payload_imports_jax_and_standard_library_only(recipe: ModuleType) -> None:
-    for path, content in plan(recipe).files.items():
+def test_payload_imports_jax_and_standard_library_only(kind: versions.Kind) -> None:
+    for path, content in plan(kind).files.items():
         for node in ast.walk(ast.parse(content)):
             names = (
                 [alias.name for alias in node.names]
@@ -151,8 +146,8 @@ def test_payload_imports_jax_and_standard_library_only(recipe: ModuleType) -> No
                 )
 
 
-def test_build_info_is_readable_by_loader(recipe: ModuleType) -> None:
-    info = plan(recipe).build_info
+def test_build_info_is_readable_by_loader(kind: versions.Kind) -> None:
+    info = plan(kind).build_info
     assert json.loads(json.dumps(info)) == info
     assert set(fake_site.build_info()) - {"members"} <= set(info)
     assert info["requires_jaxlib"] == ">=0.10.2,<0.10.3"
@@ -162,4 +157,4 @@ def test_build_info_is_readable_by_loader(recipe: ModuleType) -> None:
     assert "gfx1102" not in info["xla_targets"]
     assert info["families"] == ["gfx94X_dcgpu", "gfx950_dcgpu"]
     assert "libamdhip64.so.7" in info["rocm_sonames"]
-    assert info["runpath"] in plan(recipe).runpath.values()
+    assert info["runpath"] in plan(kind).runpath.values()

@@ -1,1 +1,0 @@
-../../pjrt/payload/build_info.py
