@@ -142,6 +142,12 @@ class OtherRocmError(CiBuildError):
     exit_code = 22
 
 
+class FormatError(CiBuildError):
+    """A JSON or TOML file has a wrong value, an unknown key or another schema."""
+
+    exit_code = 23
+
+
 class SickMachineError(CiBuildError):
     """The doctor found a problem that keeps jax from using the GPU."""
 

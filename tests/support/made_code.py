@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-import msgpack
+import msgspec
 
 from core.targets import machs
 
@@ -57,7 +57,7 @@ def made_code(
         "amdhsa.version": [1, 2],
         "amdhsa.kernels": list(kernels if kernels is not None else [kernel()]),
     }
-    description = msgpack.packb(about) if note is None else note
+    description = msgspec.msgpack.encode(about) if note is None else note
     body = (
         struct.pack("<III", 7, len(description), 32)
         + b"AMDGPU\0\0"

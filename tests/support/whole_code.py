@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgpack
+import msgspec
 
 from core.model import GfxTarget
 from core.targets import machs
@@ -195,7 +195,7 @@ def _note(target: str, names: Sequence[str]) -> bytes:
         "amdhsa.target": f"amdgcn-amd-amdhsa--{target}",
         "amdhsa.version": [1, 2],
     }
-    text: bytes = msgpack.packb(about)
+    text: bytes = msgspec.msgpack.encode(about)
     return (
         struct.pack("<III", 7, len(text), 32)
         + b"AMDGPU\0\0"
@@ -243,12 +243,14 @@ def metadata(change: Callable[[dict[str, Any]], object]) -> Edit:
             section for section in image.sections if section.type == constants.SHT_NOTE
         )
         (size,) = struct.unpack_from("<I", data, section.offset + 4)
-        about = msgpack.unpackb(data[section.offset + 20 : section.offset + 20 + size])
+        about = msgspec.msgpack.decode(
+            data[section.offset + 20 : section.offset + 20 + size]
+        )
         for kernel in about["amdhsa.kernels"]:
             kernel.pop(".language", None)
             kernel.pop(".language_version", None)
         change(about)
-        text = msgpack.packb(about)
+        text = msgspec.msgpack.encode(about)
         room = section.size - 20
         assert len(text) <= room
         struct.pack_into("<I", data, section.offset + 4, len(text))

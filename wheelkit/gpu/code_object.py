@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import msgpack
+import msgspec
 
 from core.errors import ElfError
 from core.model import GfxTarget
@@ -97,8 +97,8 @@ def read_metadata(image: ElfImage) -> Mapping[str, Any]:
     for name, kind, description in image.notes():
         if (name, kind) == (b"AMDGPU\0", constants.NT_AMDGPU_METADATA):
             try:
-                value = msgpack.unpackb(description)
-            except ValueError as reason:
+                value = msgspec.msgpack.decode(description)
+            except msgspec.DecodeError as reason:
                 raise ElfError(
                     f"Cannot read the metadata of {image.label}: {reason}."
                 ) from reason

@@ -28,7 +28,7 @@ HEAVY = {
         "elftools",
         "isal",
         "jax",
-        "msgpack",
+        "msgspec",
         "numpy",
         "requests",
     ),

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgspec
 from elftools.elf.elffile import ELFFile
 from elftools.elf.segments import NoteSegment
 
@@ -36,9 +36,7 @@ def kernels(path: Path) -> Mapping[str, Mapping[str, Any]]:
                     start = note["n_offset"] + 12 + 8
                     size = note["n_descsz"]
                     file.seek(start)
-                    found = msgpack.unpackb(file.read(size), strict_map_key=False)[
-                        "amdhsa.kernels"
-                    ]
+                    found = msgspec.msgpack.decode(file.read(size))["amdhsa.kernels"]
                     return {kernel[".name"]: kernel for kernel in found}
     raise AssertionError(f"{path} has no metadata")
 
