@@ -31,24 +31,44 @@ def read_toml(path: Path, kind: type[_T], *, schema: int = 0, hint: str = "") ->
     Raises:
         FormatError: the file cannot be read, or has another format.
     """
+    return convert(
+        read_table(path, hint=hint), kind, str(path), schema=schema, hint=hint
+    )
+
+
+def read_table(path: Path, *, hint: str = "") -> dict[str, Any]:
+    """Return the tables of a TOML file; FormatError if it cannot be read or is not TOML."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise FormatError(
             f"{path} cannot be read: {error.strerror}.", hint=hint
         ) from error
-    return parse_toml(data, kind, str(path), schema=schema, hint=hint)
+    return parse_table(data, str(path), hint=hint)
+
+
+def parse_table(data: bytes, source: str, *, hint: str = "") -> dict[str, Any]:
+    """Return the tables in the bytes of a TOML file; FormatError if they are not TOML."""
+    try:
+        return tomllib.loads(data.decode())
+    except ValueError as error:
+        raise FormatError(f"{source} is not TOML: {error}.", hint=hint) from error
 
 
 def parse_toml(
     data: bytes, kind: type[_T], source: str, *, schema: int = 0, hint: str = ""
 ) -> _T:
     """Return the value in the bytes of a TOML file; see `read_toml` and `convert`."""
-    try:
-        body = tomllib.loads(data.decode())
-    except ValueError as error:
-        raise FormatError(f"{source} is not TOML: {error}.", hint=hint) from error
+    body = parse_table(data, source, hint=hint)
     return convert(body, kind, source, schema=schema, hint=hint)
+
+
+def add_names(tables: object) -> None:
+    """Store the key of each table in a table of tables as its `name`."""
+    if isinstance(tables, dict):
+        for name, table in tables.items():
+            if isinstance(table, dict):
+                table["name"] = name
 
 
 def read_json(

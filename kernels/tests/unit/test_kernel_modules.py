@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from core.errors import KernelError, RequestError
+from core.errors import FormatError, RequestError
 from kernels import gfx_table
 from kernels.aiter_sources import read_lock, used_by
 from kernels.module_catalog import MODULES_TOML, load_catalog, parse_catalog
@@ -82,24 +82,20 @@ def little() -> dict[str, Any]:
 def problems(change: Callable[[dict[str, Any]], object]) -> str:
     body = little()
     change(body)
-    with pytest.raises(KernelError) as caught:
-        parse_catalog(tomli_w.dumps(body), "some.toml")
+    with pytest.raises(FormatError) as caught:
+        parse_catalog(tomli_w.dumps(body).encode(), "some.toml")
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda b: b.update(schema=2), "schema is 2, not 1"),
+        (lambda b: b.update(schema=2), "schema: expected 1, got 2"),
         (lambda b: b.update(module={}), "unknown keys: module"),
-        (
-            lambda b: b["modules"].update(A=b["modules"].pop("a")),
-            "modules.A: a name must consist of lower-case",
-        ),
-        (lambda b: b["modules"]["a"].pop("about"), "modules.a.about is missing"),
+        (lambda b: b["modules"]["a"].pop("about"), "modules.a: missing key about"),
         (
             lambda b: b["modules"]["a"].update(seconds="1"),
-            "modules.a.seconds is '1', not float",
+            "modules.a.seconds: expected float, got str",
         ),
         (
             lambda b: b["modules"]["a"].update(targets=["gfx943"]),
@@ -114,44 +110,28 @@ def problems(change: Callable[[dict[str, Any]], object]) -> str:
             "source down does not exist",
         ),
         (
+            lambda b: b["modules"]["a"].update(needs=["d"]),
+            "needs d, which must be an earlier module",
+        ),
+        (
             lambda b: b["modules"]["a"].update(fallback="d"),
             "fallback d is not a portable module",
-        ),
-        (
-            lambda b: b["modules"]["a"]["ffi"][0].update(symbol="A"),
-            "the symbol of jax_aiter_a is A, not JaxAiterA",
-        ),
-        (
-            lambda b: b["modules"]["a"]["ffi"][0].update(args=[]),
-            "jax_aiter_a needs both args and results",
         ),
         (
             lambda b: b["modules"]["a"].update(ffi=b["modules"]["b"]["ffi"]),
             "the FFI target of two handlers",
         ),
         (
-            lambda b: b["modules"]["a"]["objects"][0].update(count=2),
-            "files has 1 entries, but count is 2",
-        ),
-        (
             lambda b: b["modules"]["b"]["units"].append(b["modules"]["b"]["units"][0]),
-            "two units have the name b",
+            "two units are named b",
         ),
         (
             lambda b: b["modules"]["d"].update(toolchains=["pypi"]),
-            "the pypi toolchain cannot build device-libs",
-        ),
-        (
-            lambda b: b["modules"]["d"]["generators"][0].update(kept=4),
-            "gen.py: kept is 4, which does not fit keep and count (3)",
+            "the pypi toolchain cannot build",
         ),
         (
             lambda b: b["modules"]["d"].update(only={"a": ["gfx1100"]}),
-            "'a' is not a regular expression, or its proc",
-        ),
-        (
-            lambda b: b["sources"]["up"].update(sha256="0"),
-            "sources.up: sha256 or size is invalid",
+            "only.a names other targets",
         ),
     ],
 )
@@ -170,7 +150,7 @@ def test_reports_all_problems_at_once() -> None:
 
 
 def test_support_is_module_portable_or_none() -> None:
-    catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
+    catalog = parse_catalog(tomli_w.dumps(little()).encode(), "some.toml")
     got = {
         name: [
             catalog.support(catalog.modules[name], gfx) for gfx in ("gfx942", "gfx1100")
@@ -185,7 +165,7 @@ def test_support_is_module_portable_or_none() -> None:
 
 
 def test_chosen_skips_modules_of_other_toolchains() -> None:
-    catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
+    catalog = parse_catalog(tomli_w.dumps(little()).encode(), "some.toml")
     assert [module.name for module in catalog.chosen(None, "pypi")] == ["b", "a"]
     assert [module.name for module in catalog.chosen(["c"], "rocm")] == ["d", "c"]
     with pytest.raises(RequestError, match=r"cannot build c\. Use --toolchain=rocm"):

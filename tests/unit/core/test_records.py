@@ -24,7 +24,7 @@ class _Row:
     size: int
     colour: _Colour = _Colour.RED
     pattern: re.Pattern[str] = re.compile("")
-    versions: SpecifierSet = SpecifierSet()
+    versions: SpecifierSet | None = None
 
     def __post_init__(self) -> None:
         if self.size < 0:
