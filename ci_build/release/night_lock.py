@@ -11,7 +11,7 @@ from typing import Any
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from ci_build.rocm.rocm_request import RocmSource
+from ci_build.rocm.rocm_request import Folder, RocmRequest, TarballFile
 from ci_build.wheelset.published import requirements, resolve
 from ci_build.wheelset.source.source_checkouts import folder_commit
 from ci_build.wheelset.wheel_request import WheelSetRequest
@@ -19,7 +19,7 @@ from core.digests import file_sha256
 from core.errors import RequestError
 from core.model import BuildRequest, to_json
 from core.pip import InputStore
-from core.process import Runner, without_credentials
+from core.process import Runner
 from core.source_request import SourceRequest
 from core.versions import package_name, set_version
 from promotion.nights import list_nights, read_night
@@ -81,23 +81,24 @@ def _source(source: SourceRequest, runner: Runner) -> Mapping[str, Any]:
     return {**options, "trees": trees}
 
 
-def _rocm(rocm: RocmSource) -> Mapping[str, Any]:
+def _rocm(rocm: RocmRequest) -> Mapping[str, Any]:
     """Return the origin of a ROCm, and the digest of its lock or of the local tarball."""
-    lock = (
-        file_sha256(rocm.lock)
-        if rocm.locked and rocm.lock is not None and rocm.lock.is_file()
-        else ""
-    )
-    local = Path(rocm.source)
-    if local.is_dir() and not lock:
-        raise RequestError(
-            f"The ROCm of a night is a folder, whose content has no digest: {local}.",
-            hint="Give a tarball or an URL, or --locked.",
-        )
+    lock = file_sha256(rocm.lock) if rocm.locked and rocm.lock is not None else ""
+    source = str(rocm.source)
+    sha256 = rocm.sha256
+    match rocm.source:
+        case Folder() if not lock:
+            raise RequestError(
+                f"The ROCm of a night is a folder, whose content has no digest: {source}.",
+                hint="Give a tarball or an URL, or --locked.",
+            )
+        case TarballFile(path=path):
+            source = path.name
+            sha256 = sha256 or file_sha256(path)
     return {
-        "source": local.name if local.is_file() else without_credentials(rocm.source),
-        "version": rocm.index_version or rocm.version,
-        "sha256": rocm.sha256 or (file_sha256(local) if local.is_file() else ""),
+        "source": source,
+        "version": rocm.full_version,
+        "sha256": sha256,
         "lock": lock,
     }
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from ci_build.rocm.lock import RocmLock, parse_lock, write_lock
 from ci_build.rocm.rocm_request import (
-    RocmSource,
+    PipIndex,
+    RocmRequest,
     RocmStorage,
-    check_source,
-    is_dnf,
-    is_url,
+    TarballUrl,
+    check_request,
+    parse_source,
 )
 from ci_build.rocm.source import obtain_rocm
 from core.errors import BucketError, InputError, RequestError
@@ -51,24 +52,28 @@ def with_rocm_of_set(
     if not request.rocm_of_set:
         return request
     lock = _lock_of(staged, bucket)
-    if lock is None or not is_url(lock.source) or is_dnf(lock.source):
-        why = (
-            "has no lock of its ROCm"
-            if lock is None
-            else "was built with a ROCm that only its builder has"
-        )
+    source = parse_source(lock.source) if lock else None
+    if lock is None or not isinstance(source, TarballUrl | PipIndex):
+        why = "was built with a ROCm that only its builder has"
+        if lock is None:
+            why = "has no lock of its ROCm"
         reporter.line(f"{staged} {why}: the tests use the ROCm that the loader finds.")
         return request
     with tempfile.TemporaryDirectory(prefix="rocm-lock-") as folder:
         file = Path(folder, ROCM_LOCK)
         write_lock(file, lock)
         # A build needs only some of the files; tests also load rocBLAS's kernels.
-        source = RocmSource(
-            source=lock.source, version=lock.version, lock=file, locked=True, full=True
+        wanted = RocmRequest(
+            source=source,
+            version=lock.version,
+            lock=file,
+            pinned=lock,
+            locked=True,
+            full=True,
         )
         try:
-            check_source(source)
-            rocm = obtain_rocm(source, storage, reporter, runner, connect)
+            check_request(wanted)
+            rocm = obtain_rocm(wanted, storage, reporter, runner, connect)
         except (InputError, RequestError) as error:
             problem = error.message.replace(str(file), ROCM_LOCK)
             raise type(error)(

@@ -6,10 +6,16 @@ Or its absence.
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ci_build.rocm.lock import RocmLock
-from ci_build.rocm.rocm_request import RocmSource, file_name, is_url
+from ci_build.rocm.rocm_request import (
+    DnfRepository,
+    PipIndex,
+    RocmRequest,
+    RocmSource,
+    TarballUrl,
+)
 from core.errors import InputError
 from core.http.client import Client, sidecar
 from core.process import without_credentials
@@ -23,7 +29,7 @@ _HINT = (
 
 
 def expected_sha256(
-    rocm_source: RocmSource, pinned: RocmLock | None, client: Client, url: str
+    request: RocmRequest, pinned: RocmLock | None, client: Client, url: str
 ) -> tuple[str, ChecksumOrigin, str]:
     """Return the required sha256 of a tarball, or empty; its origin.
 
@@ -36,52 +42,50 @@ def expected_sha256(
     Raises:
         InputError: --require-checksum was given, and there is no checksum.
     """
-    if given := rocm_source.sha256.lower():
+    if given := request.sha256.lower():
         return given, ChecksumOrigin.OPTION, ""
     if (
         pinned is not None
         and pinned.sha256
-        and (rocm_source.locked or rocm_source.require_checksum or url)
+        and (request.locked or request.require_checksum or url)
     ):
         return pinned.sha256, ChecksumOrigin.LOCK, ""
     if not url:
-        require_checksum(rocm_source, "none was given or locked")
+        require_checksum(request, "none was given or locked")
         return "", ChecksumOrigin.LOCAL, ""
-    found, problem = _published(client, url, file_name(rocm_source.source))
+    found, problem = _published(client, url)
     if found:
         return found, ChecksumOrigin.SIDECAR, ""
-    require_checksum(rocm_source, f"none was given or locked, and {problem}")
+    require_checksum(request, f"none was given or locked, and {problem}")
     return "", ChecksumOrigin.FIRST_USE, problem
 
 
-def require_checksum(rocm_source: RocmSource, why: str) -> None:
+def require_checksum(request: RocmRequest, why: str) -> None:
     """Raise InputError if --require-checksum was given; the ROCm has no checksum."""
-    if rocm_source.require_checksum:
+    if request.require_checksum:
         raise InputError(
-            f"{without_credentials(rocm_source.source)} has no checksum: {why}.",
+            f"{request.source} has no checksum: {why}.",
             hint=_HINT,
         )
 
 
-def transport(source: str) -> str:
+def transport(source: RocmSource) -> str:
     """Return the scheme of a source's URL, or `local`."""
-    return (
-        urlsplit(source).scheme.lower().rpartition("+")[2]
-        if is_url(source)
-        else "local"
-    )
+    match source:
+        case TarballUrl(url=url) | PipIndex(url=url) | DnfRepository(url=url):
+            return urlsplit(url).scheme.lower()
+        case _:
+            return "local"
 
 
-def trust_text(
-    rocm_source: RocmSource, origin: ChecksumOrigin, *, packages: bool
-) -> str:
+def trust_text(request: RocmRequest, origin: ChecksumOrigin, *, packages: bool) -> str:
     """Return the reason to trust a ROCm, for the log."""
     what = "its packages match" if packages else "its sha256 matches"
     match origin:
         case ChecksumOrigin.OPTION:
             return f"{what} the given one"
         case ChecksumOrigin.LOCK:
-            return f"{what} {rocm_source.lock}"
+            return f"{what} {request.lock}"
         case ChecksumOrigin.SIDECAR:
             return f"{what} the sidecar file on the server"
         case ChecksumOrigin.INDEX:
@@ -97,18 +101,18 @@ def trust_text(
             return "it is a local file"
 
 
-def trust_notes(rocm_source: RocmSource, trust: RocmTrust, problem: str) -> list[str]:
+def trust_notes(request: RocmRequest, trust: RocmTrust, problem: str) -> list[str]:
     """Return warnings about a ROCm that was not verified or not encrypted.
 
     Args:
         problem: reason why the server has no checksum.
     """
     notes = []
-    source = without_credentials(rocm_source.source)
+    source = str(request.source)
     if trust.checksum is ChecksumOrigin.FIRST_USE:
         kept = (
-            f"{rocm_source.lock} pins it for later builds"
-            if rocm_source.lock
+            f"{request.lock} pins it for later builds"
+            if request.lock
             else "nothing pins it"
         )
         notes.append(
@@ -124,13 +128,14 @@ def trust_notes(rocm_source: RocmSource, trust: RocmTrust, problem: str) -> list
     return notes
 
 
-def _published(client: Client, url: str, name: str) -> tuple[str, str]:
+def _published(client: Client, url: str) -> tuple[str, str]:
     """Return the sha256 in the `.sha256` file beside a tarball, or empty and the reason."""
     try:
         text = client.text(sidecar(url), limit=_LONGEST_SIDECAR)
     except InputError as error:
         return "", f"the server's could not be read: {error.message.rstrip('.')}"
     location = without_credentials(sidecar(url))
+    name = unquote(urlsplit(url).path).rpartition("/")[2]
     if text is None:
         return "", f"{location} does not exist"
     found = sidecar_digest(text, name)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build.rocm.pip_rocm import CORE, DEVEL, DEVICE, LIBRARIES, Packages
-from ci_build.rocm.rocm_request import SCHEME, RocmSource
+from ci_build.rocm.rocm_request import PipIndex, RocmRequest
 from core.errors import InputError
 from core.model import Progress
 from core.pip import (
@@ -38,7 +38,8 @@ def newest_version(url: str, runner: Runner) -> str:
 
 
 def fetch_packages(
-    rocm_source: RocmSource,
+    request: RocmRequest,
+    index: PipIndex,
     locked: Mapping[str, str],
     *,
     runner: Runner,
@@ -54,10 +55,8 @@ def fetch_packages(
         InputError: the index does not answer, lacks the version or its libraries, or
             serves files that differ from its digests or the lock.
     """
-    url = rocm_source.source.removeprefix(SCHEME)
-    version = (
-        rocm_source.index_version or rocm_source.version or newest_version(url, runner)
-    )
+    url = index.url
+    version = request.full_version or newest_version(url, runner)
     if locked:
         packages = [_of_lock(name, sha256) for name, sha256 in sorted(locked.items())]
     else:
@@ -66,11 +65,11 @@ def fetch_packages(
         # An index may have only some of these packages.
         families = (
             family.replace("_", "-").lower()
-            for family in family_packages(rocm_source.targets or None)
+            for family in family_packages(request.targets or None)
         )
         libraries = (LIBRARIES, *(f"{LIBRARIES}-{family}" for family in families))
         devices = dict.fromkeys(
-            f"{DEVICE}-{target.processor}" for target in rocm_source.targets
+            f"{DEVICE}-{target.processor}" for target in request.targets
         )
         offered = [
             item

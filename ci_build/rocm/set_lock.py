@@ -10,7 +10,12 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from ci_build.rocm.lock import RocmLock, dump_lock
-from ci_build.rocm.rocm_request import is_url
+from ci_build.rocm.rocm_request import (
+    Folder,
+    RocmSource,
+    TarballFile,
+    parse_source,
+)
 from core.errors import RequestError
 
 
@@ -19,39 +24,35 @@ def set_lock(lock: RocmLock) -> bytes:
 
     The same ROCm gives the same bytes on every machine.
     """
-    source = _public(lock.source) if is_url(lock.source) else _name_of(lock)
+    if isinstance(parse_source(lock.source), TarballFile | Folder):
+        # A folder has another name on another machine.
+        source = "" if lock.files else Path(lock.source).name
+    else:
+        source = _public(lock.source)
     return dump_lock(replace(lock, source=source)).encode()
 
 
-def locked_source(lock: RocmLock, path: Path) -> str:
+def locked_source(lock: RocmLock, path: Path) -> RocmSource:
     """Return the source of a lock.
 
     Args:
         path: file of the lock.
 
     Raises:
-        RequestError: the lock is that of a set, and the ROCm was a file or folder of
-            the builder.
+        RequestError: the lock was published with a set, and the ROCm was a file or
+            folder of the builder.
     """
-    if is_url(lock.source) or Path(lock.source).is_absolute():
-        return lock.source
-    was = lock.source or "a folder"
+    source = parse_source(lock.source)
+    if not isinstance(source, TarballFile | Folder) or source.path.is_absolute():
+        return source
     raise RequestError(
-        f"{path.name} is that of a set and has no path of its ROCm, which was {was} of"
-        " the builder.",
+        f"{path.name} was published with a set and omits the ROCm's local path, which"
+        f" was {lock.source or 'a folder'} of the builder.",
         hint=(
             "Write the absolute path of this ROCm as `source` into a copy of the lock,"
             " and give it with --rocm-lock."
         ),
     )
-
-
-def _name_of(lock: RocmLock) -> str:
-    """Return the file name of a tarball.
-
-    Empty for a folder, which has another name on another machine.
-    """
-    return "" if lock.files else Path(lock.source).name
 
 
 def _public(source: str) -> str:

@@ -1,13 +1,11 @@
 """The ROCm of a build: downloaded, inspected, compared with the request, and locked.
 
-A source is a URL, a tarball, a folder with a ROCm, an index of pip packages, or a dnf
-repository, from which ROCm was installed in the builder image. The source's name is
-checked before the download, and its files are checked before the build.
+The source's name is checked before the download, and its files before the build.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,18 +18,19 @@ from ci_build.rocm.package_index import fetch_packages
 from ci_build.rocm.pip_rocm import Packages, prefix_of
 from ci_build.rocm.rocm_request import (
     DNF,
-    SCHEME,
+    PIP,
+    DnfRepository,
+    Folder,
+    PipIndex,
+    RocmRequest,
     RocmSource,
     RocmStorage,
-    check_source,
-    file_name,
-    is_dnf,
-    is_index,
-    is_url,
+    TarballFile,
+    TarballUrl,
+    check_request,
 )
 from ci_build.rocm.rocm_store import RocmStore, StoredTree
 from ci_build.rocm.set_lock import locked_source
-from ci_build.rocm.tarball_listing import parse_name
 from core import cache_entries as cache
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client, Connect, canonical, without_user
@@ -42,6 +41,9 @@ from core.report import Reporter
 from core.rocm_trust import ChecksumOrigin, RocmTrust
 from core.unpack.tree_contents import Contents
 from core.unpack.tree_contents import differences as changes_of
+
+_MOST_SHOWN = 5
+"""Differences of a tree or a lock that a message shows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,20 +86,20 @@ class _Files:
 
 
 def obtain_rocm(
-    source: RocmSource,
+    request: RocmRequest,
     storage: RocmStorage,
     reporter: Reporter,
     runner: Runner,
     connect: Connect,
     installed: DnfRocm | None = None,
 ) -> Rocm:
-    """Return the ROCm of a checked source, report on it, and keep the cache within its limit.
+    """Return the ROCm of a checked request, and keep the cache within its limit.
 
     Args:
         installed: the ROCm of a dnf repository in its image; None for another source,
             or without an image.
     """
-    shown = without_credentials(source.source)
+    shown = str(request.source)
     with reporter.group(f"ROCm: {shown.rpartition('/')[2] or shown}"):
         store = RocmStore(
             storage.cache / "rocm",
@@ -105,7 +107,7 @@ def obtain_rocm(
             keep_tarballs=storage.keep_tarballs,
         )
         rocm = obtain(
-            source,
+            request,
             store,
             connect(),
             progress=reporter,
@@ -134,34 +136,40 @@ def verify(
 
     Raises:
         InputError: the tree was changed.
-        RequestError: the ROCm differs from the lock, or the lock is that of a set and
-            does not have the ROCm's path.
+        RequestError: the ROCm differs from the lock, or the lock was published with a
+            set and omits the ROCm's local path.
     """
-    if (locked := load_lock(lock)) is None:
+    pinned = load_lock(lock)
+    if pinned is None:
         raise RequestError(
             f"{lock} does not exist.",
             hint="Run a build with --therock-path, which writes the lock.",
         )
-    source = RocmSource(
-        source=locked_source(locked, lock),
-        version=locked.version,
+    request = RocmRequest(
+        source=locked_source(pinned, lock),
+        version=pinned.version,
         lock=lock,
+        pinned=pinned,
         locked=True,
     )
-    check_source(source)
-    rocm = obtain_rocm(source, storage, reporter, runner, connect)
+    check_request(request)
+    rocm = obtain_rocm(request, storage, reporter, runner, connect)
     if rocm.contents is not None and (changed := changes_of(rocm.root, rocm.contents)):
-        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
         raise InputError(
-            f"{rocm.root} was changed since it was unpacked:"
-            f" {'; '.join(changed[:5])}{more}.",
+            f"{rocm.root} was changed since it was unpacked: {_some(changed)}.",
             hint=f"Remove {rocm.root.parent}; the next run unpacks it again.",
         )
     return rocm
 
 
+def _some(lines: Sequence[str]) -> str:
+    more = len(lines) - _MOST_SHOWN
+    shown = "; ".join(lines[:_MOST_SHOWN])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
 def obtain(
-    rocm_source: RocmSource,
+    request: RocmRequest,
     store: RocmStore,
     client: Client,
     *,
@@ -169,7 +177,7 @@ def obtain(
     runner: Runner,
     installed: DnfRocm | None = None,
 ) -> Rocm:
-    """Download, unpack, inspect, compare and lock the ROCm of a checked source.
+    """Download, unpack, inspect, compare and lock the ROCm of a checked request.
 
     Args:
         installed: see `obtain_rocm`.
@@ -179,82 +187,84 @@ def obtain(
         InputError: the download failed, or the ROCm lacks files that a build for the
             targets needs.
     """
-    locked = load_lock(rocm_source.lock) if rocm_source.lock else None
-    url = ""
-    source = str(Path(rocm_source.source).absolute())
-    if is_dnf(rocm_source.source):
-        source = rocm_source.source
-    elif is_index(rocm_source.source):
-        source = SCHEME + without_user(
-            canonical(rocm_source.source.removeprefix(SCHEME))
-        )
-    elif is_url(rocm_source.source):
-        url = canonical(rocm_source.source)
-        source = without_user(url)
-    if rocm_source.locked and locked is not None and locked.source != source:
-        raise RequestError(
-            f"{rocm_source.lock} locks {without_credentials(locked.source)}, not"
-            f" {without_credentials(source)}.",
-            hint="Give the locked source, or another lock.",
-        )
-    pinned = locked if locked is not None and locked.source == source else None
-    if is_dnf(source):
-        files = _installed(rocm_source, pinned, store, installed)
-    else:
-        files = _fetch(
-            rocm_source, pinned, source, url, store, client, progress, runner
-        )
+    recorded = _recorded(request.source)
+    pinned = request.pinned
+    if pinned is not None and pinned.source != recorded:
+        if request.locked:
+            raise RequestError(
+                f"{request.lock} locks {without_credentials(pinned.source)}, not"
+                f" {without_credentials(recorded)}.",
+                hint="Give the locked source, or another lock.",
+            )
+        # The lock is of another ROCm, which this one replaces.
+        pinned = None
+    files = _fetch(request, pinned, store, client, progress, runner, installed)
     try:
-        rocm = _inspect(rocm_source, pinned, source, files, progress)
+        rocm = _inspect(request, pinned, recorded, files, progress)
     except CiBuildError:
         if files.stored is not None:
             store.discard(files.stored)
         raise
-    if rocm_source.lock is not None and not rocm_source.locked:
-        write_lock(rocm_source.lock, rocm.lock)
+    if request.lock is not None and not request.locked:
+        write_lock(request.lock, rocm.lock)
     return rocm
 
 
+def _recorded(source: RocmSource) -> str:
+    """Return the text of a source in the lock, without user and password."""
+    match source:
+        case TarballUrl(url=url):
+            return without_user(canonical(url))
+        case PipIndex(url=url):
+            return PIP + without_user(canonical(url))
+        case DnfRepository(url=url):
+            return DNF + url
+        case TarballFile(path=path) | Folder(path=path):
+            return str(path.absolute())
+
+
 def _fetch(
-    rocm_source: RocmSource,
+    request: RocmRequest,
     pinned: RocmLock | None,
-    source: str,
-    url: str,
     store: RocmStore,
     client: Client,
     progress: Progress,
     runner: Runner,
+    installed: DnfRocm | None,
 ) -> _Files:
-    """Download and unpack a source; a folder is used in place.
-
-    Args:
-        source: the source as the lock records it.
-        url: URL of a tarball, with its credentials; empty for other sources.
-    """
-    chosen = selection(full=rocm_source.full)
-    if is_index(source):
-        packages, origin = _packages(rocm_source, pinned, store, runner, progress)
-        stored = store.from_packages(
-            packages, chosen, partial(prefix_of, tuple(packages.files.values()))
-        )
-        return _Files(stored=stored, packages=packages, origin=origin)
-    sha256, origin, problem = expected_sha256(rocm_source, pinned, client, url)
-    if url:
-        tree = store.from_url(
-            client, url, file_name(rocm_source.source), chosen, sha256=sha256
-        )
-        return _Files(stored=tree, origin=origin, problem=problem)
-    if Path(source).is_file():
-        return _Files(
-            stored=store.from_file(Path(source), chosen, sha256=sha256), origin=origin
-        )
-    return _Files(stored=None, origin=origin)
+    """Download and unpack a source; a folder is used in place."""
+    chosen = selection(full=request.full)
+    match request.source:
+        case PipIndex() as index:
+            packages, origin = _packages(
+                request, index, pinned, store, runner, progress
+            )
+            wheels = tuple(packages.files.values())
+            stored = store.from_packages(packages, chosen, partial(prefix_of, wheels))
+            return _Files(stored=stored, packages=packages, origin=origin)
+        case DnfRepository() as repository:
+            packages, origin = _installed(pinned, installed)
+            files = _copied(request, repository, installed)
+            stored = store.from_packages(packages, chosen, files)
+            return _Files(stored=stored, packages=packages, origin=origin)
+        case TarballUrl(url=url, name=name):
+            url = canonical(url)
+            sha256, origin, problem = expected_sha256(request, pinned, client, url)
+            tree = store.from_url(client, url, name, chosen, sha256=sha256)
+            return _Files(stored=tree, origin=origin, problem=problem)
+        case TarballFile(path=path):
+            sha256, origin, _ = expected_sha256(request, pinned, client, "")
+            tree = store.from_file(path.absolute(), chosen, sha256=sha256)
+            return _Files(stored=tree, origin=origin)
+        case Folder():
+            _, origin, _ = expected_sha256(request, pinned, client, "")
+            return _Files(stored=None, origin=origin)
 
 
 def _inspect(
-    rocm_source: RocmSource,
+    request: RocmRequest,
     pinned: RocmLock | None,
-    source: str,
+    recorded: str,
     files: _Files,
     progress: Progress,
 ) -> Rocm:
@@ -264,27 +274,38 @@ def _inspect(
     """
     stored = files.stored
     packages = files.packages
-    root, contents = (stored.root, stored.contents) if stored else (Path(source), None)
-    version = (packages and packages.version) or rocm_source.full_version
-    facts, notes = read_facts(root, contents, version, shown=source, progress=progress)
-    parts = parse_name(file_name(rocm_source.source))
+    root, contents = Path(recorded), None
+    sha256 = ""
+    size = 0
+    if stored is not None:
+        root, contents = stored.root, stored.contents
+        sha256 = stored.sha256
+        size = packages.size if packages else stored.size
+    source = request.source
+    family = source.family if isinstance(source, TarballUrl | TarballFile) else ""
+    version = (packages and packages.version) or request.full_version
+    facts, notes = read_facts(
+        root, contents, version, shown=recorded, progress=progress
+    )
     lock = make_lock(
         facts,
         root,
-        source=source,
-        sha256=stored.sha256 if stored else "",
-        size=packages.size if packages else stored.size if stored else 0,
-        family=parts[0] if parts else "",
+        source=recorded,
+        sha256=sha256,
+        size=size,
+        family=family,
         packages=packages,
     )
-    if pinned is not None and rocm_source.locked:
-        _check_lock(rocm_source, pinned, lock)
-    lacking, worse = (
-        problems(facts, rocm_source.targets) if rocm_source.targets else ((), ())
-    )
-    if lacking:
+    required = pinned if request.locked else None
+    if required is not None and (wrong := differences(required, lock)):
+        raise RequestError(
+            f"{recorded} differs from {request.lock}: {_some(wrong)}.",
+            hint="Restore the locked ROCm, or give another lock.",
+        )
+    lacking, worse = problems(facts, request.targets)
+    if lacking and request.targets:
         raise InputError(
-            f"{source} cannot be used for this build. {' '.join(lacking)}",
+            f"{recorded} cannot be used for this build. {' '.join(lacking)}",
             hint="Give a ROCm for these targets, or other --targets.",
         )
     trust = RocmTrust(checksum=files.origin, transport=transport(source))
@@ -294,93 +315,74 @@ def _inspect(
         facts=facts,
         lock=lock,
         trust=trust,
-        trust_text=trust_text(rocm_source, files.origin, packages=packages is not None),
-        notes=(*notes, *worse, *trust_notes(rocm_source, trust, files.problem)),
+        trust_text=trust_text(request, files.origin, packages=packages is not None),
+        notes=(*notes, *worse, *trust_notes(request, trust, files.problem)),
     )
 
 
 def _packages(
-    rocm_source: RocmSource,
+    request: RocmRequest,
+    index: PipIndex,
     pinned: RocmLock | None,
     store: RocmStore,
     runner: Runner,
     progress: Progress,
 ) -> tuple[Packages, ChecksumOrigin]:
-    """Return the packages of an index or lock, and the origin of their digests."""
-    locked = dict(pinned.packages) if pinned is not None else {}
+    """Return the packages of an index or lock, and the origin of their digests.
+
+    Raises:
+        InputError: a package has the name of a locked one and other content.
+    """
+    locked = pinned.packages if pinned is not None else {}
     packages = fetch_packages(
-        rocm_source,
-        locked if rocm_source.locked else {},
+        request,
+        index,
+        locked if request.locked else {},
         runner=runner,
         store=InputStore(store.root / "tarballs"),
         progress=progress,
     )
-    _refuse_replaced(rocm_source, packages, locked)
-    is_locked = bool(packages.sha256.keys() & locked.keys())
-    return packages, ChecksumOrigin.LOCK if is_locked else ChecksumOrigin.INDEX
-
-
-def _installed(
-    rocm_source: RocmSource,
-    pinned: RocmLock | None,
-    store: RocmStore,
-    installed: DnfRocm | None,
-) -> _Files:
-    """Return the ROCm that dnf installed in an image.
-
-    Without an image, the one that an earlier run copied.
-
-    Raises:
-        RequestError: there is no image, and no copy of the locked ROCm.
-    """
-    if installed is not None:
-        packages = installed.packages()
-        origin = ChecksumOrigin.SIGNATURE
-    else:
-        packages = Packages(
-            version="", files={}, sha256=pinned.packages if pinned is not None else {}
-        )
-        origin = ChecksumOrigin.LOCK
-
-    def prefix() -> Generator[bytes]:
-        if installed is None:
-            raise RequestError(
-                f"The ROCm of {rocm_source.source.removeprefix(DNF)} is not in the"
-                " cache.",
-                hint=(
-                    f"Build a set with --rocm-version={rocm_source.version}, or give"
-                    " --therock-path=/opt/rocm."
-                ),
-            )
-        yield from installed.files()
-
-    stored = store.from_packages(packages, selection(full=rocm_source.full), prefix)
-    return _Files(stored=stored, packages=packages, origin=origin)
-
-
-def _refuse_replaced(
-    rocm_source: RocmSource, packages: Packages, locked: Mapping[str, str]
-) -> None:
-    """Refuse a package with the name of a locked one and other content."""
-    if other := sorted(
+    replaced = [
         name
-        for name, digest in packages.sha256.items()
+        for name, digest in sorted(packages.sha256.items())
         if locked.get(name, digest) != digest
-    ):
+    ]
+    if replaced:
         raise InputError(
-            f"Files of the index differ from {rocm_source.lock}: {', '.join(other)}.",
+            f"Files of the index differ from {request.lock}: {', '.join(replaced)}.",
             hint=(
                 "Ask the publisher; if a file was replaced on purpose, remove it from"
                 " the lock."
             ),
         )
+    is_locked = bool(packages.sha256.keys() & locked.keys())
+    return packages, ChecksumOrigin.LOCK if is_locked else ChecksumOrigin.INDEX
 
 
-def _check_lock(rocm_source: RocmSource, pinned: RocmLock, found: RocmLock) -> None:
-    if wrong := differences(pinned, found):
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise RequestError(
-            f"{found.source} differs from {rocm_source.lock}:"
-            f" {'; '.join(wrong[:5])}{more}.",
-            hint="Restore the locked ROCm, or give another lock.",
-        )
+def _installed(
+    pinned: RocmLock | None, installed: DnfRocm | None
+) -> tuple[Packages, ChecksumOrigin]:
+    """Return the packages that dnf installed in an image, or else the locked ones."""
+    if installed is not None:
+        return installed.packages(), ChecksumOrigin.SIGNATURE
+    sha256 = pinned.packages if pinned is not None else {}
+    return Packages(version="", files={}, sha256=sha256), ChecksumOrigin.LOCK
+
+
+def _copied(
+    request: RocmRequest, repository: DnfRepository, installed: DnfRocm | None
+) -> Callable[[], Generator[bytes]]:
+    """Return a function that copies the ROCm of an image, if the cache does not have it."""
+
+    def files() -> Generator[bytes]:
+        if installed is None:
+            raise RequestError(
+                f"The ROCm of {repository.url} is not in the cache.",
+                hint=(
+                    f"Build a set with --rocm-version={request.version}, or give"
+                    " --therock-path=/opt/rocm."
+                ),
+            )
+        yield from installed.files()
+
+    return files

@@ -30,7 +30,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ci_build.rocm.lock import RocmLock
-from ci_build.rocm.rocm_request import DNF, SCHEME, is_dnf, is_index
+from ci_build.rocm.rocm_request import DnfRepository, PipIndex, parse_source
 from core.model import InputFile, Wheel, WheelSet
 from core.pip import Resolved
 
@@ -134,13 +134,14 @@ def _wheel(wheel: Wheel, source: InputFile | None) -> Component:
 
 def _rocm_references(lock: RocmLock) -> Iterator[ExternalReference]:
     """Yield references to a ROCm's packages or tarball, and to the packages' source."""
-    if is_dnf(lock.source):
-        yield _reference(lock.source.removeprefix(DNF), comment="package repository")
+    source = parse_source(lock.source)
+    if isinstance(source, DnfRepository):
+        yield _reference(source.url, comment="package repository")
         for name, sha256 in lock.packages.items():
             yield _reference(name, comment=f"sha256 of the header: {sha256}")
         return
-    if is_index(lock.source):
-        yield _reference(lock.source.removeprefix(SCHEME), comment="package index")
+    if isinstance(source, PipIndex):
+        yield _reference(source.url, comment="package index")
     for name, sha256 in lock.packages.items():
         yield _reference(name, hashes=[_sha256(sha256)], comment=name)
     if lock.sha256 and not lock.packages:

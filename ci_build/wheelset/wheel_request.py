@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.cluster.cluster_request import ClusterRequest
-from ci_build.rocm.rocm_request import RocmSource, RocmStorage
+from ci_build.rocm.rocm_request import RocmRequest, RocmStorage
 from core.model import BuildRequest
 
 
@@ -33,7 +33,7 @@ class WheelSetRequest:
     """
 
     build: BuildRequest
-    rocm: RocmSource | None
+    rocm: RocmRequest | None
     rocm_manifest: Path | None
     storage: RocmStorage
     mirrors: Mapping[str, str]

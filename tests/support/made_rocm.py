@@ -6,12 +6,15 @@ import io
 import tarfile
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import zstandard
 from isal import igzip
 
+from ci_build.rocm.lock import load_lock
+from ci_build.rocm.rocm_request import RocmRequest, parse_source
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 
 VERSION = "7.10.0a20251120"
@@ -167,3 +170,14 @@ def tarball(root: Path, extra: bytes = b"") -> bytes:
             info.size = len(extra)
             tar.addfile(info, io.BytesIO(extra))
     return igzip.compress(file.getvalue())
+
+
+def rocm_request(source: str | Path, **more: Any) -> RocmRequest:
+    """Return a request with the content of its lock."""
+    return locked_now(RocmRequest(source=parse_source(str(source)), **more))
+
+
+def locked_now(request: RocmRequest) -> RocmRequest:
+    """Return a request with the present content of its lock."""
+    pinned = load_lock(request.lock) if request.lock is not None else None
+    return replace(request, pinned=pinned)

@@ -47,7 +47,7 @@ from ci_build.images.manylinux_image import (
     planned_base,
     planned_image,
 )
-from ci_build.rocm.rocm_request import RocmSource, check_source, planned_steps
+from ci_build.rocm.rocm_request import RocmRequest, check_request, planned_steps
 from core.errors import RequestError
 from core.process import render
 
@@ -260,7 +260,7 @@ def names_rocm(settings: Settings) -> bool:
     return any(name in naming or settings.typed(name) for name in given)
 
 
-def rocm_of_image(job: ImageJob) -> RocmSource:
+def rocm_of_image(job: ImageJob) -> RocmRequest:
     """Return the ROCm that the options name, without using a container engine.
 
     Raises:
@@ -270,10 +270,10 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
     if problems := rocm_problems(job.settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
     settings = job.settings.with_defaults(build_job_defaults(job.settings))
-    rocm_source = find_rocm(
+    request = find_rocm(
         settings, job.reporter, job.builder.host, connector(job.reporter)
     )
-    if rocm_source is None:
+    if request is None:
         raise RequestError(
             "No ROCm was given for the image.",
             hint=(
@@ -282,14 +282,12 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
             ),
         )
     version = settings.text("rocm_version")
-    rocm_source = replace(
-        rocm_source, version=version or rocm_source.version, full=True
-    )
-    check_source(rocm_source)
-    return rocm_source
+    request = replace(request, version=version or request.version, full=True)
+    check_request(request)
+    return request
 
 
-def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
+def _obtain_rocm(job: ImageJob, found: RocmRequest) -> _Rocm:
     if job.dry_run:
         version = found.full_version
         job.show(*planned_steps(found))
@@ -314,7 +312,7 @@ def _obtain_rocm(job: ImageJob, found: RocmSource) -> _Rocm:
 
 
 def _manylinux_with_rocm(
-    job: ImageJob, rocm: RocmSource, recipes: Sequence[Recipe]
+    job: ImageJob, rocm: RocmRequest, recipes: Sequence[Recipe]
 ) -> None:
     """Build the builder image with a ROCm at /opt/rocm.
 

@@ -32,7 +32,7 @@ from ci_build.cli.options.table import (
     NEEDS_KERNELS,
     REFUSED_WITH_PUBLISHED,
 )
-from ci_build.rocm.rocm_request import RocmSource, check_source, is_dnf
+from ci_build.rocm.rocm_request import DnfRepository, RocmRequest, check_request
 from ci_build.wheelset.output_dir import check_output_dir
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.defaults import defaults
@@ -98,8 +98,8 @@ def wheel_set_request(
     if rocm is not None:
         targets = build.targets or () if build.payload is Payload.SOURCE else ()
         rocm = replace(rocm, version=str(build.rocm_version), targets=targets)
-        check_source(rocm)
-        if is_dnf(rocm.source):
+        check_request(rocm)
+        if isinstance(rocm.source, DnfRepository):
             _check_container(build, rocm)
     elif build.payload is Payload.SOURCE:
         raise RequestError(
@@ -125,7 +125,7 @@ def wheel_set_request(
     )
 
 
-def _check_container(build: BuildRequest, rocm: RocmSource) -> None:
+def _check_container(build: BuildRequest, rocm: RocmRequest) -> None:
     """Refuse a build without a new builder image, in which dnf installs the ROCm."""
     if build.source is None:
         raise RequestError(

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 from ci_build.cli.options.settings import Setting, Settings
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.rocm_request import (
-    SCHEME,
+    DnfRepository,
+    PipIndex,
+    RocmRequest,
     RocmSource,
     RocmStorage,
+    TarballFile,
+    TarballUrl,
     check_families,
-    dnf_source,
-    file_name,
-    is_dnf,
-    is_index,
-    refuse_windows,
+    dnf_repository,
+    parse_source,
 )
 from ci_build.rocm.set_lock import locked_source
 from ci_build.rocm.tarball_listing import (
@@ -27,7 +28,6 @@ from ci_build.rocm.tarball_listing import (
     check_age,
     choose,
     list_builds,
-    parse_name,
 )
 from core.errors import RequestError
 from core.process import HostRunner, without_credentials
@@ -73,7 +73,7 @@ def find_rocm(
     connect: Connect,
     *,
     use_amd: bool = False,
-) -> RocmSource | None:
+) -> RocmRequest | None:
     """Return the ROCm that the options name, or None if they name no ROCm.
 
     The ROCm is not downloaded. `--therock` downloads the listing of builds, and
@@ -92,36 +92,38 @@ def find_rocm(
     choice = settings.get("therock").value
     lock = Path(settings.text("rocm_lock"))
     locked = settings.flag("locked")
-    version = settings.text("therock_version")
+    pinned = load_lock(lock) if locked else None
+    if locked and pinned is None:
+        raise RequestError(
+            f"--locked needs {lock}, which does not exist.",
+            hint="Run once without --locked to create it.",
+        )
+    source: RocmSource
     if settings.text("therock_index_url"):
-        path, version = _index(settings, reporter, runner)
+        source = _index(settings, reporter, runner)
     elif choice:
-        path = _choose(settings, reporter, connect, str(choice))
-    elif locked and not path:
-        path = _locked_source(lock)
+        source = parse_source(_choose(settings, reporter, connect, str(choice)))
+    elif path:
+        source = parse_source(str(path))
+    elif pinned is not None:
+        source = locked_source(pinned, lock)
     elif amd:
-        path = dnf_source(settings.text("rocm_version"))
-    if not path:
+        source = dnf_repository(settings.text("rocm_version"))
+    else:
         return None
-    refuse_windows(str(path))
-    return RocmSource(
-        source=str(path),
+    return RocmRequest(
+        source=source,
         sha256=settings.text("therock_sha256"),
         require_checksum=settings.flag("require_checksum"),
         full=settings.flag("rocm_full"),
         lock=lock,
+        pinned=pinned or load_lock(lock),
         locked=locked,
-        index_version=version,
     )
 
 
-def _index(
-    settings: Settings, reporter: Reporter, runner: HostRunner
-) -> tuple[str, str]:
-    """Return the source of an index, and the version of its packages.
-
-    Empty if another option or the lock has it.
-    """
+def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> PipIndex:
+    """Return an index; its version is empty if another option or the lock has it."""
     from core.http.client import canonical  # Start-up time: it loads requests.
 
     index = settings.text("therock_index_url")
@@ -148,7 +150,7 @@ def _index(
             f"Give --therock-version={version} to use it, or another"
             " --therock-index-url.",
         )
-    return SCHEME + canonical(index), version
+    return PipIndex(url=canonical(index), version=version)
 
 
 def _means_dnf(settings: Settings) -> bool:
@@ -177,23 +179,20 @@ def _means_dnf(settings: Settings) -> bool:
     return numbers >= _FIRST_OF_DNF
 
 
-def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]:
+def rocm_defaults(settings: Settings, rocm: RocmRequest) -> Mapping[str, Setting]:
     """Return the ROCm version and targets implied by its name, lock or `--family`."""
     found: dict[str, Setting] = {}
-    if rocm.index_version:
-        found["rocm_version"] = Setting(
-            value=rocm.index_version, origin="--therock-version"
-        )
-    elif rocm.locked and (is_index(rocm.source) or is_dnf(rocm.source)):
-        known = load_lock(rocm.lock) if rocm.lock is not None else None
-        if known is not None:
-            found["rocm_version"] = Setting(value=known.version, origin=str(rocm.lock))
-    name = file_name(rocm.source)
-    if parts := parse_name(name):
-        family, version = parts
-        found["rocm_version"] = Setting(value=version, origin=f"the name {name}")
-        if family in load_table().families:
-            found["targets"] = Setting(value=family, origin=f"the name {name}")
+    match rocm.source:
+        case PipIndex(version=version) if version:
+            found["rocm_version"] = Setting(value=version, origin="--therock-version")
+        case PipIndex() | DnfRepository() if rocm.locked and rocm.pinned is not None:
+            pinned = rocm.pinned.version
+            found["rocm_version"] = Setting(value=pinned, origin=str(rocm.lock))
+        case TarballUrl() | TarballFile() as tarball if tarball.version:
+            origin = f"the name {tarball.name}"
+            found["rocm_version"] = Setting(value=tarball.version, origin=origin)
+            if tarball.family in load_table().families:
+                found["targets"] = Setting(value=tarball.family, origin=origin)
     # A multi-arch tarball may serve the families; its name has none.
     if (
         settings.given("therock")
@@ -327,12 +326,3 @@ def _choose(
 
 def _today() -> date:
     return datetime.now(UTC).date()
-
-
-def _locked_source(lock: Path) -> str:
-    if (known := load_lock(lock)) is None:
-        raise RequestError(
-            f"--locked needs {lock}, which does not exist.",
-            hint="Run once without --locked to create it.",
-        )
-    return locked_source(known, lock)

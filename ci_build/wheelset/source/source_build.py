@@ -16,7 +16,7 @@ from ci_build.containers.container import ContainerRunner, ContainerSpec
 from ci_build.images.image_builder import ImageBuilder
 from ci_build.images.image_pins import load_pins
 from ci_build.images.manylinux_image import builder_image, check_obtainable
-from ci_build.rocm.rocm_request import dnf_arguments, is_dnf
+from ci_build.rocm.rocm_request import DnfRepository, dnf_arguments
 from ci_build.rocm.set_lock import set_lock
 from ci_build.wheelset.set_plan import BuildPlan, SourceLayout, make_plan
 from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildPaths
@@ -109,7 +109,6 @@ class SourceBuildContext:
     def images(self) -> ImageBuilder:
         """Return the builder of the builder image."""
         container = self.source.container
-        rocm = self.request.rocm
         return ImageBuilder(
             pins=load_pins(),
             cache=self.request.cache,
@@ -121,9 +120,7 @@ class SourceBuildContext:
             base=container.base,
             registry=self.request.registry,
             mirrors=self.request.mirrors,
-            rocm=(
-                dnf_arguments(rocm) if rocm is not None and is_dnf(rocm.source) else {}
-            ),
+            rocm=dnf_arguments(self.request.rocm),
             dry_run=self.request.dry_run,
         )
 
@@ -149,10 +146,11 @@ def check_environment(context: SourceBuildContext) -> None:
     try:
         check_obtainable(context.images())
     except NoContainerEngineError as error:
-        if request.rocm is None or not is_dnf(request.rocm.source):
+        rocm = request.rocm
+        if rocm is None or not isinstance(rocm.source, DnfRepository):
             raise
         hint = (
-            f"Use Docker or Podman, or install ROCm {request.rocm.version} and give"
+            f"Use Docker or Podman, or install ROCm {rocm.version} and give"
             " --therock-path=/opt/rocm --host."
         )
         raise NoContainerEngineError(error.message, hint=hint) from error
@@ -166,7 +164,7 @@ def installed_rocm(context: SourceBuildContext) -> Iterator[DnfRocm | None]:
     """
     rocm = context.request.rocm
     reporter = context.reporter
-    if rocm is None or not is_dnf(rocm.source):
+    if rocm is None or not isinstance(rocm.source, DnfRepository):
         yield None
         return
     # Start-up time: a dry run copies no ROCm.

@@ -18,7 +18,7 @@ from ci_build.images.manylinux_image import (
     planned_image,
     planned_look_ups,
 )
-from ci_build.rocm.rocm_request import is_dnf, planned_steps
+from ci_build.rocm.rocm_request import DnfRepository, Folder, planned_steps
 from ci_build.wheelset.set_plan import SourceLayout
 from ci_build.wheelset.source.build_py import IN_CONTAINER, source_of
 from ci_build.wheelset.source.source_container import (
@@ -76,7 +76,7 @@ def environment_lines(
         " run and owner, and a --cidfile"
     )
     yield f"    $ {render(list_argv(engine.program))}"
-    if is_dnf(request.rocm.source):
+    if isinstance(request.rocm.source, DnfRepository):
         yield from _copy_lines(engine, image, request.cache)
     yield "  check that the image has the tools of the build"
     bare = build_container(
@@ -131,9 +131,6 @@ def planned_container(
 def planned_rocm(request: WheelSetRequest) -> Path:
     """Return the path of the ROCm; the name of a tree that is not unpacked yet is not known."""
     assert request.rocm is not None
-    folder = Path(request.rocm.source)
-    return (
-        folder.resolve()
-        if folder.is_dir()
-        else request.cache / "rocm" / "trees" / UNKNOWN / "rocm"
-    )
+    if isinstance(request.rocm.source, Folder):
+        return request.rocm.source.path.resolve()
+    return request.cache / "rocm" / "trees" / UNKNOWN / "rocm"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.rocm.rocm_request import RocmSource, check_source
+from ci_build.rocm.rocm_request import RocmRequest, check_request
 from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.source import Rocm, obtain
 from core.errors import CiBuildError, InputError
@@ -21,7 +21,14 @@ from core.process import HostRunner
 from core.report import Reporter
 from core.rocm_trust import ChecksumOrigin, RocmTrust
 from tests.support.file_server import Behaviour, serving
-from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
+from tests.support.made_rocm import (
+    NAME,
+    VERSION,
+    locked_now,
+    make_rocm,
+    rocm_request,
+    tarball,
+)
 
 PATH = f"/tarball/{NAME}"
 SIDECAR = f"{PATH}.sha256"
@@ -38,14 +45,13 @@ def told(tmp_path: Path) -> Iterator[Behaviour]:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, told: Behaviour) -> RocmSource:
-    return RocmSource(
-        source=told.url + PATH, version=VERSION, lock=tmp_path / "rocm.lock"
-    )
+def asked(tmp_path: Path, told: Behaviour) -> RocmRequest:
+    return rocm_request(told.url + PATH, version=VERSION, lock=tmp_path / "rocm.lock")
 
 
-def get(tmp_path: Path, asked: RocmSource) -> Rocm:
-    check_source(asked)
+def get(tmp_path: Path, asked: RocmRequest) -> Rocm:
+    asked = locked_now(asked)
+    check_request(asked)
     store = RocmStore(tmp_path / "store", progress=REPORTER)
     return obtain(
         asked, store, Client(policy=QUICK), progress=REPORTER, runner=HostRunner({})
@@ -58,7 +64,7 @@ def digest(told: Behaviour) -> str:
 
 @pytest.mark.parametrize("answer", [404, 500])
 def test_rocm_without_checksum_is_trusted_on_first_use(
-    tmp_path: Path, told: Behaviour, asked: RocmSource, answer: int
+    tmp_path: Path, told: Behaviour, asked: RocmRequest, answer: int
 ) -> None:
     told.broken[SIDECAR] = answer
     rocm = get(tmp_path, asked)
@@ -72,7 +78,7 @@ def test_rocm_without_checksum_is_trusted_on_first_use(
 
 
 def test_require_checksum_refuses_rocm_without_one(
-    tmp_path: Path, told: Behaviour, asked: RocmSource
+    tmp_path: Path, told: Behaviour, asked: RocmRequest
 ) -> None:
     words = f"{PATH} has no checksum: none was given or locked, and .*{SIDECAR}"
     with pytest.raises(InputError, match=words) as caught:
@@ -86,7 +92,7 @@ def test_require_checksum_refuses_rocm_without_one(
 
 @pytest.mark.parametrize("origin", [ChecksumOrigin.OPTION, ChecksumOrigin.LOCK])
 def test_given_or_locked_checksum_needs_no_server(
-    tmp_path: Path, told: Behaviour, asked: RocmSource, origin: ChecksumOrigin
+    tmp_path: Path, told: Behaviour, asked: RocmRequest, origin: ChecksumOrigin
 ) -> None:
     if origin is ChecksumOrigin.LOCK:
         get(tmp_path / "before", asked)
@@ -100,7 +106,7 @@ def test_given_or_locked_checksum_needs_no_server(
 
 
 def test_published_checksum_is_required(
-    tmp_path: Path, told: Behaviour, asked: RocmSource
+    tmp_path: Path, told: Behaviour, asked: RocmRequest
 ) -> None:
     told.files[SIDECAR] = f"{digest(told)}  {NAME}\n".encode()
     asked = replace(asked, require_checksum=True)
@@ -120,7 +126,7 @@ def test_local_rocm_is_recorded_as_local(
     if what == "tarball":
         source = tmp_path / NAME
         source.write_bytes(told.files[PATH])
-    asked = RocmSource(source=str(source), lock=tmp_path / "rocm.lock")
+    asked = rocm_request(source, lock=tmp_path / "rocm.lock")
     with pytest.raises(CiBuildError, match="checksum"):
         get(tmp_path, replace(asked, require_checksum=True))
     rocm = get(tmp_path, asked)

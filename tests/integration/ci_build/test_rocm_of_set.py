@@ -13,7 +13,7 @@ import pytest
 
 from ci_build.release.set_rocm import with_rocm_of_set
 from ci_build.rocm.lock import RocmLock
-from ci_build.rocm.rocm_request import RocmSource, RocmStorage
+from ci_build.rocm.rocm_request import RocmStorage
 from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.set_lock import set_lock
 from ci_build.rocm.source import obtain
@@ -25,7 +25,7 @@ from promotion.gates.device.device_request import DeviceRequest
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.file_server import Behaviour, serving
-from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
+from tests.support.made_rocm import NAME, VERSION, make_rocm, rocm_request, tarball
 from tests.support.promoting import staged_in
 from tests.support.wheel_sets import make_wheels
 
@@ -49,8 +49,8 @@ def server(tmp_path: Path) -> Iterator[Behaviour]:
 def lock(tmp_path: Path, server: Behaviour) -> RocmLock:
     """Return the lock of a build with this ROCm."""
     store = RocmStore(tmp_path / "builder", progress=REPORTER)
-    source = RocmSource(
-        source=server.url + PATH, version=VERSION, lock=tmp_path / "rocm.lock"
+    source = rocm_request(
+        server.url + PATH, version=VERSION, lock=tmp_path / "rocm.lock"
     )
     rocm = obtain(
         source, store, Client(policy=QUICK), progress=REPORTER, runner=HostRunner({})

@@ -20,7 +20,7 @@ from ci_build.release.run_summary import (
     differences,
 )
 from ci_build.release.summary_text import as_html, as_markdown
-from ci_build.rocm.rocm_request import RocmSource, RocmStorage
+from ci_build.rocm.rocm_request import RocmRequest, RocmStorage
 from ci_build.wheelset.source.pins import releases
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import RequestError
@@ -31,6 +31,7 @@ from promotion.nights import list_nights, lock_digest, record_check, record_nigh
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support import sets
+from tests.support.made_rocm import rocm_request
 from tests.support.sets import published_request
 from tests.support.silent import NoProcesses
 
@@ -68,7 +69,7 @@ def test_night_without_its_record_is_not_listed(bucket: DirBucket) -> None:
 
 
 def wheel_set(
-    build: BuildRequest, rocm: RocmSource | None = None, folder: Path = Path("cache")
+    build: BuildRequest, rocm: RocmRequest | None = None, folder: Path = Path("cache")
 ) -> WheelSetRequest:
     storage = RocmStorage(cache=folder, keep_tarballs=True, limit=1)
     return WheelSetRequest(
@@ -98,8 +99,8 @@ def source_request(**changes: Any) -> BuildRequest:
 def test_lock_is_equal_on_machines_with_other_folders_and_containers(
     tmp_path: Path,
 ) -> None:
-    rocm = RocmSource(
-        source="https://user:word@example.org/rocm.tar.gz",
+    rocm = rocm_request(
+        "https://user:word@example.org/rocm.tar.gz",
         version="7.10.0",
         lock=tmp_path / "no.lock",
     )
@@ -142,7 +143,7 @@ def test_lock_omits_the_post_release_and_names_a_local_tarball_by_its_digest(
 ) -> None:
     tarball = tmp_path / "rocm.tar.gz"
     tarball.write_bytes(b"1")
-    rocm = RocmSource(source=str(tarball))
+    rocm = rocm_request(tarball)
     first = lock_of(wheel_set(source_request(), rocm), NoProcesses())
     assert (
         lock_of(
@@ -153,9 +154,7 @@ def test_lock_omits_the_post_release_and_names_a_local_tarball_by_its_digest(
     tarball.write_bytes(b"2")
     assert lock_of(wheel_set(source_request(), rocm), NoProcesses()) != first
     with pytest.raises(RequestError, match="The ROCm of a night is a folder"):
-        lock_of(
-            wheel_set(source_request(), RocmSource(source=str(tmp_path))), NoProcesses()
-        )
+        lock_of(wheel_set(source_request(), rocm_request(tmp_path)), NoProcesses())
 
 
 def newest(

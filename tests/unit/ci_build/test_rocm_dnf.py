@@ -21,7 +21,7 @@ from ci_build.images.image_pins import load_pins
 from ci_build.images.manylinux_image import builder_recipes
 from ci_build.rocm.installed import COPY_COMMAND, LIST_COMMAND, DnfRocm
 from ci_build.rocm.lock import load_lock
-from ci_build.rocm.rocm_request import RocmSource, dnf_arguments
+from ci_build.rocm.rocm_request import RocmRequest, dnf_arguments
 from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.source import Rocm, obtain
 from ci_build.wheelset.wheel_request import WheelSetRequest
@@ -31,14 +31,14 @@ from core.http.client import Client
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
 from core.rocm_trust import ChecksumOrigin, RocmTrust
-from tests.support.made_rocm import make_rocm
+from tests.support.made_rocm import make_rocm, rocm_request
 
 REPORTER = Reporter(terminal=False)
 SOURCE = "dnf+https://repo.radeon.com/rocm/rhel8/7.2/main"
 HIP = "hip-runtime-amd-7.2.26015.70200-43.el8.x86_64"
 
 
-def found(given: Mapping[str, Any], *, use_amd: bool = True) -> RocmSource | None:
+def found(given: Mapping[str, Any], *, use_amd: bool = True) -> RocmRequest | None:
     settings = Settings({"payload": "source", **given}, {}, {})
     return find_rocm(settings, REPORTER, HostRunner({}), Client, use_amd=use_amd)
 
@@ -47,7 +47,7 @@ def found(given: Mapping[str, Any], *, use_amd: bool = True) -> RocmSource | Non
 def test_release_alone_names_amds_repository(version: str, folder: str) -> None:
     rocm = found({"rocm_version": version})
     assert rocm is not None
-    assert rocm.source == f"dnf+https://repo.radeon.com/rocm/rhel8/{folder}/main"
+    assert str(rocm.source) == f"dnf+https://repo.radeon.com/rocm/rhel8/{folder}/main"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_builder_image_installs_signed_packages(tmp_path: Path) -> None:
         connect=Client,
         dry_run=True,
         rocm=dnf_arguments(
-            RocmSource(source=SOURCE.replace("7.2", "7.2.1"), version="7.2.1")
+            rocm_request(SOURCE.replace("7.2", "7.2.1"), version="7.2.1")
         ),
     )
     tools, rocm = builder_recipes(images)
@@ -153,8 +153,8 @@ def image(tmp_path: Path) -> Image:
 
 
 def get(tmp_path: Path, image: Image | None, *, locked: bool = False) -> Rocm:
-    source = RocmSource(
-        source=SOURCE, version="7.2.0", lock=tmp_path / "rocm.lock", locked=locked
+    source = rocm_request(
+        SOURCE, version="7.2.0", lock=tmp_path / "rocm.lock", locked=locked
     )
     store = RocmStore(tmp_path / "store", progress=REPORTER)
     installed = DnfRocm(inside=image, folder=image.folder) if image else None

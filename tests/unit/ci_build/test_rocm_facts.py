@@ -20,7 +20,12 @@ from ci_build.rocm.facts import (
     read_facts,
 )
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
-from ci_build.rocm.rocm_request import RocmSource, check_source
+from ci_build.rocm.rocm_request import (
+    PipIndex,
+    RocmRequest,
+    check_request,
+    parse_source,
+)
 from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.source import Rocm, obtain
 from ci_build.wheelset.source.source_build import _device_libraries
@@ -31,7 +36,16 @@ from core.process import HostRunner
 from core.report import Reporter
 from core.units import parse_size
 from core.unpack.tree_contents import differences as changes_of
-from tests.support.made_rocm import HIP, LAYOUTS, NAME, VERSION, make_rocm, tarball
+from tests.support.made_rocm import (
+    HIP,
+    LAYOUTS,
+    NAME,
+    VERSION,
+    locked_now,
+    make_rocm,
+    rocm_request,
+    tarball,
+)
 
 REPORTER = Reporter(terminal=False)
 GFX942, GFX950, GFX1100, GENERIC = map(
@@ -46,15 +60,16 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def get(tmp_path: Path, asked: RocmSource) -> Rocm:
+def get(tmp_path: Path, asked: RocmRequest) -> Rocm:
     store = RocmStore(tmp_path / "store", progress=REPORTER)
-    check_source(asked)
+    asked = locked_now(asked)
+    check_request(asked)
     return obtain(asked, store, Client(), progress=REPORTER, runner=HostRunner({}))
 
 
 def test_obtain_unpacks_and_locks_tarball(tmp_path: Path, file: Path) -> None:
-    asked = RocmSource(
-        source=str(file),
+    asked = rocm_request(
+        file,
         version=VERSION,
         targets=(GFX942, GENERIC),
         lock=tmp_path / "rocm.lock",
@@ -95,9 +110,7 @@ def test_unpacked_tree_has_device_libraries_where_clang_looks(
     assert (made / "amdgcn").is_symlink() == (layout != "llvm-only")
     file = tmp_path / "rocm.tar.gz"
     file.write_bytes(tarball(made))
-    rocm = get(
-        tmp_path, RocmSource(source=str(file), version=VERSION, targets=(GFX942,))
-    )
+    rocm = get(tmp_path, rocm_request(file, version=VERSION, targets=(GFX942,)))
     assert (rocm.root / "amdgcn").readlink() == Path("lib/llvm/amdgcn")
     assert rocm.lock.device_library_folder == LAYOUTS[layout]["device_libraries"]
     assert hidden_device_libraries(rocm.root, rocm.lock.device_library_folder) == ""
@@ -138,9 +151,7 @@ def test_remote_build_refuses_hidden_device_libraries(tmp_path: Path) -> None:
 
 def test_obtain_uses_folder_in_place(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", told="7.2.0-43")
-    rocm = get(
-        tmp_path, RocmSource(source=str(root), version="7.2.0", targets=(GFX942,))
-    )
+    rocm = get(tmp_path, rocm_request(root, version="7.2.0", targets=(GFX942,)))
     assert (rocm.root, rocm.lock.sha256, rocm.contents) == (root, "", None)
     assert not (root / "amdgcn").exists()
     assert rocm.facts.kernels["hipBLASLt"] == ("gfx942",)
@@ -168,17 +179,16 @@ def test_obtain_uses_folder_in_place(tmp_path: Path) -> None:
 def test_check_refuses_contradicting_file_name(
     name: str, version: str, targets: tuple[GfxTarget, ...], words: str
 ) -> None:
-    asked = RocmSource(source=f"https://host/{name}", version=version, targets=targets)
+    asked = rocm_request(f"https://host/{name}", version=version, targets=targets)
     with pytest.raises(RequestError, match=words):
-        check_source(asked)
+        check_request(asked)
 
 
 def test_check_refuses_other_version_of_index() -> None:
-    asked = RocmSource(
-        source="pip+https://host/", index_version="7.9.0", version="7.10.0"
-    )
+    index = PipIndex(url="https://host/", version="7.9.0")
+    asked = RocmRequest(source=index, version="7.10.0")
     with pytest.raises(RequestError, match="contradicts --rocm-version"):
-        check_source(asked)
+        check_request(asked)
 
 
 def without(path: str) -> Callable[[Path], None]:
@@ -225,8 +235,8 @@ def test_obtain_refuses_incomplete_tree(
     root = make_rocm(tmp_path / "made")
     harm(root)
     (tmp_path / NAME).write_bytes(tarball(root))
-    asked = RocmSource(
-        source=str(tmp_path / NAME),
+    asked = rocm_request(
+        tmp_path / NAME,
         version=VERSION,
         targets=(GFX942,),
         lock=tmp_path / "rocm.lock",
@@ -256,7 +266,7 @@ def test_obtain_counts_packed_kernels_and_warns_of_unlisted(tmp_path: Path) -> N
 
 
 def test_damaged_tree_is_removed_for_the_next_run(tmp_path: Path, file: Path) -> None:
-    asked = RocmSource(source=str(file), version=VERSION)
+    asked = rocm_request(file, version=VERSION)
     (get(tmp_path, asked).root.parent / "tree.json").write_text("{")
     with pytest.raises(InputError, match="Run the same command again"):
         get(tmp_path, asked)
@@ -265,9 +275,7 @@ def test_damaged_tree_is_removed_for_the_next_run(tmp_path: Path, file: Path) ->
 
 def test_locked_refuses_other_sources(tmp_path: Path, file: Path) -> None:
     lock = tmp_path / "rocm.lock"
-    asked = RocmSource(source=str(file), version=VERSION, lock=lock, locked=True)
-    with pytest.raises(RequestError, match="--locked needs "):
-        get(tmp_path, asked)
+    asked = rocm_request(file, version=VERSION, lock=lock, locked=True)
     get(tmp_path, replace(asked, locked=False))
     before = lock.read_text()
     lock.write_text(before.replace("clang 20.0.0git", "clang 19.0.0"))
@@ -281,7 +289,7 @@ def test_locked_refuses_other_sources(tmp_path: Path, file: Path) -> None:
     copy.parent.mkdir()
     shutil.copyfile(file, copy)
     with pytest.raises(RequestError, match=r"locks .*, not "):
-        get(tmp_path, replace(asked, source=str(copy)))
+        get(tmp_path, replace(asked, source=parse_source(str(copy))))
     file.write_bytes(tarball(tmp_path / "made", extra=b"more"))
     with pytest.raises(CiBuildError, match="has sha256"):
         get(tmp_path, asked)
@@ -317,7 +325,7 @@ def test_load_lock_refuses_damaged_lock(tmp_path: Path, text: str) -> None:
 def test_load_lock_refuses_invalid_field(
     tmp_path: Path, file: Path, field: str, value: object
 ) -> None:
-    lock = get(tmp_path, RocmSource(source=str(file))).lock
+    lock = get(tmp_path, rocm_request(file)).lock
     odd: Any = {field: value}
     write_lock(tmp_path / "rocm.lock", replace(lock, **odd))
     with pytest.raises(InputError, match=f"is not a lock: invalid {field}"):
@@ -325,7 +333,7 @@ def test_load_lock_refuses_invalid_field(
 
 
 def test_lock_differences_cover_every_field(tmp_path: Path, file: Path) -> None:
-    lock = get(tmp_path, RocmSource(source=str(file))).lock
+    lock = get(tmp_path, rocm_request(file)).lock
     assert differences(lock, lock) == ()
     for field in RocmLock.__dataclass_fields__:
         value = getattr(lock, field)
@@ -336,34 +344,28 @@ def test_lock_differences_cover_every_field(tmp_path: Path, file: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (RocmSource(source="https://host/rocm.zip"), "not a supported tarball"),
-        (RocmSource(source="https://host/a%00b.tar.gz"), "cannot be a file name"),
+        (rocm_request("https://host/rocm.zip"), "not a supported tarball"),
+        (rocm_request("https://host/a%00b.tar.gz"), "cannot be a file name"),
         (
-            RocmSource(source="ftp://me:secret@host/rocm.tar.gz"),
+            rocm_request("ftp://me:secret@host/rocm.tar.gz"),
             "not an http or https URL",
         ),
-        (RocmSource(source="/", sha256="0" * 64), "a folder was given"),
+        (rocm_request("/", sha256="0" * 64), "a folder was given"),
         (
-            RocmSource(source="/", require_checksum=True),
+            rocm_request("/", require_checksum=True),
             "--require-checksum: the folder / has no checksum",
         ),
-        (RocmSource(source="/not/there"), "/not/there does not exist"),
-        (RocmSource(source="/etc"), "/etc is not a ROCm"),
+        (rocm_request("/not/there"), "/not/there does not exist"),
+        (rocm_request("/etc"), "/etc is not a ROCm"),
         (
-            RocmSource(source="https://host/rocm.tar.gz", sha256="0" * 63),
+            rocm_request("https://host/rocm.tar.gz", sha256="0" * 63),
             "is not a SHA-256",
-        ),
-        (
-            RocmSource(
-                source="pip+https://host/", lock=Path("/no/rocm.lock"), locked=True
-            ),
-            "--locked needs /no/rocm.lock",
         ),
     ],
 )
-def test_check_refuses_impossible_source(asked: RocmSource, words: str) -> None:
+def test_check_refuses_impossible_source(asked: RocmRequest, words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
-        check_source(asked)
+        check_request(asked)
     assert "secret" not in str(caught.value)
 
 

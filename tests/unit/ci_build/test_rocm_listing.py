@@ -10,7 +10,6 @@ import pytest
 
 from ci_build.cli.options.rocm_options import rocm_defaults
 from ci_build.cli.options.settings import Settings
-from ci_build.rocm.rocm_request import RocmSource
 from ci_build.rocm.tarball_listing import (
     check_age,
     choose,
@@ -20,6 +19,7 @@ from ci_build.rocm.tarball_listing import (
 )
 from core.errors import InputError, RequestError
 from tests.support.fake_therock import names_of, page_of
+from tests.support.made_rocm import rocm_request
 
 URL = "https://host/tarball/"
 TODAY = date(2025, 11, 22)
@@ -196,7 +196,7 @@ def test_family_of_listing_is_default_of_targets() -> None:
     settings = Settings(
         {"therock": "nightly", "family": "gfx94X-dcgpu,gfx1151"}, {}, {}
     )
-    multi = RocmSource(
-        source="https://host/therock-dist-linux-multiarch-7.15.0a20260701.tar.gz"
+    multi = rocm_request(
+        "https://host/therock-dist-linux-multiarch-7.15.0a20260701.tar.gz"
     )
     assert rocm_defaults(settings, multi)["targets"].value == "gfx94X-dcgpu,gfx1151"

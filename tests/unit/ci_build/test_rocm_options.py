@@ -9,7 +9,7 @@ import pytest
 
 from ci_build.cli.options.rocm_options import find_rocm
 from ci_build.cli.options.settings import Settings
-from ci_build.rocm.rocm_request import RocmSource
+from ci_build.rocm.rocm_request import RocmRequest
 from core.errors import RequestError
 from core.http.client import Client
 from core.process import HostRunner
@@ -29,7 +29,7 @@ NEED_A_ROCM = (
 
 def find(
     given: Mapping[str, Any], environ: Mapping[str, str] | None = None
-) -> RocmSource | None:
+) -> RocmRequest | None:
     settings = Settings(given, {}, environ or {})
     return find_rocm(settings, Reporter(terminal=False), HostRunner({}), Client)
 

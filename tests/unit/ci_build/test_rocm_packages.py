@@ -20,7 +20,7 @@ from ci_build.rocm.facts import selection
 from ci_build.rocm.lock import RocmLock, write_lock
 from ci_build.rocm.package_index import fetch_packages
 from ci_build.rocm.pip_rocm import Packages, prefix_of
-from ci_build.rocm.rocm_request import RocmSource
+from ci_build.rocm.rocm_request import PipIndex
 from ci_build.rocm.rocm_store import RocmStore, StoredTree
 from core.errors import ArchiveError, CiBuildError, InputError
 from core.http.client import Client
@@ -29,7 +29,7 @@ from core.process import HostRunner
 from core.report import Reporter
 from core.unpack.tree_contents import differences
 from tests.support.made_packages import CORE, DEVEL, make_packages, make_wheel
-from tests.support.made_rocm import VERSION
+from tests.support.made_rocm import VERSION, rocm_request
 
 
 def unpack(
@@ -180,17 +180,18 @@ def test_replaced_package_of_the_lock_is_refused(
     monkeypatch.setattr(source, "fetch_packages", lambda *_, **__: packages)
     progress = Reporter(terminal=False)
     store = RocmStore(tmp_path / "store", progress=progress)
-    asked = RocmSource(source=index, lock=lock)
+    asked = rocm_request(index, lock=lock)
     with pytest.raises(InputError, match=r"differ from .*rocm.lock: a.whl"):
         source.obtain(asked, store, Client(), progress=progress, runner=HostRunner({}))
 
 
 def test_packages_refuse_lock_without_wheels(tmp_path: Path) -> None:
-    asked = RocmSource(source="pip+https://host/", version=VERSION)
+    asked = rocm_request("pip+https://host/", version=VERSION)
     progress = Reporter(terminal=False)
     with pytest.raises(InputError, match="files that are not wheels"):
         fetch_packages(
             asked,
+            PipIndex(url="https://host/"),
             {"x": "0" * 64},
             runner=HostRunner({}),
             store=InputStore(tmp_path),
@@ -203,11 +204,12 @@ def test_index_without_libraries_is_refused(
 ) -> None:
     for name in ("_resolve", "_if_offered"):
         monkeypatch.setattr(package_index, name, lambda *_: ())
-    asked = RocmSource(source="pip+https://host/", version=VERSION)
+    asked = rocm_request("pip+https://host/", version=VERSION)
     progress = Reporter(terminal=False)
     with pytest.raises(InputError, match="has no libraries of ROCm"):
         fetch_packages(
             asked,
+            PipIndex(url="https://host/"),
             {},
             runner=HostRunner({}),
             store=InputStore(tmp_path),

@@ -15,7 +15,6 @@ import urllib3  # noqa: F401 - it tries IPv6 when it is imported, which no test 
 from ci_build.cli.options.rocm_options import find_rocm
 from ci_build.cli.options.settings import Settings
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
-from ci_build.rocm.rocm_request import RocmSource
 from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.set_lock import set_lock
 from ci_build.rocm.source import Rocm, obtain
@@ -23,7 +22,7 @@ from core.errors import RequestError
 from core.http.client import Client
 from core.process import HostRunner
 from core.report import Reporter
-from tests.support.made_rocm import NAME, make_rocm, tarball
+from tests.support.made_rocm import NAME, make_rocm, rocm_request, tarball
 
 REPORTER = Reporter(terminal=False)
 LOCK = RocmLock(
@@ -41,7 +40,7 @@ LOCK = RocmLock(
 
 def get(tmp_path: Path, source: Path, **more: object) -> Rocm:
     store = RocmStore(tmp_path / "store", progress=REPORTER)
-    asked = replace(RocmSource(source=str(source)), **more)  # type: ignore[arg-type]
+    asked = rocm_request(source, **more)
     return obtain(asked, store, Client(), progress=REPORTER, runner=HostRunner({}))
 
 
@@ -94,7 +93,7 @@ def test_set_lock_with_path_is_a_lock(tmp_path: Path, kind: str) -> None:
     settings = Settings({"locked": True, "rocm_lock": str(lock)}, {}, {})
     with pytest.raises(
         RequestError,
-        match=rf"^rocm\.lock is that of a set .*which was {name or 'a folder'} of",
+        match=rf"^rocm\.lock was published with a set .*which was {name or 'a folder'} of",
     ):
         find_rocm(settings, REPORTER, HostRunner({}), Client)
     lock.write_text(
