@@ -21,15 +21,21 @@ from kernels.graph import Capacity
 from kernels.packing import FOLDER, build_wheel, write_files
 from kernels.rocmchain import with_rocm
 from kernels.toolchains import Toolchain, obtain_pypi
+from wheelkit.repair.repair_plan import RepairPlan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelWheel:
-    """Wheel of a kernel build, before or after its repair."""
+    """Wheel of a kernel build, before or after its repair.
+
+    Attributes:
+        repair: plan of the repair, which names the wheel's libraries.
+    """
 
     path: Path
     sha256: str
     built: KernelBuildResult
+    repair: RepairPlan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +109,7 @@ def prepare(
 
 def pack(
     job: KernelBuild,
-    version: str,
+    request: BuildRequest,
     folder: Path,
     *,
     runner: Runner,
@@ -116,9 +122,18 @@ def pack(
         tasks: machines that compile; None for this machine.
     """
     built = job.run(runner, progress, Capacity(), tasks)
+    version = recipe.wheel_version(request)
     write_files(built, version, job.catalog, folder / "files")
     path = build_wheel(folder / "files", version, folder, runner)
-    return KernelWheel(path=path, sha256=file_sha256(path), built=built)
+    plan = _repair_plan(request, version, job, built)
+    return KernelWheel(path=path, sha256=file_sha256(path), built=built, repair=plan)
+
+
+def _repair_plan(
+    request: BuildRequest, version: str, job: KernelBuild, built: KernelBuildResult
+) -> RepairPlan:
+    plan = recipe.repair_plan(request, version)
+    return recipe.with_members(plan, job.catalog, built.natives)
 
 
 def make_wheel(
@@ -153,9 +168,7 @@ def make_wheel(
         place=place,
     )
     built = job.run(runner, progress, capacity, tasks)
-    plan = recipe.with_members(
-        recipe.repair_plan(request, version), job.catalog, built.natives
-    )
+    plan = _repair_plan(request, version, job, built)
     # The key covers everything that the bytes of the repaired wheel depend on.
     key = step_key(
         natives=[(native.path, native.sha256) for native in built.natives],
@@ -187,4 +200,4 @@ def make_wheel(
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
-    return KernelWheel(path=path, sha256=cached.sha256, built=built)
+    return KernelWheel(path=path, sha256=cached.sha256, built=built, repair=plan)

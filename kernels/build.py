@@ -202,7 +202,7 @@ class KernelBuild:
         self.fetch(runner, progress)
         own = self.graph().shard(*shard, units)
         forecast = own.forecast(capacity)
-        progress.step(said(forecast))
+        progress.step(describe(forecast))
         self._compile(own, runner, progress, capacity, tasks)
         return forecast
 
@@ -250,7 +250,7 @@ class KernelBuild:
                 ),
             )
         if forecast.steps:
-            progress.step(said(forecast))
+            progress.step(describe(forecast))
         results = self._make(graph, runner, progress, capacity, tasks)
         natives, missing = self._natives(results, objects)
         return KernelBuildResult(
@@ -346,7 +346,7 @@ class KernelBuild:
         return tuple(sorted(natives, key=lambda native: native.path)), missing
 
 
-def said(forecast: Forecast) -> str:
+def describe(forecast: Forecast) -> str:
     """Return a forecast as one line of text."""
     limits = forecast.limits
     return (

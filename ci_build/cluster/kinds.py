@@ -9,15 +9,13 @@ from typing import Any
 
 from ci_build.release import device_cluster
 from ci_build.rocm.tree import read_tree
-from ci_build.wheelset.kernel_build import find_compilers
+from ci_build.wheelset.kernel_compilers import find_compilers
 from core.errors import CiBuildError
 from core.model import KernelRequest
 from core.report import NoProgress
 from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
-from kernels.assemble import toolchain_for
-from kernels.remote_steps import KIND as KERNEL_STEP
-from kernels.remote_steps import compile_step
-from kernels.toolchains import Toolchain
+from kernels.api import KIND as KERNEL_STEP
+from kernels.api import Toolchain, compile_step, toolchain_for
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.common.gate_site import RocmLibraries, Site
 from promotion.gates.compile.remote_compile import KIND as COMPILE_PROGRAMS

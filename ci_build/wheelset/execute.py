@@ -33,7 +33,7 @@ from wheelkit.repair.repair_plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 if TYPE_CHECKING:
-    from kernels.assemble import CompilerLocation
+    from kernels.api import CompilerLocation
 
 _TOGETHER = (Effect.RESOLVE, Effect.FETCH)
 """Effects whose steps for all Pythons run at the same time, in processes of pip."""
@@ -256,15 +256,14 @@ class _Run:
     def _build_kernels(self, step: Step) -> None:
         """Build the kernels; the packed wheel is the input of the next step."""
         # Start-up time: only sets with kernels need them.
-        from kernels import assemble, kernel_recipe
+        from kernels import api as kernels
 
         request = self.plan.request
-        version = kernel_recipe.wheel_version(request)
         self.progress.step(step.what)
         held = set_targets(request, [done.wheel for done in self.done])
         targets = [GfxTarget.parse(target) for target in held]
-        place = self.compilers or assemble.THIS_MACHINE
-        job = assemble.prepare(
+        place = self.compilers or kernels.THIS_MACHINE
+        job = kernels.prepare(
             request,
             targets,
             cache=self.cache,
@@ -276,9 +275,9 @@ class _Run:
             prefix=f".{self.out.name}-", dir=self.out.parent
         ) as name:
             with connected(self.cluster, self.progress) as tasks:
-                packed = assemble.pack(
+                packed = kernels.pack(
                     job,
-                    version,
+                    request,
                     Path(name),
                     runner=self.runner,
                     progress=self.progress,
@@ -286,7 +285,7 @@ class _Run:
                 )
             item = Resolved(
                 name=step.project,
-                version=version,
+                version=packed.repair.version,
                 filename=packed.path.name,
                 url="",
                 sha256=packed.sha256,
@@ -295,11 +294,7 @@ class _Run:
             self.inputs.adopt(item, packed.path)
             self._use(self.inputs.folder(item.sha256))
         self.built[step.project, step.python] = item
-        self.recipes[step.project] = kernel_recipe.with_members(
-            kernel_recipe.repair_plan(request, version),
-            job.catalog,
-            packed.built.natives,
-        )
+        self.recipes[step.project] = packed.repair
         if packed.built.source is not None:
             self.sources.append(packed.built.source)
         for line in packed.built.skipped:

@@ -12,12 +12,7 @@ from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.rocm.rocm_request import planned_steps
 from ci_build.rocm.tree import read_tree
-from ci_build.wheelset.kernel_build import (
-    check_source,
-    container_lines,
-    find_compilers,
-    planned,
-)
+from ci_build.wheelset.kernel_compilers import container_lines, find_compilers
 from ci_build.wheelset.set_plan import BuildPlan, Effect, make_plan
 from ci_build.wheelset.source import source_build
 from ci_build.wheelset.source.build_py import BuildCommand
@@ -75,6 +70,9 @@ def prepare(
     for finding in targets.warnings_for(build.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")
     if build.kernels is not None:
+        # Start-up time: only sets with kernels need them.
+        from kernels.api import check_source
+
         check_source(build.kernels)
     manifest = _manifest(request, context.rocm, reporter)
     if build.payload is Payload.PUBLISHED:
@@ -238,7 +236,10 @@ def _command_line(
 def kernel_lines(request: BuildRequest, version: str, cache: Path) -> Iterator[str]:
     """Yield the lines of a dry run of the kernels."""
     assert request.kernels is not None
-    plan = planned(request, version)
+    # Start-up time: only sets with kernels need them.
+    from kernels.api import plan_values
+
+    plan = plan_values(request, version)
     yield f"kernels {version} with the {plan['toolchain']} toolchain"
     for row in plan["modules"]:
         built = plan["toolchain"] in row["toolchains"]

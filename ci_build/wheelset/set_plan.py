@@ -28,9 +28,6 @@ from core.model import (
 )
 from core.rocm_trust import ROCM_TRUST, RocmTrust
 from core.source_request import Checkout, SourceInputs
-from kernels import kernel_recipe as kernels_recipe
-from kernels.module_catalog import load_catalog
-from kernels.modules import processors
 from pjrt import jax_wheels
 from wheelkit.repair.repair_plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
@@ -325,38 +322,33 @@ def _take(request: BuildRequest) -> Stage:
 
 
 def _kernels(request: BuildRequest) -> Stage:
+    # Start-up time: only sets with kernels need them.
+    from kernels.api import plan_wheel
+
     assert request.kernels is not None
     shown = (
         "the set's targets"
         if request.targets is None
         else ", ".join(map(str, request.targets))
     )
-    # Refuse invalid requests before any step that takes time.
-    requested = (
-        targets.expand(targets.ALL) if request.targets is None else request.targets
-    )
-    kernels_recipe.check_jax(load_catalog(), request.jax_version)
-    chosen = kernels_recipe.chosen_modules(
-        load_catalog(), processors(requested), request.kernels
-    )
-    kernels_recipe.refuse_code_alone(chosen)
-    names = ", ".join(module.name for module in chosen)
+    # Invalid requests are refused before any step that takes time.
+    plan = plan_wheel(request)
+    names = ", ".join(plan.modules)
     what = (
         f"kernels ({names}) for {shown} with the {request.kernels.toolchain} toolchain"
     )
     project = versions.KERNELS_PROJECT
-    version = kernels_recipe.wheel_version(request)
     steps = (
         Step(what=f"build {what}", effect=Effect.KERNELS, project=project),
         Step(
             what=f"repair {project}",
             effect=Effect.REPAIR,
             project=project,
-            recipe=kernels_recipe.repair_plan(request, version),
+            recipe=plan.repair,
         ),
     )
     return Stage(
-        name="kernels", steps=steps, expected_wheels=(f"{project}=={version}",)
+        name="kernels", steps=steps, expected_wheels=(f"{project}=={plan.version}",)
     )
 
 

@@ -122,7 +122,7 @@ def worker(
     # Start-up time: tasks need the packages of gates and kernels.
     from ci_build.cluster.cluster_processes import WorkerOffer, run_worker
     from ci_build.cluster.worker import WorkerSetup, default_name
-    from kernels.graph import Capacity
+    from kernels.api import Capacity
 
     request = _request(address, tls)
     offered = parse_resources(resources)

@@ -13,17 +13,13 @@ from ci_build.cli.options.request_conversion import kernels_request
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.cluster_request import connected
-from ci_build.wheelset import kernel_build
+from ci_build.wheelset.kernel_compilers import find_compilers
 from ci_build.wheelset.set_build import cluster_line, kernel_lines
-from core.errors import InputError, RequestError
+from core.errors import RequestError
 from core.report import print_table
 from core.targets import requested
 from core.units import human
-from kernels import aiter_sources as sources
-from kernels.assemble import make_wheel, prepare
-from kernels.build import sizes
-from kernels.compiled_store import KernelStore
-from kernels.module_catalog import load_catalog
+from kernels import api
 
 
 @cloup.group()
@@ -52,7 +48,7 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
     A target has a module's own code (yes), that of its portable replacement (portable),
     or none (unsupported).
     """
-    rows = kernel_build.table(requested(spec), split_list(modules))
+    rows = api.support_table(requested(spec), split_list(modules))
     if as_json:
         print_json({"modules": rows})
         return
@@ -132,14 +128,14 @@ def build(
     request, version = kernels_request(settings)
     asked = request.kernels
     assert asked is not None
-    kernel_build.check_request(request)
+    api.check_request(request)
     if cluster and (shard or forecast):
         option = "--shard" if shard else "--forecast"
         raise RequestError(
             f"{option} and --cluster exclude each other.", hint="Omit one of them."
         )
-    part = kernel_build.parse_part(asked, shard, units or "")
-    room = kernel_build.capacity(jobs, memory)
+    part = api.parse_part(asked, shard, units or "")
+    room = api.capacity(jobs, memory)
     out = Path(settings.text("out"))
     if out.exists() and not out.is_dir():
         raise RequestError(
@@ -153,7 +149,7 @@ def build(
                 hint="Give --forecast without --dry-run.",
             )
         if settings.flag("json"):
-            print_json(kernel_build.planned(request, version))
+            print_json(api.plan_values(request, version))
             return
         lines = [
             *kernel_lines(request, version, settings.cache_dir),
@@ -162,25 +158,33 @@ def build(
         show_plan(lines, as_json=False)
         return
     runner = host_runner(reporter)
-    place = kernel_build.find_compilers(asked, settings.cache_dir, runner)
+    place = find_compilers(asked, settings.cache_dir, runner)
     if shard or units or forecast:
         cache = settings.cache_dir
         targets = request.targets or ()
-        job = prepare(
+        job = api.prepare(
             request, targets, cache=cache, runner=runner, progress=reporter, place=place
         )
         with (
             reporter.group(f"kernels: {version}, device code"),
             connected(cluster, reporter) as tasks,
         ):
-            found = kernel_build.compile_part(
-                job, part, units or "", runner, reporter, room, tasks, only_say=forecast
+            summary, values = api.compile_part(
+                job,
+                part,
+                units or "",
+                runner,
+                reporter,
+                room,
+                tasks,
+                only_forecast=forecast,
             )
+            reporter.line(summary)
         if settings.flag("json"):
-            print_json(found)
+            print_json(values)
         return
     with reporter.group(f"kernels: {version}"), connected(cluster, reporter) as tasks:
-        done = make_wheel(
+        done = api.make_wheel(
             request,
             version,
             out,
@@ -200,10 +204,10 @@ def build(
             f"the wheel is marked as partial; it lacks {', '.join(built.missing)}"
         )
     if settings.flag("json"):
-        print_json(kernel_build.receipt(done.path, done.sha256, size, built))
+        print_json(api.receipt(done))
         return
     steps = f"{built.forecast.steps} steps run, {built.forecast.found} cached"
-    reporter.line(f"{done.path}: {human(size)}; {sizes(built)}; {steps}")
+    reporter.line(f"{done.path}: {human(size)}; {api.sizes(built)}; {steps}")
     reporter.line(f"{done.sha256}  {done.path.name}")
 
 
@@ -224,24 +228,14 @@ def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
     The lock covers the files that the modules use.
     """
     reporter = state.reporter()
-    catalog = load_catalog()
-    cache = state.settings({"cache_dir": cache_dir}).cache_dir / "kernels"
-    for source in catalog.sources.values():
-        users = [
-            module
-            for module in catalog.modules.values()
-            if module.source == source.name
-        ]
-        tree = sources.find(
-            aiter_source,
-            source,
-            cache=cache,
-            runner=host_runner(reporter),
-            progress=reporter,
-        )
-        text = sources.render_lock(tree.folder, users)
-        sources.write_lock(text)
-        reporter.line(f"{text.count(chr(10)) - 1} files of {tree.name} locked")
+    lines = api.lock_sources(
+        aiter_source,
+        cache=state.settings({"cache_dir": cache_dir}).cache_dir,
+        runner=host_runner(reporter),
+        progress=reporter,
+    )
+    for line in lines:
+        reporter.line(line)
 
 
 @kernels.command("merge")
@@ -263,15 +257,7 @@ def merge(state: State, others: tuple[Path, ...], cache_dir: str | None) -> None
 
     DIR is the cache directory of a machine that ran `kernels build --shard`.
     """
-    own = KernelStore(
-        state.settings({"cache_dir": cache_dir}).cache_dir / "kernels" / "store"
-    )
+    cache = state.settings({"cache_dir": cache_dir}).cache_dir
     for other in others:
-        folder = other / "kernels" / "store"
-        if not folder.is_dir():
-            raise InputError(
-                f"{other} has no kernel store.",
-                hint="Name the cache directory of a run with --shard.",
-            )
-        came, damaged = own.merge(KernelStore(folder))
-        state.reporter().line(f"{other}: {came} merged, {damaged} damaged")
+        copied, damaged = api.merge_stores(cache, other)
+        state.reporter().line(f"{other}: {copied} merged, {damaged} damaged")

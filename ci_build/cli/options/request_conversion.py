@@ -152,7 +152,7 @@ def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
         RequestError: options contradict each other.
     """
     # Start-up time: only this command needs it.
-    from kernels.kernel_recipe import wheel_version
+    from kernels.api import wheel_version
 
     implied = {"kernels": True, "payload": Payload.PUBLISHED.value}
     origin = "ci_build kernels"

@@ -19,7 +19,7 @@ from ci_build.containers.container import (
 )
 from ci_build.containers.engine import Engine, read_info
 from ci_build.containers.orphans import is_orphan, owner
-from ci_build.wheelset.kernel_build import find_compilers
+from ci_build.wheelset.kernel_compilers import find_compilers
 from core.errors import ProcessError, RequestError
 from core.model import KernelRequest
 from core.process import HostRunner, ProcessResult

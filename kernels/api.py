@@ -1,0 +1,325 @@
+"""Interface of the kernels: the only module that the release pipeline imports from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from core import targets
+from core.errors import InputError, RequestError
+from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
+from core.process import Runner
+from core.tasks import Tasks
+from kernels import aiter_sources, estimate
+from kernels.assemble import (
+    THIS_MACHINE,
+    CompilerLocation,
+    KernelWheel,
+    make_wheel,
+    pack,
+    prepare,
+    toolchain_for,
+)
+from kernels.build import KernelBuild, KernelBuildResult, describe, sizes
+from kernels.compiled_store import KernelStore
+from kernels.compiler_steps import SRC
+from kernels.graph import Capacity, Forecast
+from kernels.kernel_recipe import (
+    check_jax,
+    chosen_modules,
+    refuse_code_alone,
+    repair_plan,
+    wheel_version,
+)
+from kernels.module_catalog import load_catalog
+from kernels.modules import processors
+from kernels.packing import FOLDER
+from kernels.remote_steps import KIND, compile_step
+from kernels.rocmchain import INSIDE
+from kernels.step_process import TIMED
+from kernels.toolchains import Toolchain
+from wheelkit.repair.repair_plan import RepairPlan
+
+__all__ = [
+    "FOLDER",
+    "INSIDE",
+    "KIND",
+    "SRC",
+    "THIS_MACHINE",
+    "TIMED",
+    "Capacity",
+    "CompilerLocation",
+    "KernelBuild",
+    "KernelWheel",
+    "Toolchain",
+    "compile_step",
+    "make_wheel",
+    "pack",
+    "prepare",
+    "sizes",
+    "toolchain_for",
+    "wheel_version",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelPlan:
+    """Plan of a wheel in a set.
+
+    Attributes:
+        modules: names of the modules to build.
+        repair: plan that repairs the packed wheel.
+    """
+
+    version: str
+    modules: tuple[str, ...]
+    repair: RepairPlan
+
+
+def check_request(request: BuildRequest) -> None:
+    """Check a request for kernels before anything is downloaded.
+
+    Raises:
+        RequestError: JAX is too old, a module is unknown, or the source does not exist.
+    """
+    assert request.kernels is not None
+    catalog = load_catalog()
+    check_jax(catalog, request.jax_version)
+    catalog.chosen(
+        (*request.kernels.modules, *request.kernels.require) or None,
+        request.kernels.toolchain,
+    )
+    check_source(request.kernels)
+
+
+def check_source(request: KernelRequest) -> None:
+    """Check that the source of the kernels exists, before anything is downloaded.
+
+    Raises:
+        RequestError: the source is neither a path nor a version.
+    """
+    for source in load_catalog().sources.values():
+        aiter_sources.check_wish(request.source, source)
+
+
+def plan_wheel(request: BuildRequest) -> WheelPlan:
+    """Return the plan of the wheel of a set, without downloads.
+
+    Raises:
+        RequestError: the build would refuse the request.
+    """
+    assert request.kernels is not None
+    catalog = load_catalog()
+    check_jax(catalog, request.jax_version)
+    modules = chosen_modules(catalog, _requested(request), request.kernels)
+    refuse_code_alone(modules)
+    version = wheel_version(request)
+    return WheelPlan(
+        version=version,
+        modules=tuple(module.name for module in modules),
+        repair=repair_plan(request, version),
+    )
+
+
+def capacity(jobs: int | None, memory_mb: int | None) -> Capacity:
+    """Return the jobs and the memory that a build may use; the machine decides the defaults."""
+    default = Capacity()
+    return Capacity(jobs=jobs or default.jobs, memory_mb=memory_mb or default.memory_mb)
+
+
+def parse_part(
+    request: KernelRequest, shard: str | None, units: str
+) -> tuple[int, int] | None:
+    """Return the part (i, n) of the device code from `--shard=i/n`; None without --shard.
+
+    Raises:
+        RequestError: the toolchain cannot compile parts, or a value is invalid.
+    """
+    if request.toolchain == "pypi" and (shard or units):
+        raise RequestError(
+            "--shard and --units need --toolchain=rocm.", hint="Give --toolchain=rocm."
+        )
+    try:
+        re.compile(units)
+    except re.error as error:
+        raise RequestError(
+            f"--units is not a regular expression: {error}.",
+            hint="Write it like '_n(64|128)_'.",
+        ) from error
+    if not shard:
+        return None
+    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", shard)
+    if match is None or int(match[1]) > int(match[2]):
+        raise RequestError(
+            f"--shard is invalid: {shard!r}.",
+            hint="Write it like 2/8 for the second of eight parts.",
+        )
+    return int(match[1]), int(match[2])
+
+
+def compile_part(
+    job: KernelBuild,
+    part: tuple[int, int] | None,
+    units: str,
+    runner: Runner,
+    progress: Progress,
+    room: Capacity,
+    tasks: Tasks | None = None,
+    *,
+    only_forecast: bool,
+) -> tuple[str, dict[str, Any]]:
+    """Compile a part of the kernels' device code, or forecast its cost; no wheel is packed.
+
+    Args:
+        part: result of `parse_part`.
+        units: regular expression that selects units by name; empty selects all.
+        tasks: machines that compile; None for this machine.
+        only_forecast: forecast without compiling.
+
+    Returns:
+        A sentence, and the same as JSON values.
+    """
+    if only_forecast:
+        job.fetch(runner, progress)
+        remaining = job.forecast(room, part, units)
+        summary = describe(remaining)
+    else:
+        remaining = job.run_shard(part or (1, 1), runner, progress, room, units, tasks)
+        summary = (
+            f"{remaining.steps} steps run, {remaining.found} reused from"
+            f" {job.store.root}"
+        )
+    values = {"store": str(job.store.root), **forecast_values(remaining)}
+    return summary, values
+
+
+def lock_sources(
+    wish: str, *, cache: Path, runner: Runner, progress: Progress
+) -> list[str]:
+    """Write `sources.lock` and return a line for each source.
+
+    Args:
+        wish: the sources to lock, as for `--aiter-source`; empty for the pinned ones.
+        cache: cache folder of the program.
+    """
+    catalog = load_catalog()
+    lines = []
+    for source in catalog.sources.values():
+        users = [
+            module
+            for module in catalog.modules.values()
+            if module.source == source.name
+        ]
+        tree = aiter_sources.find(
+            wish, source, cache=cache / FOLDER, runner=runner, progress=progress
+        )
+        text = aiter_sources.render_lock(tree.folder, users)
+        aiter_sources.write_lock(text)
+        count = len(text.splitlines()) - 1
+        lines.append(f"{count} files of {tree.name} locked")
+    return lines
+
+
+def merge_stores(own: Path, other: Path) -> tuple[int, int]:
+    """Copy the compiled kernels of another cache folder into the own one.
+
+    Returns:
+        The numbers of copied and of damaged results.
+
+    Raises:
+        InputError: the other folder has no compiled kernels.
+    """
+    folder = other / FOLDER / "store"
+    if not folder.is_dir():
+        raise InputError(
+            f"{other} has no kernel store.",
+            hint="Name the cache directory of a run with --shard.",
+        )
+    return KernelStore(own / FOLDER / "store").merge(KernelStore(folder))
+
+
+def support_table(
+    wanted: Sequence[GfxTarget], names: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Return the support of each target by each module: yes, portable or unsupported."""
+    catalog = load_catalog()
+    rows = []
+    for module in catalog.chosen(names) if names else catalog.modules.values():
+        support = {
+            name: catalog.support(module, name).value for name in processors(wanted)
+        }
+        row = {
+            "module": module.name,
+            "kind": module.kind.value,
+            "toolchains": list(module.toolchains),
+            "about": module.about,
+            "targets": support,
+        }
+        rows.append(row)
+    return rows
+
+
+def plan_values(request: BuildRequest, version: str) -> dict[str, Any]:
+    """Return the plan of a kernel build as JSON values, without downloads.
+
+    Raises:
+        RequestError: the build would refuse the request.
+    """
+    assert request.kernels is not None
+    wanted = _requested(request)
+    chosen = chosen_modules(load_catalog(), wanted, request.kernels)
+    refuse_code_alone(chosen)
+    most = estimate.bound(chosen, wanted)
+    takes_hours = most.seconds > estimate.HOURS_UNASKED * 3600
+    all_targets = targets.expand(targets.ALL)
+    return {
+        "version": version,
+        "toolchain": request.kernels.toolchain,
+        "modules": support_table(
+            all_targets if request.targets is None else request.targets,
+            request.kernels.modules,
+        ),
+        "at_most": {"steps": most.steps, "cpu_seconds": round(most.seconds, 1)},
+        "has_to_be_named": takes_hours and not request.kernels.modules,
+    }
+
+
+def forecast_values(forecast: Forecast) -> dict[str, Any]:
+    """Return a forecast or a build's cost as JSON values, with times in seconds."""
+    return {
+        "steps": forecast.steps,
+        "found": forecast.found,
+        "cpu_seconds": round(forecast.seconds, 1),
+        "wall_seconds": round(forecast.wall_seconds, 1),
+        "jobs": forecast.limits.jobs,
+    }
+
+
+def receipt(wheel: KernelWheel) -> dict[str, Any]:
+    """Return the result of a kernel build as JSON values."""
+    built: KernelBuildResult = wheel.built
+    source = None
+    if built.source is not None:
+        source = {"filename": built.source.filename, "sha256": built.source.sha256}
+    return {
+        "wheel": str(wheel.path),
+        "sha256": wheel.sha256,
+        "size": wheel.path.stat().st_size,
+        "targets": list(built.wanted),
+        "modules": sorted({native.module for native in built.natives}),
+        "missing": list(built.missing),
+        "skipped": list(built.skipped),
+        "steps": {"made": built.forecast.steps, "found": built.forecast.found},
+        "forecast": forecast_values(built.forecast),
+        "source": source,
+    }
+
+
+def _requested(request: BuildRequest) -> tuple[str, ...]:
+    """Return the requested processors."""
+    if request.targets is None:
+        return processors(targets.expand(targets.ALL))
+    return processors(request.targets)
