@@ -12,11 +12,11 @@ import pytest
 
 from core.errors import KernelError
 from core.process import HostRunner
+from core.report import NoProgress
 from kernels.aiter_sources import SourceTree
 from kernels.generate import generate
 from kernels.module_catalog import load_catalog
 from kernels.modules import Generator, KernelModule
-from tests.support.silent import Silent
 
 SCRIPT = """
 import pathlib, sys
@@ -55,7 +55,9 @@ def tree(tmp_path: Path) -> SourceTree:
 def generated(
     tree: SourceTree, cache: Path, **changes: Any
 ) -> tuple[list[str], list[str]]:
-    made = generate(module(**changes), tree, cache, HostRunner(os.environ), Silent())
+    made = generate(
+        module(**changes), tree, cache, HostRunner(os.environ), NoProgress()
+    )
     return sorted(made.units), sorted(made.headers)
 
 
@@ -100,7 +102,12 @@ def test_instance_pattern_without_match_is_an_error(
     tree: SourceTree, tmp_path: Path
 ) -> None:
     few = generate(
-        module(count=9, kept=9), tree, tmp_path, HostRunner(os.environ), Silent(), "_x"
+        module(count=9, kept=9),
+        tree,
+        tmp_path,
+        HostRunner(os.environ),
+        NoProgress(),
+        "_x",
     )
     assert sorted(few.units) == ["a_x.cpp", "b_x.cpp"]
     for changes in ({"keep": ("none",)}, {"keep": (r"rmsnorm2d_fwd_api\.cpp",)}):
@@ -112,11 +119,13 @@ def test_instance_pattern_without_match_is_an_error(
                 tree,
                 tmp_path,
                 HostRunner(os.environ),
-                Silent(),
+                NoProgress(),
                 "_z",
             )
     with pytest.raises(KernelError, match=r"keeps 2 files of gen/gen\.py, more than 1"):
-        generate(module(kept=1), tree, tmp_path, HostRunner(os.environ), Silent(), "_x")
+        generate(
+            module(kept=1), tree, tmp_path, HostRunner(os.environ), NoProgress(), "_x"
+        )
 
 
 @pytest.mark.parametrize(

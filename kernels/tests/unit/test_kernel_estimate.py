@@ -1,4 +1,4 @@
-"""Upper bounds of kernel builds, refusal of long builds, and refusals of a dry run."""
+"""Upper bounds of kernel builds, refusal of long builds, and sources of AITER."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import click.testing
 import pytest
 
-from ci_build import cli
 from core.errors import InputError, KernelError, RequestError
 from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
 from core.process import ProcessResult
+from core.report import NoProgress
 from core.targets import expand
 from kernels import aiter_sources as sources
 from kernels import kernel_recipe as recipe
@@ -29,25 +27,17 @@ from kernels.graph import Capacity
 from kernels.module_catalog import load_catalog
 from kernels.modules import Catalog
 from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleRunner, src
-from tests.support.silent import NoProcesses, Silent
 
 __all__ = ["src"]
 CATALOG = load_catalog()
 LONG = replace(MODULE, seconds=HOURS_UNASKED * 3600)
 
 
-def dry_run(*words: str) -> Any:
-    """Return the output of `kernels build --dry-run`.
+class NoProcesses:
+    """A runner that starts nothing."""
 
-    Raises:
-        RequestError: the request is refused.
-    """
-    done = click.testing.CliRunner().invoke(
-        cli.main, ["kernels", "build", "--dry-run", *words]
-    )
-    if done.exception is not None:
-        raise done.exception
-    return json.loads(done.stdout) if "--json" in words else done.stdout
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        raise AssertionError(f"this starts a process: {argv}")
 
 
 # Costs
@@ -83,13 +73,13 @@ def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) 
         RequestError, match=r"would take 4 hours of CPU.*--modules=m builds all"
     ) as e:
         job(tmp_path, src).run(
-            NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000)
+            NoProcesses(), NoProgress(), Capacity(jobs=1, memory_mb=1000)
         )
     assert e.value.exit_code == 2
     # A named module is built: its first process starts.
     with pytest.raises(AssertionError, match="starts a process"):
         job(tmp_path, src, "m").run(
-            NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000)
+            NoProcesses(), NoProgress(), Capacity(jobs=1, memory_mb=1000)
         )
 
 
@@ -100,72 +90,8 @@ def test_build_without_complete_module_is_an_error(
     (src / "u.hip").write_text("")
     with pytest.raises(KernelError, match="ninja failed"):
         job(tmp_path, src, "m", allow_partial=allow_partial).run(
-            IdleRunner(1), Silent(), Capacity()
+            IdleRunner(1), NoProgress(), Capacity()
         )
-
-
-def test_dry_run_prints_cost_and_required_names() -> None:
-    said = dry_run("--targets=gfx942", "--toolchain=rocm")
-    assert "of CPU; --forecast" in said
-    assert "have to be named with --modules" in said
-    quick = dry_run("--targets=gfx942", "--json")
-    assert quick["has_to_be_named"] is False
-    assert 0 < quick["at_most"]["cpu_seconds"] < 600
-    assert (
-        dry_run("--targets=gfx942", "--toolchain=rocm", "--json")["has_to_be_named"]
-        is True
-    )
-    named = dry_run(
-        "--targets=gfx942",
-        "--toolchain=rocm",
-        "--modules=mha_fwd",
-        "--allow-partial",
-        "--json",
-    )
-    assert named["has_to_be_named"] is False
-
-
-# Refusals of a dry run
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ["--targets=gfx942,gfx1100", "--require=gemm_bf16"],
-            "gemm_bf16 is required but has no code for gfx1100",
-        ),
-        (["--targets=gfx1100", "--require=gemm"], "Unknown kernel module: gemm"),
-        (
-            ["--targets=gfx942", "--modules=gemm_bf16"],
-            "The wheel would lack flatmm_fp8, gemm_i8, mha_bwd_asm, .*add --allow-partial",
-        ),
-        (
-            ["--targets=gfx942", "--aiter-source=/nowhere"],
-            "is not a folder, a source archive",
-        ),
-        (
-            [
-                "--targets=gfx942",
-                "--toolchain=rocm",
-                "--modules=ck_rms_norm",
-                "--allow-partial",
-            ],
-            "without a handler",
-        ),
-        (["--targets=gfx942", "--shard=1/2"], "need --toolchain=rocm"),
-        (["--targets=gfx942", "--toolchain=rocm", "--shard=3/2"], "Write it like 2/8"),
-        (["--targets=gfx942", "--forecast"], "--dry-run cannot list units"),
-        (["--targets=gfx942", f"--out={__file__}"], "is not a directory"),
-        (
-            ["--targets=gfx942", "--rocm-version=7.1.0"],
-            "--rocm-version needs --kernel-toolchain=rocm or container",
-        ),
-    ],
-)
-def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
-        dry_run(*words)
 
 
 # Choice of JAX
@@ -189,7 +115,7 @@ def test_aiter_source_refuses_other_projects(wish: str, tmp_path: Path) -> None:
         RequestError, match="is not a folder, a source archive or amd-aiter==VERSION"
     ):
         sources.find(
-            wish, source, cache=tmp_path, runner=NoProcesses(), progress=Silent()
+            wish, source, cache=tmp_path, runner=NoProcesses(), progress=NoProgress()
         )
     with pytest.raises(AssertionError, match="starts a process"):
         sources.find(
@@ -197,7 +123,7 @@ def test_aiter_source_refuses_other_projects(wish: str, tmp_path: Path) -> None:
             source,
             cache=tmp_path,
             runner=NoProcesses(),
-            progress=Silent(),
+            progress=NoProgress(),
         )
 
 
@@ -233,7 +159,7 @@ def test_answer_of_index_is_refused(
             CATALOG.sources["aiter"],
             cache=tmp_path,
             runner=index,
-            progress=Silent(),
+            progress=NoProgress(),
         )
     assert said in f"{caught.value} {caught.value.hint}"
 
@@ -248,7 +174,7 @@ def test_archive_without_top_folder_is_refused(tmp_path: Path) -> None:
             CATALOG.sources["aiter"],
             cache=tmp_path,
             runner=NoProcesses(),
-            progress=Silent(),
+            progress=NoProgress(),
         )
 
 
@@ -287,7 +213,7 @@ def test_relative_paths_become_absolute(
         wanted,
         cache=Path("my cache"),
         runner=NoProcesses(),
-        progress=Silent(),
+        progress=NoProgress(),
         place=THIS_MACHINE,
     )
     places = [

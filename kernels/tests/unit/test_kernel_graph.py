@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build import cli
-from core.errors import InputError, KernelError
+from core.errors import KernelError
 from core.model import GfxTarget, KernelRequest
 from core.process import ProcessResult
+from core.report import NoProgress
 from kernels.build import KernelBuild
 from kernels.compiled_store import Cost, KernelStore
 from kernels.compiler_steps import CompileStep, closure, library_steps, unit_steps
@@ -24,7 +24,6 @@ from kernels.graph import Capacity, Graph, limits_for
 from kernels.module_catalog import load_catalog
 from kernels.modules import KernelModule, ModuleKind, Unit
 from kernels.toolchains import Toolchain, load
-from tests.support.silent import Silent
 
 TOOLCHAIN = Toolchain(
     name="pypi",
@@ -215,7 +214,7 @@ def test_build_without_results_is_an_error(
     graph = graph_of(src, steps_of(src, "gfx942"))
     capacity = Capacity(jobs=1, memory_mb=1000)
     with pytest.raises(KernelError, match=said):
-        graph.build(src.parent / "work", IdleRunner(returncode), Silent(), capacity)
+        graph.build(src.parent / "work", IdleRunner(returncode), NoProgress(), capacity)
 
 
 class FakeNinja:
@@ -253,9 +252,11 @@ def test_two_builds_at_once_run_their_own_steps(src: Path) -> None:
         graph_of(src, steps_of(src, target)[:1]) for target in ("gfx942", "gfx1100")
     )
     other = FakeNinja(second)
-    own = FakeNinja(first, before=lambda: second.build(work, other, Silent(), capacity))
+    own = FakeNinja(
+        first, before=lambda: second.build(work, other, NoProgress(), capacity)
+    )
     assert (
-        [*first.build(work, own, Silent(), capacity)]
+        [*first.build(work, own, NoProgress(), capacity)]
         == own.labels
         == ["m/u for gfx942"]
     )
@@ -372,7 +373,3 @@ def test_merge_copies_only_complete_results(src: Path, tmp_path: Path) -> None:
     assert taken is not None
     assert taken.path.read_bytes() == b"one"
     assert own.measured("m/u for gfx942") == QUICK
-
-
-def test_merge_refuses_folder_without_store(tmp_path: Path) -> None:
-    assert cli.run(["kernels", "merge", str(tmp_path)]) == InputError.exit_code

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from core.errors import InputError, MachineError
+from core.process import HostRunner
+from core.report import NoProgress
 from kernels import toolchains
 from kernels.rocmchain import with_rocm
 from kernels.tests.unit.test_kernel_graph import TOOLCHAIN
-from tests.support.silent import NoProcesses, Silent
 from tests.support.tiny_wheel import contents, make_wheel
 
 NAME = "ziglang-0.17.0-py3-none-manylinux_2_12_x86_64.whl"
@@ -65,7 +66,7 @@ def test_other_machine_is_refused(
         os, "uname", lambda: SimpleNamespace(machine="aarch64", sysname="Linux")
     )
     with pytest.raises(MachineError, match="x86-64 Linux only"):
-        toolchains.obtain_pypi(tmp_path, NoProcesses(), Silent())
+        toolchains.obtain_pypi(tmp_path, HostRunner({}), NoProgress())
 
 
 def test_rocm_without_compiler_is_refused(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner
+from core.report import NoProgress
 from kernels.build import KernelBuild
 from kernels.compiler_steps import SRC, fill
 from kernels.graph import Capacity
 from kernels.kernel_recipe import KERNELS
 from kernels.toolchains import Toolchain, obtain_pypi
-from tests.support.silent import Silent
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx11-generic")
 """gfx11-generic covers gfx1103; deliberately, no target covers gfx1201."""
@@ -47,10 +47,10 @@ def build(cache: Path, folder: Path) -> Path:
         The folder hsa of AITER's source.
     """
     runner = HostRunner(os.environ)
-    toolchain = obtain_pypi(cache, runner, Silent())
+    toolchain = obtain_pypi(cache, runner, NoProgress())
     targets = tuple(map(GfxTarget.parse, TARGETS))
     job = KernelBuild(KernelRequest(), targets, toolchain, cache=cache)
-    built = job.run(runner, Silent(), Capacity())
+    built = job.run(runner, NoProgress(), Capacity())
     for native in built.natives:
         to = folder / native.path.removeprefix(f"{KERNELS}/")
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def stand_ins(cache: Path, folder: Path, hip: Path) -> None:
         hip: folder of HIP's headers.
     """
     runner = HostRunner(os.environ)
-    toolchain = obtain_pypi(cache, runner, Silent())
+    toolchain = obtain_pypi(cache, runner, NoProgress())
     for name, words in STAND_INS.items():
         compile_host(
             toolchain,

@@ -12,13 +12,13 @@ import re
 from pathlib import Path
 
 from core.process import HostRunner
+from core.report import NoProgress
 from kernels.compiler_steps import SRC, fill, named
 from kernels.module_catalog import load_catalog
 from kernels.rocmchain import with_rocm
 from kernels.tests.support.fake.building import HERE
 from kernels.tests.support.fake.calls import Library
 from kernels.toolchains import obtain_pypi
-from tests.support.silent import Silent
 
 DIRECTIONS = ("fwd", "bwd")
 EXAMPLE = Path("3rdparty/composable_kernel/example/ck_tile/01_fmha")
@@ -65,7 +65,7 @@ def build(source: Path, rocm: Path, cache: Path, folder: Path) -> None:
         cache: folder `kernels` of the cache.
     """
     runner = HostRunner(os.environ)
-    toolchain = with_rocm(obtain_pypi(cache, runner, Silent()), rocm, "rocm", cache)
+    toolchain = with_rocm(obtain_pypi(cache, runner, NoProgress()), rocm, "rocm", cache)
     places = {**toolchain.places, "src": str(SRC), "source": str(source)}
     command = (
         *toolchain.device_lib_command("compile", "libraries", "own", "host"),

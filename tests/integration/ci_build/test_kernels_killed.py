@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kernels.compiled_store import KernelStore
-from kernels.tests.support.command import build
 from tests.integration.conftest import CI_BUILD
+from tests.support.kernels_command import build
 
 pytestmark = pytest.mark.network
 TARGETS = ("gfx1010", "gfx1011", "gfx1012", "gfx1032")

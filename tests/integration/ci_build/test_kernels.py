@@ -23,9 +23,9 @@ from core.targets import machs
 from kernels.build import KernelBuild, KernelBuildResult
 from kernels.compiler_steps import SRC
 from kernels.graph import Capacity
-from kernels.tests.support.command import build, kernels
 from kernels.toolchains import Toolchain, obtain_pypi
 from tests.support.cluster import cluster_processes
+from tests.support.kernels_command import build, kernels
 from tests.support.silent import Silent
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.gpu.code_object import mach_of

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from core.targets import machs
-from kernels.tests.support.command import build
 from kernels.tests.support.fake.lowered import PACKAGE, Environment
 from kernels.tests.support.jax_checks import FAST_COMPILER, REFUSALS, run_checks
 from tests.integration.conftest import succeed
+from tests.support.kernels_command import build
 from tests.support.machine import need
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.gpu.code_object import mach_of

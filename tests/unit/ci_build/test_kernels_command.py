@@ -1,0 +1,95 @@
+"""Dry runs and refusals of the command `ci_build kernels`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+
+from ci_build import cli
+from core.errors import InputError, RequestError
+
+
+def dry_run(*words: str) -> Any:
+    """Return the output of `kernels build --dry-run`.
+
+    Raises:
+        RequestError: the request is refused.
+    """
+    done = click.testing.CliRunner().invoke(
+        cli.main, ["kernels", "build", "--dry-run", *words]
+    )
+    if done.exception is not None:
+        raise done.exception
+    return json.loads(done.stdout) if "--json" in words else done.stdout
+
+
+def test_dry_run_prints_cost_and_required_names() -> None:
+    said = dry_run("--targets=gfx942", "--toolchain=rocm")
+    assert "of CPU; --forecast" in said
+    assert "have to be named with --modules" in said
+    quick = dry_run("--targets=gfx942", "--json")
+    assert quick["has_to_be_named"] is False
+    assert 0 < quick["at_most"]["cpu_seconds"] < 600
+    assert (
+        dry_run("--targets=gfx942", "--toolchain=rocm", "--json")["has_to_be_named"]
+        is True
+    )
+    named = dry_run(
+        "--targets=gfx942",
+        "--toolchain=rocm",
+        "--modules=mha_fwd",
+        "--allow-partial",
+        "--json",
+    )
+    assert named["has_to_be_named"] is False
+
+
+# Refusals of a dry run
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--targets=gfx942,gfx1100", "--require=gemm_bf16"],
+            "gemm_bf16 is required but has no code for gfx1100",
+        ),
+        (["--targets=gfx1100", "--require=gemm"], "Unknown kernel module: gemm"),
+        (
+            ["--targets=gfx942", "--modules=gemm_bf16"],
+            "The wheel would lack flatmm_fp8, gemm_i8, mha_bwd_asm, .*add --allow-partial",
+        ),
+        (
+            ["--targets=gfx942", "--aiter-source=/nowhere"],
+            "is not a folder, a source archive",
+        ),
+        (
+            [
+                "--targets=gfx942",
+                "--toolchain=rocm",
+                "--modules=ck_rms_norm",
+                "--allow-partial",
+            ],
+            "without a handler",
+        ),
+        (["--targets=gfx942", "--shard=1/2"], "need --toolchain=rocm"),
+        (["--targets=gfx942", "--toolchain=rocm", "--shard=3/2"], "Write it like 2/8"),
+        (["--targets=gfx942", "--forecast"], "--dry-run cannot list units"),
+        (["--targets=gfx942", f"--out={__file__}"], "is not a directory"),
+        (
+            ["--targets=gfx942", "--rocm-version=7.1.0"],
+            "--rocm-version needs --kernel-toolchain=rocm or container",
+        ),
+    ],
+)
+def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        dry_run(*words)
+
+
+def test_merge_refuses_folder_without_store(tmp_path: Path) -> None:
+    assert cli.run(["kernels", "merge", str(tmp_path)]) == InputError.exit_code
