@@ -38,8 +38,8 @@ from benchmarks.measure import (
     table,
 )
 from ci_build.cli.options.request_conversion import this_python_and_one_more
-from ci_build.release.release_request import CORPORA
 from core.defaults import defaults
+from promotion.gates.gate_table import CORPORA
 
 TARGETS = "gfx942,gfx950,gfx90a,gfx1100,gfx1201"
 _INTERVAL = 0.2

@@ -21,7 +21,6 @@ from ci_build.release import device_step, gating
 from ci_build.release import release_steps as steps
 from ci_build.release.index_authority import policy_source, read_authority
 from ci_build.release.release_request import (
-    GATES,
     NO_URL,
     STRUCTURE,
     ReleaseOptions,
@@ -35,6 +34,7 @@ from promotion.check import check, raise_if_blocked
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.gates.common.gate_context import Check
 from promotion.gates.common.gate_runs import raise_for_failures
+from promotion.gates.gate_table import GATES, GateOptions
 from promotion.index.authority import PolicySource
 from promotion.index.ledger import LedgerEntry
 from promotion.index.publish import publish
@@ -267,18 +267,17 @@ def _gated(
     with reporter.group("gates"):
         signer = gating.find_signer(options.key, reporter)
         with connected(options.cluster, reporter) as tasks:
-            gate_options = gating.GateOptions(
-                corpus=options.corpus, cache=options.cache, tasks=tasks
-            )
             evidences = gating.run_gates(
                 STRUCTURE,
                 staged,
                 bucket,
-                gate_options,
+                GateOptions(corpus=options.corpus),
                 reporter,
                 runner,
                 signer,
                 options.channel,
+                cache=options.cache,
+                tasks=tasks,
             )
         failure: CiBuildError | None = None
         if options.device:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from ci_build.release.index_authority import signer_of
-from ci_build.release.release_request import CORPORA, GATES, STRUCTURE, SigningKey
+from ci_build.release.release_request import STRUCTURE, SigningKey
 from ci_build.rocm.tree import read_tree
-from ci_build.wheelset.expected import this_program
+from ci_build.wheelset.expected import expected_of_staged
 from core.errors import RequestError
 from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
@@ -21,18 +21,11 @@ from core.targets import requested
 from core.tasks import Tasks
 from promotion import stage as promotion_stage
 from promotion import staged_sets
-from promotion.corpus.program_catalog import load_corpus
 from promotion.evidence.signing import Signer, new_key
-from promotion.gates import inspection_gate as inspection
-from promotion.gates.abi import abi_gate
 from promotion.gates.common import gate_runs as runs
-from promotion.gates.common.gate_context import Gate
 from promotion.gates.common.gate_rocm import RocmTree
-from promotion.gates.compile import compile_gate, view
-from promotion.gates.coverage import coverage_gate
-from promotion.gates.install import install_gate
-from promotion.gates.install.installer_table import NEWEST
-from promotion.gates.load import load_gate
+from promotion.gates.compile import view
+from promotion.gates.gate_table import GATES, GateEntry, GateInputs, GateOptions
 from promotion.index.ledger import channel_of
 from promotion.index.publish import read_head
 from promotion.policy.promotion_policy import LOCAL, Policy, load_policy
@@ -41,98 +34,26 @@ from promotion.storage.object_keys import ReleasedIndex, StagedSet, is_digest
 
 _MOST_SHOWN = 3
 """Number of warnings of one kind that are printed."""
-_USED_BY = {
-    "targets": ("coverage", "compile"),
-    "rocm": ("abi", "load", "compile"),
-    "corpus": ("compile",),
-    "program": ("compile",),
-    "jobs": ("compile",),
-    "installers": ("install",),
-    "update_golden": ("load",),
-}
-"""Option -> the gates that use it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GateOptions:
-    """Options of gates.
-
-    Attributes:
-        targets: gfx targets or families, separated by commas. None means the set's
-            targets.
-        rocm: root of a real ROCm tree. None means stub libraries.
-        corpus: corpus of the compile gate: "small" or "full". Empty means small.
-        program: programs or groups to compile instead of the corpus. Their evidence is
-            not stored.
-        jobs: concurrent compilers. None means as many as cores and memory allow.
-        installers: installers of the install gate: newest or all; empty means newest.
-        update_golden: write the registrations of the wheels to the golden lists.
-        redo: repeat gates that passed before.
-        tasks: machines that compile programs. None means this machine.
-        cache: the user's cache, which keeps the environments of installers; None
-            installs them in every run.
-    """
-
-    targets: str | None = None
-    rocm: Path | None = None
-    corpus: str = ""
-    program: tuple[str, ...] = ()
-    jobs: int | None = None
-    installers: str = ""
-    update_golden: bool = False
-    redo: bool = False
-    cache: Path | None = None
-    tasks: Tasks | None = None
+def chosen_gates(name: str) -> tuple[GateEntry, ...]:
+    """Return the gate of a name, or all gates for STRUCTURE."""
+    return tuple(GATES.values()) if name == STRUCTURE else (GATES[name],)
 
 
 def check_gate_options(name: str, gate_options: GateOptions) -> None:
     """Raise RequestError for options that a gate does not use."""
+    used = {option for row in chosen_gates(name) for option in row.options}
     unused = [
-        "--" + option.replace("_", "-")
-        for option, users in _USED_BY.items()
-        if getattr(gate_options, option) and name not in (*users, STRUCTURE)
+        "--" + field.name.replace("_", "-")
+        for field in dataclasses.fields(gate_options)
+        if getattr(gate_options, field.name) and field.name not in used
     ]
     if unused:
         raise RequestError(
             f"The gate {name} does not use {', '.join(unused)}.",
             hint="Run `ci_build gate --help`.",
         )
-
-
-def make_gate(
-    name: str, gate_options: GateOptions, tree: RocmTree | None = None
-) -> Gate:
-    """Return a gate by name.
-
-    Args:
-        tree: the ROCm tree of `gate_options.rocm`.
-    """
-    match name:
-        case "inspection":
-            return inspection.make_gate(this_program())
-        case "abi":
-            return abi_gate.make_gate(tree.manifest if tree else None)
-        case "load":
-            return load_gate.make_gate(
-                rocm=tree, update_golden=gate_options.update_golden
-            )
-        case "compile":
-            how = compile_gate.CompileOptions(
-                corpus=gate_options.corpus or CORPORA[0],
-                programs=gate_options.program,
-                jobs=gate_options.jobs,
-                rocm=tree,
-                tasks=gate_options.tasks,
-            )
-            return compile_gate.make_gate(load_corpus(), how)
-        case "coverage":
-            return coverage_gate.GATE
-        case "install":
-            return install_gate.make_gate(
-                installers=gate_options.installers or NEWEST, cache=gate_options.cache
-            )
-        case other:
-            raise AssertionError(f"GATES has an unknown gate: {other!r}")
 
 
 def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
@@ -228,6 +149,10 @@ def run_gates(
     runner: Runner,
     signer: Signer,
     channel: str = LOCAL,
+    *,
+    redo: bool = False,
+    cache: Path | None = None,
+    tasks: Tasks | None = None,
 ) -> tuple[Evidence, ...]:
     """Run a gate, or all gates for STRUCTURE; failures do not raise, see `raise_for_failures`.
 
@@ -235,42 +160,52 @@ def run_gates(
         channel: channel whose policy limits the age of reused evidence, and names the
             corpus and the installers if the options do not; the channel of an existing
             index counts first.
+        redo: repeat gates that passed before.
+        cache: the user's cache, which keeps the environments of installers; None
+            installs them in every run.
+        tasks: machines that compile programs. None means this machine.
     """
     policy = policy_of(bucket, staged.index, channel)
     gate_options = with_policy(gate_options, policy)
+    rows = chosen_gates(name)
+    inputs = GateInputs(
+        expected=expected_of_staged(bucket, staged),
+        rocm=read_rocm(gate_options.rocm, reporter) if gate_options.rocm else None,
+        tasks=tasks,
+        cache=cache,
+    )
+    gates = [
+        row.make(gate_options, inputs)
+        for row in sorted(rows, key=lambda row: row.start)
+    ]
+    targets = None
+    if gate_options.targets is not None:
+        targets = [str(target) for target in requested(gate_options.targets)]
     days = policy.max_age_days
-    tree = read_rocm(gate_options.rocm, reporter) if gate_options.rocm else None
-    return runs.run_gates(
+    evidences = runs.run_gates(
         bucket,
         staged,
-        [
-            make_gate(gate, gate_options, tree)
-            for gate in (GATES if name == STRUCTURE else (name,))
-        ],
+        gates,
         runner,
         reporter,
-        targets=(
-            None
-            if gate_options.targets is None
-            else [str(target) for target in requested(gate_options.targets)]
-        ),
-        redo=gate_options.redo,
+        targets=targets,
+        redo=redo,
         max_age=None if days is None else timedelta(days=days),
         signer=signer,
     )
+    order = [row.name for row in rows]
+    return tuple(sorted(evidences, key=lambda evidence: order.index(evidence.gate)))
 
 
 def with_policy(gate_options: GateOptions, policy: Policy) -> GateOptions:
     """Return options in which the policy's required settings replace those that were not given."""
-
-    def setting(gate: str, name: str) -> str:
-        return policy.gates[gate].settings.get(name, "") if gate in policy.gates else ""
-
-    return dataclasses.replace(
-        gate_options,
-        corpus=gate_options.corpus or setting("compile", "corpus"),
-        installers=gate_options.installers or setting("install", "installers"),
-    )
+    required: dict[str, Any] = {}
+    for row in GATES.values():
+        for setting in row.policy_settings:
+            rule = policy.gates.get(row.name)
+            if rule and not getattr(gate_options, setting):
+                required[setting] = rule.settings.get(setting, "")
+    return dataclasses.replace(gate_options, **required)
 
 
 def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:

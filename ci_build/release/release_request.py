@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     from ci_build.wheelset.wheel_request import WheelSetRequest
     from core.http.client import Connect
 
-GATES = ("inspection", "abi", "load", "coverage", "compile", "install")
-"""Gates that need no GPU, in the order in which they run."""
 STRUCTURE = "structure"
-"""Name that selects all of GATES."""
-CORPORA = ("small", "full")
-"""Corpora of the compile gate, the default one first."""
+"""Name that selects all gates that need no GPU."""
 SERVE_PORT = 8000
 """Default port of `ci_build index serve`."""
 

@@ -14,7 +14,6 @@ from ci_build.release import gating
 from ci_build.release.index_authority import policy_source, signer_of
 from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
 from ci_build.release.release_request import (
-    GATES,
     SERVE_PORT,
     STRUCTURE,
     DeviceStep,
@@ -32,6 +31,7 @@ from promotion import promote as promotion_promote
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.gates.common.gate_runs import raise_for_failures
+from promotion.gates.gate_table import GATES, GateOptions
 from promotion.index.authority import PolicySource
 from promotion.index.pages import tiers_text
 from promotion.policy.promotion_policy import LOCAL, load_policy
@@ -251,9 +251,6 @@ def release_local(
     Returns:
         The receipt as JSON values.
     """
-    gate_options = gating.GateOptions(
-        corpus=release.corpus, cache=release.wheel_set.cache
-    )
     reporter.plan(("dist_wheels", "stage", "gates", "promote"))
     built, staged = build_and_stage(
         release.wheel_set, bucket, prepared, reporter, runner
@@ -261,7 +258,14 @@ def release_local(
     with reporter.group("gates"):
         signer = gating.find_signer(release.key, reporter)
         evidences = gating.run_gates(
-            STRUCTURE, staged, bucket, gate_options, reporter, runner, signer
+            STRUCTURE,
+            staged,
+            bucket,
+            GateOptions(corpus=release.corpus),
+            reporter,
+            runner,
+            signer,
+            cache=release.wheel_set.cache,
         )
     gating.show_evidence(evidences, reporter)
     raise_for_failures(evidences)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.utils import parse_wheel_filename
 
+from core.errors import BucketError, CiBuildError
 from core.model import (
     CONSTRAINTS,
     PYLOCK,
@@ -30,15 +32,70 @@ from core.steps import tool_versions
 from core.versions import parse_package_name
 from core.wheelset import sha256sums
 from pjrt import jax_wheels
-from promotion.gates.recipe_check import SetWriter
+from promotion.gates.recipe_check import SET, ExpectedSet
+from promotion.gates.set_record import read_build_info
+from promotion.stage import read_staged
+from promotion.storage.bucket import AbsentError, Bucket
+from promotion.storage.object_keys import StagedSet
+from wheelkit.inspect.metadata_rules import JAX_ROCM
 from wheelkit.repair.repair_plan import RepairPlan
 
+_NOT_WRITTEN = (CiBuildError, ValueError, KeyError, TypeError, AttributeError)
+"""Errors of recorded values that this program would not have written."""
 
-def this_program() -> SetWriter:
-    """Return the functions of this program that write wheels and sets again."""
-    return SetWriter(
-        digest=tool_versions()["ci_build"], plan=wheel_plan, files=files_of_set
-    )
+
+def expected_set(
+    wheel_set: WheelSet,
+    infos: Mapping[str, Mapping[str, Any]],
+    read: Callable[[str], bytes],
+) -> ExpectedSet:
+    """Return the content that this program writes for a recorded set.
+
+    Args:
+        infos: file name of a wheel -> its build information.
+        read: returns the content of a file of the set.
+
+    Raises:
+        BucketError: the bucket of the set cannot be read.
+    """
+    plans = {}
+    files: Mapping[str, str] = {}
+    problems = {}
+    for wheel in wheel_set.wheels:
+        if not JAX_ROCM.fullmatch(wheel.name):
+            continue
+        try:
+            plan = wheel_plan(wheel.name, infos.get(wheel.filename, {}))
+        except _NOT_WRITTEN as problem:
+            problems[wheel.filename] = f"{type(problem).__name__}: {problem}"
+        else:
+            if plan is not None:
+                plans[wheel.filename] = plan
+    program = tool_versions()["ci_build"]
+    if wheel_set.tools.get("ci_build") == program:
+        try:
+            files = files_of_set(wheel_set, read)
+        except _NOT_WRITTEN as problem:
+            unreadable = isinstance(problem, BucketError)
+            if unreadable and not isinstance(problem, AbsentError):
+                raise
+            problems[SET] = f"{type(problem).__name__}: {problem}"
+    return ExpectedSet(program=program, plans=plans, files=files, problems=problems)
+
+
+def expected_of_staged(bucket: Bucket, staged: StagedSet) -> ExpectedSet:
+    """Return the content that this program writes for a staged set.
+
+    Raises:
+        BucketError: the bucket cannot be read.
+    """
+    wheel_set = read_staged(bucket, staged)
+    infos = {}
+    for wheel in wheel_set.wheels:
+        # The gate reports wheels that are missing.
+        with suppress(AbsentError), bucket.open(staged.file(wheel.filename)) as file:
+            infos[wheel.filename] = read_build_info(file)
+    return expected_set(wheel_set, infos, lambda name: bucket.get(staged.file(name)))
 
 
 def wheel_plan(project: str, info: Mapping[str, Any]) -> RepairPlan | None:

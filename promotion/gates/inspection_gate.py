@@ -18,7 +18,7 @@ from core.model import Finding, GfxTarget, Severity, Tier, Wheel
 from core.targets import covers, lists, machs
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error
 from promotion.gates.common.libraries import SharedLibraries
-from promotion.gates.recipe_check import SetWriter, check_files, check_wheel
+from promotion.gates.recipe_check import ExpectedSet, check_files, check_wheel
 from promotion.gates.set_record import (
     REBUILD,
     debug_differences,
@@ -41,23 +41,23 @@ from wheelkit.inspect.wheel_set import check_set
 _BLOCK = 1 << 20
 
 
-def make_gate(program: SetWriter | None = None) -> Gate:
+def make_gate(expected: ExpectedSet | None = None) -> Gate:
     """Return the gate.
 
     Args:
-        program: functions that write wheels and sets again; None skips the comparison
-            with what they write.
+        expected: content that this program writes for the set; None skips the
+            comparison with it.
     """
     return Gate(
         name="inspection",
         tier=Tier.STRUCTURE,
         per_target=False,
-        run=lambda context: _run(context, program),
-        settings={} if program is None else {"program": program.digest},
+        run=lambda context: _run(context, expected),
+        settings={} if expected is None else {"program": expected.program},
     )
 
 
-def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
+def _run(context: GateContext, expected: ExpectedSet | None) -> Iterator[Check]:
     """Yield checks of the wheels, the set, its other files and the staged index."""
     expectations = Expectations(
         targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
@@ -78,7 +78,8 @@ def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
             libraries=SharedLibraries(context, wheel),
         )
         reports.append(report)
-        infos.append(read_build_info(path))
+        with path.open("rb") as file:
+            infos.append(read_build_info(file))
         relevant = (
             as_published(report.findings, wheel.name)
             if wheel.as_published
@@ -89,8 +90,8 @@ def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
             *url_differences(context.wheel_set, wheel, path),
         )
         made = (
-            _recipe_findings(context, wheel, report, infos[-1], program)
-            if program
+            _recipe_findings(context, wheel, report, infos[-1], expected)
+            if expected
             else ()
         )
         findings = (
@@ -120,8 +121,8 @@ def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
         return context.bucket.get(context.staged.file(name))
 
     files = tuple(file_differences(context.wheel_set, read))
-    if program and not files:  # these name the cause
-        files = tuple(check_files(context.wheel_set, read, program))
+    if expected and not files:  # these name the cause
+        files = tuple(check_files(read, expected))
 
     def crc32(name: str) -> int:
         crc = 0
@@ -136,7 +137,7 @@ def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
 
 
 GATE = make_gate()
-"""The gate without a comparison with the program that made the set."""
+"""The gate without a comparison with what this program writes."""
 
 
 def _recipe_findings(
@@ -144,7 +145,7 @@ def _recipe_findings(
     wheel: Wheel,
     report: WheelReport,
     info: Mapping[str, Any],
-    program: SetWriter,
+    expected: ExpectedSet,
 ) -> tuple[Finding, ...]:
     """Compare a wheel with what its recipe writes.
 
@@ -154,7 +155,7 @@ def _recipe_findings(
         with WheelArchive(context.wheel(wheel)) as archive:
             return tuple(
                 check_wheel(
-                    archive, report.elfs, wheel, context.wheel_set, info, program
+                    archive, report.elfs, wheel, context.wheel_set, info, expected
                 )
             )
     except ArchiveError:

@@ -13,9 +13,11 @@ import json
 import posixpath
 import re
 import tomllib
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
@@ -23,7 +25,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from core.errors import ArchiveError, CiBuildError
+from core.errors import CiBuildError
 from core.model import (
     CONSTRAINTS,
     PYLOCK,
@@ -42,7 +44,6 @@ from core.model import (
 from core.targets import MULTI_ARCH, family_of
 from core.versions import set_version
 from promotion.gates.common.gate_context import error
-from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.inspect.inspection_model import WheelReport, member_infos
 from wheelkit.inspect.metadata_rules import JAX_ROCM
 from wheelkit.inspect.proven_rocm import compiler_marks
@@ -64,25 +65,28 @@ _Row = tuple[str, str, str, str]
 """Project, version, file name and SHA-256; the last two may be empty."""
 
 
-def read_build_info(path: Path) -> Mapping[str, Any]:
+def read_build_info(wheel: BinaryIO) -> Mapping[str, Any]:
     """Return the build information in a pjrt or plugin wheel of this program.
 
-    Empty for all other wheels.
+    Empty for all other wheels, and for damaged ones: inspection reports damaged
+    members, and the gate load unreadable information.
     """
     try:
-        with WheelArchive(path) as archive:
-            names = [
-                member.name
-                for member in archive.members
-                if member.name.endswith(_BUILD_INFO)
-            ]
-            body = (
-                json.loads(archive.read(names[0], _MOST_BYTES))
-                if len(names) == 1
-                else {}
-            )
-    except (ArchiveError, ValueError, RecursionError):
-        return {}  # inspection reports damaged members, and the gate load unreadable information
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.endswith(_BUILD_INFO)]
+            if len(names) != 1 or archive.getinfo(names[0]).file_size > _MOST_BYTES:
+                return {}
+            body = json.loads(archive.read(names[0]))
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ):
+        return {}
     return body if isinstance(body, dict) else {}
 
 

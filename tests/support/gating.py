@@ -78,11 +78,27 @@ def gate_findings(
         more: name -> content of further files of the set.
         changes: fields of the set.
     """
+    bucket, staged = staged_set(folder, wheels, more=more, **changes)
+    return findings_of(folder, gate, bucket, staged)
+
+
+def staged_set(
+    folder: Path,
+    wheels: Sequence[SetWheel],
+    *,
+    more: Mapping[str, bytes] | None = None,
+    **changes: Any,
+) -> tuple[DirBucket, StagedSet]:
+    """Stage a set as `gate_findings` does."""
     bucket = DirBucket(folder / "bucket")
-    staged = stage(
-        bucket,
-        write_set(folder / "set", wheels, make_set(wheels, more, **changes), more),
-    )
+    wheel_set = make_set(wheels, more, **changes)
+    return bucket, stage(bucket, write_set(folder / "set", wheels, wheel_set, more))
+
+
+def findings_of(
+    folder: Path, gate: Gate, bucket: DirBucket, staged: StagedSet
+) -> list[Finding]:
+    """Return the findings of a gate on a staged set."""
     checks = gate.run(gate_context(folder, bucket, staged, NoProcesses()))
     return list(chain.from_iterable(check.findings for check in checks))
 

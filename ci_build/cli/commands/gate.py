@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,25 +28,16 @@ from ci_build.cli.options.release_options import (
     signing_key_option,
 )
 from ci_build.cluster.cluster_request import connected
-from ci_build.release.release_request import CORPORA, STRUCTURE
+from ci_build.release.release_request import STRUCTURE
 from core.defaults import defaults
 from core.errors import RequestError
 from core.report import print_line
 from promotion.evidence import known_tests
 from promotion.evidence.known_tests import PLATFORMS, check_run, inapplicable_reason
+from promotion.gates.gate_table import CORPORA, GATES, GateOptions
 
-_SUMMARIES = {
-    "inspection": "Check the contents, metadata and device code of the wheels.",
-    "abi": (
-        "Compare the symbols that the wheels need with those of their ROCm and"
-        " manylinux."
-    ),
-    "load": "Load the plugins without a GPU.",
-    "coverage": "Check that every kernel exists for every target.",
-    "compile": "Compile JAX programs for every target.",
-    "install": "Install the set with pip, uv and others.",
-    STRUCTURE: "Run all of the above.",
-}
+_SUMMARIES = {name: row.summary for name, row in GATES.items()}
+_SUMMARIES[STRUCTURE] = "Run all of the above."
 _HELP = """The evidence is kept beside the staged set.
 
 SET is a directory with wheels.json, which is staged first, or INDEX/DIGEST as printed by `stage`.
@@ -55,7 +45,6 @@ SET is a directory with wheels.json, which is staged first, or INDEX/DIGEST as p
 _ON_CLUSTER = ("compile", STRUCTURE)
 """Commands whose programs a cluster can compile."""
 _F = TypeVar("_F", bound=Callable[..., Any])
-"""Number of outcomes that `explain` prints."""
 
 
 def _structure_gate(name: str) -> click.Command:
@@ -136,14 +125,10 @@ def _structure_gate(name: str) -> click.Command:
                 "--jobs has no effect with --cluster.",
                 hint="Give --jobs to the workers.",
             )
-        cache = state.settings({}).cache_dir
-        options = gating.GateOptions(
-            **fields_of(gating.GateOptions, {**given, "cache": cache})
-        )
+        options = GateOptions(**fields_of(GateOptions, given))
         gating.check_gate_options(name, options)
         reporter = state.reporter()
         with reporter.group(f"gate {name}"), connected(cluster, reporter) as tasks:
-            options = replace(options, tasks=tasks)
             opened = open_bucket(
                 bucket, reporter, existing=not Path(wheel_set).is_dir()
             )
@@ -151,7 +136,17 @@ def _structure_gate(name: str) -> click.Command:
             staged = gating.find_set(wheel_set, opened, reporter)
             runner = host_runner(reporter)
             evidences = gating.run_gates(
-                name, staged, opened, options, reporter, runner, signer, channel
+                name,
+                staged,
+                opened,
+                options,
+                reporter,
+                runner,
+                signer,
+                channel,
+                redo=bool(given["redo"]),
+                cache=state.settings({}).cache_dir,
+                tasks=tasks,
             )
         gating.show_evidence(evidences, reporter)
         finish(evidences, junit, as_json=as_json)

@@ -33,7 +33,6 @@ from ci_build.cli.options.release_options import (
 from ci_build.cli.options.rocm_options import rocm_storage
 from ci_build.cli.options.settings import Settings
 from ci_build.release.release_request import (
-    CORPORA,
     NO_URL,
     DeviceStep,
     ReleaseOptions,
@@ -42,6 +41,7 @@ from ci_build.release.release_request import (
 from core.errors import RequestError
 from core.units import parse_url
 from promotion.gates.device.device_request import check_image
+from promotion.gates.gate_table import CORPORA
 from promotion.storage.bucket_url import bucket_name, is_url
 
 if TYPE_CHECKING:  # At run time, it would load requests.

@@ -48,13 +48,6 @@ _MOST_LISTED = 20
 
 Thousands of tests may fail for the same reason.
 """
-_FIRST = ("compile", "coverage", "load", "install")
-"""Gates that start first, in this order.
-
-Compile takes longest, and compiles jax's modules to bytecode, which load and
-install use; coverage needs no Python meanwhile. The others mostly use one core, so they
-run best beside gates with processes.
-"""
 
 
 def run_gates(
@@ -73,7 +66,8 @@ def run_gates(
 
     A gate is skipped if its latest evidence for this set, with equal settings and code,
     is a pass; a gate with evidence for each target runs for the remaining targets. As
-    many gates run at once as there are cores, even if others fail.
+    many gates run at once as there are cores, even if others fail. They start in the
+    given order.
 
     Args:
         targets: targets of the set to check; None means all.
@@ -211,8 +205,6 @@ def _run_all(
     # Python 3.11 shows other threads incomplete variables while it reads them for the
     # first time, and uv needs them.
     sysconfig.get_config_vars()
-    order = [*_FIRST, *(gate.name for gate, _ in pending)]
-    first = sorted(pending, key=lambda one: order.index(one[0].name))
     calls = EndableCalls()
     with ThreadPoolExecutor(
         min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix="gate"
@@ -221,7 +213,7 @@ def _run_all(
         try:
             futures = {
                 gate.name: pool.submit(calls.run, run, gate, context)
-                for gate, context in first
+                for gate, context in pending
             }
             for future in as_completed(futures.values()):
                 future.result()

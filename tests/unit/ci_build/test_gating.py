@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci_build.cli.common import open_bucket
 from ci_build.release import gating
-from ci_build.release.gating import GateOptions
-from ci_build.release.release_request import GATES
 from core.errors import RequestError
 from core.report import Reporter
+from promotion.gates import gate_table
+from promotion.gates.common.gate_context import Gate
+from promotion.gates.gate_table import GATES, GateEntry, GateInputs, GateOptions
 from promotion.policy.promotion_policy import load_policy
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.tiny_elf import TinySymbol, tiny_elf
@@ -21,15 +24,29 @@ from tests.support.wheel_sets import make_set, make_wheels, write_set
 REPORTER = Reporter(terminal=False)
 
 
-def test_structure_names_every_gate_of_the_policy() -> None:
+def make_gate(name: str, **options: Any) -> Gate:
+    return GATES[name].make(GateOptions(**options), GateInputs())
+
+
+def test_every_gate_has_policy_and_description() -> None:
     assert set(load_policy("multi-arch").gates) == set(GATES)
+    readme = Path(gate_table.__file__).with_name("README.md").read_text()
+    described = re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", readme, re.MULTILINE)
+    assert described == [(row.name, row.evidence) for row in GATES.values()]
+
+
+@pytest.mark.parametrize("row", GATES.values(), ids=GATES)
+def test_row_of_gate_agrees_with_it(row: GateEntry) -> None:
+    gate = make_gate(row.name)
+    assert gate.name == row.name
+    assert gate.per_target == (row.evidence == "each target")
 
 
 def test_gate_settings_differ_for_other_options() -> None:
-    usual = {name: gating.make_gate(name, GateOptions()) for name in GATES}
-    full = gating.make_gate("compile", GateOptions(corpus="full"))
-    one = gating.make_gate("compile", GateOptions(program=("fft",)))
-    old = gating.make_gate("install", GateOptions(installers="all"))
+    usual = {name: make_gate(name) for name in GATES}
+    full = make_gate("compile", corpus="full")
+    one = make_gate("compile", program=("fft",))
+    old = make_gate("install", installers="all")
     for other in (full, one, old):
         assert other.settings != usual[other.name].settings
     assert [gate.partial for gate in (full, one, old)] == [False, True, False]
@@ -38,9 +55,8 @@ def test_gate_settings_differ_for_other_options() -> None:
 @pytest.mark.parametrize("name", ["abi", "load", "compile"])
 def test_gate_settings_identify_the_rocm(tmp_path: Path, name: str) -> None:
     def settings(folder: str) -> Mapping[str, str]:
-        return gating.make_gate(
-            name, GateOptions(), gating.read_rocm(tmp_path / folder, REPORTER)
-        ).settings
+        tree = gating.read_rocm(tmp_path / folder, REPORTER)
+        return GATES[name].make(GateOptions(), GateInputs(rocm=tree)).settings
 
     for folder in ("one", "same", "other"):
         (tmp_path / folder / "lib").mkdir(parents=True)
@@ -54,7 +70,7 @@ def test_gate_settings_identify_the_rocm(tmp_path: Path, name: str) -> None:
     assert before == settings("same")
     assert before not in (
         settings("other"),
-        gating.make_gate(name, GateOptions()).settings,
+        make_gate(name).settings,
     )
 
 

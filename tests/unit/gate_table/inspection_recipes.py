@@ -7,16 +7,22 @@ import io
 import json
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ci_build.wheelset.expected import this_program
+from ci_build.wheelset.expected import expected_set
 from ci_build.wheelset.set_files import write_set
 from core.model import PYLOCK, SBOM, SHA256SUMS, Finding, MemberInfo, WheelSet, to_json
+<<<<<<< HEAD
 from pjrt import jax_wheels
 from promotion.gates.recipe_check import SetWriter, check_files, check_wheel
+=======
+from core.steps import tool_versions
+from pjrt import pjrt_wheel as recipe
+from promotion.gates.recipe_check import check_files, check_wheel
+>>>>>>> 0e72d47a (gates: one table, GATES; gates get data, not functions of the driver)
 from promotion.gates.set_record import read_build_info
 from tests.support import sets
 from tests.support.made_wheel import LIB, MadeWheel, clean_pjrt, look
@@ -48,9 +54,15 @@ REQUEST = {"payload": "published", "strip": True, "targets": ["gfx942"]}
 
 
 @functools.cache
-def program() -> SetWriter:
-    """Return this program as the writer of sets."""
-    return this_program()
+def program() -> str:
+    """Return the digest of this program."""
+    return tool_versions()["ci_build"]
+
+
+def build_info(wheel: Path) -> Mapping[str, Any]:
+    """Return the build information in a wheel."""
+    with wheel.open("rb") as file:
+        return read_build_info(file)
 
 
 # Wheels
@@ -122,17 +134,13 @@ def check(
         "wheels": (wheel,),
         **fields,
     }
+    wheel_set = sets.wheel_set(**changes)
+    info = build_info(path)
+    # The set has no files, which are not compared here.
+    recorded = replace(wheel_set, tools={})
+    expected = expected_set(recorded, {wheel.filename: info}, lambda _: b"")
     with WheelArchive(path) as archive:
-        return list(
-            check_wheel(
-                archive,
-                elfs,
-                wheel,
-                sets.wheel_set(**changes),
-                read_build_info(path),
-                program(),
-            )
-        )
+        return list(check_wheel(archive, elfs, wheel, wheel_set, info, expected))
 
 
 def _check(made: Made, folder: Path) -> Iterable[Finding]:
@@ -203,7 +211,7 @@ def of_another_program(made: Made) -> None:
 
 
 def of_this_program(made: Made) -> None:
-    made.tools["ci_build"] = program().digest
+    made.tools["ci_build"] = program()
     informed(recipe="0" * 64)(made)
 
 
@@ -333,14 +341,21 @@ class Written:
 def written_set(folder: Path) -> Written:
     """Write the files of a set into a folder below another one."""
     resolved = {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312)}
-    tools = {**sets.wheel_set().tools, "ci_build": program().digest}
+    tools = {**sets.wheel_set().tools, "ci_build": program()}
     place = folder_of(folder, "set")
     return Written(place, write_set(place, sets.wheel_set(tools=tools), resolved))
 
 
+def files_findings(
+    wheel_set: WheelSet, read: Callable[[str], bytes]
+) -> Iterable[Finding]:
+    """Compare the files of a set with what this program writes."""
+    return check_files(read, expected_set(wheel_set, {}, read))
+
+
 def _check_files(written: Written, _: Path) -> Iterable[Finding]:
-    return check_files(
-        written.wheel_set, lambda name: (written.folder / name).read_bytes(), program()
+    return files_findings(
+        written.wheel_set, lambda name: (written.folder / name).read_bytes()
     )
 
 

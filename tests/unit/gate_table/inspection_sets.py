@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ci_build.wheelset.expected import expected_of_staged
 from ci_build.wheelset.inspected_wheels import inspect
 from core.model import BuildRequest, Finding, InputFile, Payload, WheelSet, to_json
 from promotion.gates.common.gate_context import GateContext
@@ -18,14 +19,18 @@ from promotion.gates.inspection_gate import _index_findings, make_gate
 from promotion.gates.set_record import (
     debug_differences,
     file_differences,
-    read_build_info,
     set_differences,
     url_differences,
     wheel_differences,
 )
 from promotion.index.pages import metadata_name
 from tests.support import sets
-from tests.support.gating import gate_context, gate_findings, stage_wheels
+from tests.support.gating import (
+    findings_of,
+    gate_context,
+    stage_wheels,
+    staged_set,
+)
 from tests.support.made_wheel import (
     GLIBC,
     MODULE,
@@ -51,7 +56,7 @@ from tests.support.wheel_sets import (
     write_set,
 )
 from tests.unit.core.test_rocm_releases import C849, ROCM_LLVM
-from tests.unit.gate_table.inspection_recipes import program
+from tests.unit.gate_table.inspection_recipes import build_info, program
 from tests.unit.gate_table.model import Row, Scene, folder_of
 from wheelkit.inspect.inspection_model import WheelReport
 from wheelkit.inspect.inspector import inspect_wheel
@@ -209,7 +214,7 @@ def record() -> Record:
         ]
         paths = [folder / made.wheel.filename for made in wheels]
         reports = tuple(inspect_wheel(path) for path in paths)
-        infos = tuple(read_build_info(path) for path in paths)
+        infos = tuple(build_info(path) for path in paths)
     inputs = [
         InputFile(
             filename="x",
@@ -665,9 +670,9 @@ def _run_inspection(whole: Whole, folder: Path) -> Iterable[Finding]:
         libraries = [path for path in made.files if path.endswith(".so")]
         wheels.append(set_wheel(made, place, dict.fromkeys(libraries, TARGETS)))
     changes = {"pins": {"jax": "0.10.2", "jaxlib": "0.10.2"}, **whole.changes}
-    return gate_findings(
-        folder, make_gate(program()), wheels, more=whole.files, **changes
-    )
+    bucket, staged = staged_set(folder, wheels, more=whole.files, **changes)
+    gate = make_gate(expected_of_staged(bucket, staged))
+    return findings_of(folder, gate, bucket, staged)
 
 
 def of_whole(**changes: Any) -> Edit:
@@ -698,7 +703,7 @@ def damaged_lock(whole: Whole) -> None:
 
 def of_this_program(whole: Whole) -> None:
     """Let the set be one of this program, which cannot write its files again."""
-    whole.changes["tools"] = {"ci_build": program().digest}
+    whole.changes["tools"] = {"ci_build": program()}
     whole.changes["request"] = {"payload": "source", "source": {"rocm": "1" * 64}}
     whole.files["rocm.lock"] = b"schema = 1"
 

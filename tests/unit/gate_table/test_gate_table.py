@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ci_build.docs.findings_page import finding_entries
-from ci_build.release.release_request import GATES
 from core.model import Severity
+from promotion.gates.gate_table import GATES
 from tests.unit.gate_table import (
     abi,
     coverage,

@@ -22,7 +22,6 @@ from core.model import (
     SHA256SUMS,
     Severity,
 )
-from promotion.gates.recipe_check import check_files
 from tests.support.sets import wheel_set
 from tests.unit.ci_build.test_set_files import JAX
 from tests.unit.ci_build.test_set_lock import LOCK
@@ -31,6 +30,7 @@ from tests.unit.gate_table.inspection_recipes import (
     LOADER,
     PLAN,
     check,
+    files_findings,
     made_wheel,
     program,
     written_set,
@@ -85,7 +85,7 @@ def test_unreadable_bucket_is_no_difference(tmp_path: Path, unreadable: str) -> 
         return (written.folder / name).read_bytes()
 
     with pytest.raises(BucketError):
-        list(check_files(written.wheel_set, read, program()))
+        list(files_findings(written.wheel_set, read))
 
 
 def test_files_of_another_version_are_not_compared(tmp_path: Path) -> None:
@@ -94,15 +94,13 @@ def test_files_of_another_version_are_not_compared(tmp_path: Path) -> None:
         written.wheel_set,
         tools={**written.wheel_set.tools, "ci_build": "another version"},
     )
-    assert list(check_files(other, lambda name: b"changed", program())) == []
+    assert list(files_findings(other, lambda name: b"changed")) == []
 
 
 def test_set_of_source_build_needs_its_lock(tmp_path: Path) -> None:
     written = written_set(tmp_path)
     held = replace(written.wheel_set, request={"source": {"rocm": "1" * 64}})
-    (found,) = check_files(
-        held, lambda name: (written.folder / name).read_bytes(), program()
-    )
+    (found,) = files_findings(held, lambda name: (written.folder / name).read_bytes())
     assert f"{ROCM_LOCK} is missing" in found.message
 
 
@@ -120,7 +118,7 @@ def test_lock_of_source_build_is_checked(
     tmp_path: Path, data: bytes, text: str
 ) -> None:
     (tmp_path / ROCM_LOCK).write_bytes(data)
-    tools = {**wheel_set().tools, "ci_build": program().digest}
+    tools = {**wheel_set().tools, "ci_build": program()}
     request = {"payload": "source", "source": {"rocm": "1" * 64}}
     # Writing the bill of materials needs a valid lock.
     resolved = {"3.11": (JAX,), "3.12": (JAX,)} if not text else None
@@ -129,9 +127,7 @@ def test_lock_of_source_build_is_checked(
     )
     found = [
         item.message
-        for item in check_files(
-            held, lambda name: (tmp_path / name).read_bytes(), program()
-        )
+        for item in files_findings(held, lambda name: (tmp_path / name).read_bytes())
     ]
     assert len(found) == bool(text)
     assert all(text in message for message in found), found
