@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -18,7 +18,18 @@ from ci_build.wheelset import set_files
 from ci_build.wheelset.finished_wheels import DEBUG, WheelMaker, set_targets
 from ci_build.wheelset.output_dir import locked, replacement
 from ci_build.wheelset.published import resolve
-from ci_build.wheelset.set_plan import BuildPlan, Effect, Step
+from ci_build.wheelset.set_plan import (
+    Build,
+    BuildKernels,
+    BuildPlan,
+    Fetch,
+    FetchTree,
+    Repair,
+    Resolve,
+    Step,
+    Take,
+    Write,
+)
 from ci_build.wheelset.source.native import SourceBuilder
 from core import wheelset
 from core.digests import file_sha256
@@ -35,8 +46,8 @@ from wheelkit.rocm_manifest import ROCM_MANIFEST
 if TYPE_CHECKING:
     from kernels.api import CompilerLocation
 
-_TOGETHER = (Effect.RESOLVE, Effect.FETCH)
-"""Effects whose steps for all Pythons run at the same time, in processes of pip."""
+_TOGETHER = (Resolve, Fetch)
+"""Steps that run for all Pythons at the same time, in processes of pip."""
 _MOST_STEPS = 2
 
 
@@ -174,16 +185,15 @@ class _Run:
         """Run every stage in order."""
         for name in ("inputs", "steps"):
             ContentStore(self.cache / name).sweep()
-        steps = [step for stage in self.plan.stages for step in stage.steps]
         self.progress.plan(
             [
-                _fetching(step) if step.effect is Effect.FETCH else step.what
-                for step in steps
+                _fetching(step) if isinstance(step, Fetch) else step.what
+                for step in self.plan.steps
             ]
         )
         with self.used:
-            for effect, turn in itertools.groupby(steps, key=lambda step: step.effect):
-                if effect in _TOGETHER:
+            for kind, turn in itertools.groupby(self.plan.steps, key=type):
+                if kind in _TOGETHER:
                     self._do_together(tuple(turn))
                 else:
                     for step in turn:
@@ -213,33 +223,35 @@ class _Run:
                 raise
 
     def _do(self, step: Step) -> None:
-        match step.effect:
-            case Effect.RESOLVE:
+        match step:
+            case Resolve():
                 with self.progress.task(step.what):
                     self.resolved[step.python] = self._resolve(step.python)
-            case Effect.FETCH:
+            case Fetch():
                 self._fetch(step)
-            case Effect.CHECKOUT:
-                assert self.builder is not None
-                assert step.checkout is not None
-                self.builder.checkout(*step.checkout)
-            case Effect.BUILD:
-                assert self.builder is not None
-                assert step.build is not None
-                self.built[step.project, step.python] = built = self.builder.build(
-                    step.build, self.inputs
-                )
-                self._use(self.inputs.folder(built.sha256))
-            case Effect.KERNELS:
+            case FetchTree() | Build():
+                self._build(step)
+            case BuildKernels():
                 self._build_kernels(step)
-            case Effect.REPAIR | Effect.TAKE | Effect.RETAG:
-                recipe = self.recipes.get(step.project, step.recipe)
-                self.done.append(
-                    done := self.wheels.make(step, recipe, self._input(step))
-                )
+            case Repair() | Take():
+                recipe = self.recipes.get(step.project)
+                if isinstance(step, Repair) and recipe is not None:
+                    step = replace(step, recipe=recipe)
+                done = self.wheels.make(step, self._input(step))
+                self.done.append(done)
                 self._use(done.folder)
-            case Effect.WRITE:
+            case Write():
                 self.progress.step(step.what)
+
+    def _build(self, step: FetchTree | Build) -> None:
+        """Fetch a source tree, or build a wheel from it."""
+        assert self.builder is not None  # plans of published wheels have no such step
+        if isinstance(step, FetchTree):
+            self.builder.checkout(step.checkout, step.folder)
+            return
+        built = self.builder.build(step.command, self.inputs)
+        self.built[step.project, step.command.python] = built
+        self._use(self.inputs.folder(built.sha256))
 
     def _use(self, folder: Path) -> None:
         """Keep an entry of the cache from `cache gc` until the end of the run.
@@ -253,7 +265,7 @@ class _Run:
             self.plan.request, python, self.runner, self.inputs.log(f"resolve-{python}")
         )
 
-    def _build_kernels(self, step: Step) -> None:
+    def _build_kernels(self, step: BuildKernels) -> None:
         """Build the kernels; the packed wheel is the input of the next step."""
         # Start-up time: only sets with kernels need them.
         from kernels import api as kernels
@@ -293,7 +305,7 @@ class _Run:
             )
             self.inputs.adopt(item, packed.path)
             self._use(self.inputs.folder(item.sha256))
-        self.built[step.project, step.python] = item
+        self.built[step.project, ""] = item
         self.recipes[step.project] = packed.repair
         if packed.built.source is not None:
             self.sources.append(packed.built.source)
@@ -302,16 +314,16 @@ class _Run:
 
     def _fetched(self, python: str) -> list[Resolved]:
         """Return the fetched distributions of one Python that go into the set."""
-        steps = [step for stage in self.plan.stages for step in stage.steps]
-        built = {
-            step.project
-            for step in steps
-            if step.effect in (Effect.BUILD, Effect.KERNELS)
-        }
-        projects = {step.project for step in steps if step.project} - built
-        return [item for item in self.resolved[python] if item.name in projects]
+        projects: set[str] = set()
+        built: set[str] = set()
+        for step in self.plan.steps:
+            if isinstance(step, Repair | Take):
+                projects.add(step.project)
+            elif isinstance(step, Build | BuildKernels):
+                built.add(step.project)
+        return [item for item in self.resolved[python] if item.name in projects - built]
 
-    def _fetch(self, step: Step) -> None:
+    def _fetch(self, step: Fetch) -> None:
         """Fetch the inputs for one Python that no earlier Python's fetch brings."""
         pythons = self.plan.request.python_versions
         others = {
@@ -330,7 +342,7 @@ class _Run:
         for item in wanted:
             self._use(self.inputs.folder(item.sha256))
 
-    def _input(self, step: Step) -> Resolved:
+    def _input(self, step: Repair | Take) -> Resolved:
         """Return the input of a step.
 
         Its built wheel, or else the fetched wheel for all Pythons of the step.
@@ -359,9 +371,8 @@ class _Run:
         request = self.plan.request
         used = {
             self._input(step)
-            for stage in self.plan.stages
-            for step in stage.steps
-            if step.project
+            for step in self.plan.steps
+            if isinstance(step, Repair | Take)
         }
         sizes = {item: self.inputs.path(item).stat().st_size for item in used}
         inputs = [
@@ -400,6 +411,6 @@ class _Run:
             return set_files.write_set(fresh, wheel_set, self.resolved)
 
 
-def _fetching(step: Step) -> str:
+def _fetching(step: Fetch) -> str:
     """Return the start of the line about a fetch."""
     return f"fetch for Python {step.python}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ci_build.wheelset.set_plan import Effect, Step
+from ci_build.wheelset.set_plan import Repair, Take
 from core.errors import FatbinError, InputError
 from core.model import BuildRequest, Finding, Progress, Wheel
 from core.pip import InputStore, Resolved
@@ -68,17 +68,15 @@ class WheelMaker:
         self.tools = tools
         self.seconds: dict[str, float] = {}
 
-    def make(
-        self, step: Step, recipe: RepairPlan | None, item: Resolved
-    ) -> FinishedStep:
+    def make(self, step: Repair | Take, item: Resolved) -> FinishedStep:
         """Return the finished wheel of a step.
 
         Raises:
             CiBuildError: the input is damaged, or has no code for a requested target.
         """
         key = step_key(
-            effect=step.effect,
-            recipe=recipe,
+            kind=type(step).__name__,
+            how=step.recipe if isinstance(step, Repair) else step.retag,
             input=item.sha256,
             name=item.filename,
             tools=self.tools,
@@ -90,11 +88,10 @@ class WheelMaker:
             with self.steps.scratch() as scratch:
                 folder = scratch / "step"
                 folder.mkdir()
-                result = (
-                    self._repair(recipe, item, folder, part)
-                    if recipe
-                    else self._keep(step.effect, item, folder, part)
-                )
+                if isinstance(step, Repair):
+                    result = self._repair(step.recipe, item, folder, part)
+                else:
+                    result = self._keep(item, folder, part, retagged=step.retag)
                 finished = self.steps.keep(key, folder, *result)
             self.seconds[finished.wheel.filename] = time.monotonic() - started
         return finished
@@ -130,16 +127,16 @@ class WheelMaker:
         return replace(wheel, members=done.members), saved(done), done.findings
 
     def _keep(
-        self, effect: Effect, item: Resolved, folder: Path, progress: Progress
+        self, item: Resolved, folder: Path, progress: Progress, *, retagged: bool
     ) -> _Result:
-        """Copy a wheel into a folder, for RETAG with another platform tag.
+        """Copy a wheel into a folder, perhaps with another platform tag.
 
         Nothing is removed, so the text is empty.
         """
         source = self.inputs.path(item)
         problem = "cannot be used unchanged"
         findings = tuple[Finding, ...]()
-        if effect is Effect.RETAG:
+        if retagged:
             problem = "is damaged"
             path, findings = retag(source, folder, progress=progress)
         else:

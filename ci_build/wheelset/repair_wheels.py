@@ -25,7 +25,8 @@ from packaging.version import Version
 
 from ci_build.wheelset.finished_wheels import WheelMaker
 from ci_build.wheelset.inspected_wheels import wheel_files
-from ci_build.wheelset.set_plan import Effect, Step
+from ci_build.wheelset.set_build import recipe_lines
+from ci_build.wheelset.set_plan import Repair, Take
 from core import versions
 from core.digests import file_sha256
 from core.errors import ArchiveError, CiBuildError, InputError, RequestError
@@ -91,7 +92,7 @@ class PlannedRepair:
 
     source: Path
     filename: str
-    step: Step
+    step: Repair | Take
     build: BuildRequest
 
     @property
@@ -191,20 +192,15 @@ def _plan(path: Path, request: RepairRequest, progress: Progress) -> PlannedRepa
     build = _build_request(request, jax, rocm)
     version = versions.set_version(build)
     recipe = jax_wheels.repair_plan(kind, build, version, info.get("sources"))
-    step = Step(
-        what=f"repair {path.name}",
-        effect=Effect.REPAIR,
-        project=name.canonical,
-        recipe=recipe,
-    )
+    step = Repair(what=f"repair {path.name}", project=name.canonical, recipe=recipe)
     filename = str(name._replace(version=version, build="", platform=PLATFORM))
     return PlannedRepair(source=path, filename=filename, step=step, build=build)
 
 
 def _plan_jaxlib(path: Path, name: WheelName, request: RepairRequest) -> PlannedRepair:
     tagged = all(map(_is_manylinux, name.platform.split(".")))
-    effect, what = (Effect.TAKE, "copy") if tagged else (Effect.RETAG, "retag")
-    step = Step(what=f"{what} {path.name}", effect=effect, project=_JAXLIB)
+    what = "copy" if tagged else "retag"
+    step = Take(what=f"{what} {path.name}", project=_JAXLIB, retag=not tagged)
     filename = path.name if tagged else str(name._replace(platform=PLATFORM))
     # The request only describes other wheels: jaxlib has no device code, so its ROCm
     # has no effect.
@@ -291,7 +287,7 @@ def repair_wheels(
             inputs.adopt(given, item.source)
         maker = WheelMaker(item.build, inputs, steps, tool_versions(), progress)
         try:
-            done = maker.make(item.step, item.step.recipe, given)
+            done = maker.make(item.step, given)
         except CiBuildError as error:
             # The user's file is named, not the copy in the cache.
             raise type(error)(
@@ -358,21 +354,19 @@ def plan_lines(
     """Yield the lines of a dry run."""
     for item in planned:
         yield f"{item.step.what} to {request.out / item.filename}"
-        if (recipe := item.step.recipe) is not None:
-            targets = (
-                "all" if recipe.targets is None else ", ".join(map(str, recipe.targets))
-            )
-            yield (
-                f"  version {recipe.version}, ROCm {item.build.rocm_version}, targets"
-                f" {targets}"
-            )
-            yield f"  platform {PLATFORM}, strip {recipe.strip}"
-            yield from (
-                f"  RUNPATH of {glob}: {path}" for glob, path in recipe.runpath.items()
-            )
-            yield from (
-                f"  requires {requirement}" for requirement in recipe.requires_dist
-            )
+        if isinstance(item.step, Take):
+            continue
+        recipe = item.step.recipe
+        targets = (
+            "all" if recipe.targets is None else ", ".join(map(str, recipe.targets))
+        )
+        yield (
+            f"  version {recipe.version}, ROCm {item.build.rocm_version}, targets"
+            f" {targets}"
+        )
+        yield f"  platform {PLATFORM}, strip {recipe.strip}"
+        for line in recipe_lines(recipe):
+            yield f"  {line}"
 
 
 def unmet_pins(planned: Sequence[PlannedRepair]) -> Iterator[str]:

@@ -13,9 +13,17 @@ from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.rocm.rocm_request import planned_steps
 from ci_build.rocm.tree import read_tree
 from ci_build.wheelset.kernel_compilers import container_lines, find_compilers
-from ci_build.wheelset.set_plan import BuildPlan, Effect, make_plan
+from ci_build.wheelset.set_plan import (
+    Build,
+    BuildKernels,
+    BuildPlan,
+    FetchTree,
+    Repair,
+    Resolve,
+    Step,
+    make_plan,
+)
 from ci_build.wheelset.source import source_build
-from ci_build.wheelset.source.build_py import BuildCommand
 from ci_build.wheelset.source.source_build import PreparedBuild, SourceBuildContext
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import targets
@@ -24,7 +32,7 @@ from core.model import BuildRequest, Payload
 from core.process import HostRunner, render
 from core.report import Reporter
 from core.units import human
-from wheelkit.repair.repair_plan import PLATFORM
+from wheelkit.repair.repair_plan import PLATFORM, RepairPlan
 from wheelkit.rocm_manifest import dump_manifest, load_manifest
 
 if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
@@ -195,42 +203,48 @@ def plan_lines(
         yield f"{stage.name}:"
         for step in stage.steps:
             yield f"  {step.what}"
-            if step.build is not None:
-                yield (
-                    f"    in {step.build.cwd}, wheel into {step.build.output}, compared"
-                    " with the given ROCm"
-                )
-            yield from (
-                f"    $ {_command_line(argv, step.build, container)}"
-                for argv in step.commands
-            )
-            if step.effect is Effect.KERNELS:
-                yield from (f"    {line}" for line in compilers)
-            if step.recipe is not None:
-                recipe = step.recipe
-                yield (
-                    f"    version {recipe.version}, platform {PLATFORM}, strip"
-                    f" {recipe.strip}"
-                )
-                yield from (
-                    f"    RUNPATH of {glob}: {path}"
-                    for glob, path in recipe.runpath.items()
-                )
-                yield from (
-                    f"    requires {requirement}"
-                    for requirement in recipe.requires_dist
-                )
-                yield from (f"    writes {name}" for name in sorted(recipe.files))
+            for line in _step_lines(step, container, compilers):
+                yield f"    {line}"
         yield from (f"  expects {wheel}" for wheel in stage.expected_wheels)
     yield f"the set replaces {out} as a whole"
 
 
-def _command_line(
-    argv: Sequence[str], build: BuildCommand | None, container: ContainerSpec | None
-) -> str:
-    if build is None or container is None:
-        return render(argv, build.env if build else {})
-    return render(container_argv(container, argv, build.env, cwd=build.cwd))
+def _step_lines(
+    step: Step, container: ContainerSpec | None, compilers: Sequence[str]
+) -> Iterator[str]:
+    """Yield the commands of a step, or else the properties of its result."""
+    match step:
+        case Resolve(command=command):
+            yield f"$ {render(command)}"
+        case FetchTree(commands=commands):
+            for command in commands:
+                yield f"$ {render(command)}"
+        case Build(command=build):
+            yield (
+                f"in {build.cwd}, wheel into {build.output}, compared with the given"
+                " ROCm"
+            )
+            line = render(build.argv, build.env)
+            if container is not None:
+                argv = container_argv(container, build.argv, build.env, cwd=build.cwd)
+                line = render(argv)
+            yield f"$ {line}"
+        case BuildKernels():
+            yield from compilers
+        case Repair(recipe=recipe):
+            yield (
+                f"version {recipe.version}, platform {PLATFORM}, strip {recipe.strip}"
+            )
+            yield from recipe_lines(recipe)
+            yield from (f"writes {name}" for name in sorted(recipe.files))
+
+
+def recipe_lines(recipe: RepairPlan) -> Iterator[str]:
+    """Yield the lines of a dry run about RUNPATHs and requirements of a repair."""
+    for glob, path in recipe.runpath.items():
+        yield f"RUNPATH of {glob}: {path}"
+    for requirement in recipe.requires_dist:
+        yield f"requires {requirement}"
 
 
 def kernel_lines(request: BuildRequest, version: str, cache: Path) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,42 +32,95 @@ from wheelkit.repair.repair_plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 
-class Effect(enum.StrEnum):
-    """Kind of a step."""
-
-    RESOLVE = "resolve"
-    FETCH = "fetch"
-    CHECKOUT = "checkout"
-    BUILD = "build"
-    KERNELS = "kernels"
-    REPAIR = "repair"
-    TAKE = "take"
-    RETAG = "retag"
-    WRITE = "write"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One step of a stage.
+class Resolve:
+    """pip's resolution of the set for one Python.
 
     Attributes:
-        what: description for the log.
-        project: normalised name of the distribution, or empty.
-        python: Python version of the result; empty if the result serves all Pythons.
-        commands: commands that the step runs, in order.
-        recipe: recipe of a repair.
-        checkout: source tree to fetch, and its folder.
-        build: wheel to build.
+        what: description for the log, as of every step.
     """
 
     what: str
-    effect: Effect
-    project: str = ""
+    python: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetch:
+    """The download of the distributions that were resolved for one Python."""
+
+    what: str
+    python: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchTree:
+    """The checkout of a source tree in a folder."""
+
+    what: str
+    checkout: Checkout
+    folder: str
+    commands: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Build:
+    """The build of a wheel from source."""
+
+    what: str
+    command: BuildCommand
+
+    @property
+    def project(self) -> str:
+        """Normalised name of the distribution."""
+        return self.command.project
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildKernels:
+    """The build of the wheel of AITER's kernels."""
+
+    what: str
+    project: str = versions.KERNELS_PROJECT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repair:
+    """The repair of a wheel.
+
+    Attributes:
+        project: normalised name of the distribution.
+        python: Python version of the wheel; empty if it serves all Pythons.
+    """
+
+    what: str
+    project: str
     python: str = ""
-    commands: tuple[tuple[str, ...], ...] = ()
-    recipe: RepairPlan | None = None
-    checkout: tuple[Checkout, str] | None = None
-    build: BuildCommand | None = None
+    recipe: RepairPlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Take:
+    """A wheel that goes into the set without a repair; see `Repair`.
+
+    Attributes:
+        retag: whether its platform tag is set to the one that its libraries allow.
+    """
+
+    what: str
+    project: str
+    python: str = ""
+    retag: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Write:
+    """The files beside the wheels."""
+
+    what: str
+
+
+Step = Resolve | Fetch | FetchTree | Build | BuildKernels | Repair | Take | Write
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +161,11 @@ class BuildPlan:
     rocm_manifest: bytes = b""
     rocm_lock: bytes = b""
     rocm_trust: RocmTrust | None = None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Steps of all stages, in order."""
+        return tuple(step for stage in self.stages for step in stage.steps)
 
     def record(self) -> dict[str, Any]:
         """Return the request and its inputs as JSON values, as stored in `wheels.json`."""
@@ -198,11 +255,11 @@ def _checkout(inputs: SourceInputs, layout: SourceLayout) -> Stage:
         if checkout.commit == HEAD:  # a dry run; a build knows the commit
             commands = (head_command(checkout.url), *commands)
         steps.append(
-            Step(
+            FetchTree(
                 what=f"{'fetch' if checkout.url else 'use'} {what}",
-                effect=Effect.CHECKOUT,
+                checkout=checkout,
+                folder=folder,
                 commands=commands,
-                checkout=(checkout, folder),
             )
         )
     return Stage(name="sources", steps=tuple(steps))
@@ -215,33 +272,20 @@ def _build(
     expected = []
     for command in build_commands(request, inputs, version, layout.paths):
         python = f" for Python {command.python}" if command.python else ""
-        steps.append(
-            Step(
-                what=f"build {command.project}{python}",
-                effect=Effect.BUILD,
-                project=command.project,
-                python=command.python,
-                commands=(command.argv,),
-                build=command,
-            )
-        )
-        expected.append(
-            f"{command.project}=={command.versions[0]}"
-            + (f" ({command.python})" if command.python else "")
-        )
+        steps.append(Build(what=f"build {command.project}{python}", command=command))
+        expected.append(_expected(command.project, command.versions[0], command.python))
     return Stage(name="build", steps=tuple(steps), expected_wheels=tuple(expected))
 
 
 def _resolve(request: BuildRequest) -> Stage:
     steps = tuple(
-        Step(
+        Resolve(
             what=(
                 f"resolve {', '.join(published.requirements(request))} for Python"
                 f" {python}"
             ),
-            effect=Effect.RESOLVE,
             python=python,
-            commands=(published.resolve_argv(request, python),),
+            command=published.resolve_argv(request, python),
         )
         for python in request.python_versions
     )
@@ -250,12 +294,11 @@ def _resolve(request: BuildRequest) -> Stage:
 
 def _fetch(request: BuildRequest) -> Stage:
     steps = tuple(
-        Step(
+        Fetch(
             what=(
                 f"fetch the distributions resolved for Python {python}, by sha256,"
                 " unless they are in the cache"
             ),
-            effect=Effect.FETCH,
             python=python,
         )
         for python in request.python_versions
@@ -269,32 +312,19 @@ def _repair(
     major = request.rocm_version.major
     pjrt = versions.package_name("pjrt", major)
     plugin = versions.package_name("plugin", major)
+    recipe = jax_wheels.repair_plan("pjrt", request, version, sources)
     # The pjrt wheel serves every Python, so it is repaired once for the set.
-    steps = [
-        Step(
-            what=f"repair {pjrt}",
-            effect=Effect.REPAIR,
-            project=pjrt,
-            recipe=jax_wheels.repair_plan("pjrt", request, version, sources),
-        )
-    ]
+    steps = [Repair(what=f"repair {pjrt}", project=pjrt, recipe=recipe)]
     recipe = jax_wheels.repair_plan("plugin", request, version, sources)
     for python in request.python_versions:
         what = f"repair {plugin} for Python {python}"
-        steps.append(
-            Step(
-                what=what,
-                effect=Effect.REPAIR,
-                project=plugin,
-                python=python,
-                recipe=recipe,
-            )
-        )
-    expected = tuple(
-        f"{step.project}=={version}" + (f" ({step.python})" if step.python else "")
-        for step in steps
-    )
+        steps.append(Repair(what=what, project=plugin, python=python, recipe=recipe))
+    expected = tuple(_expected(step.project, version, step.python) for step in steps)
     return Stage(name="repair", steps=tuple(steps), expected_wheels=expected)
+
+
+def _expected(project: str, version: str, python: str) -> str:
+    return f"{project}=={version} ({python})" if python else f"{project}=={version}"
 
 
 def _take(request: BuildRequest) -> Stage:
@@ -306,19 +336,15 @@ def _take(request: BuildRequest) -> Stage:
     )
     # A published jaxlib is not changed. For a built jaxlib, build.py only guesses the
     # platform tag.
-    effect, how = (Effect.RETAG, "retag") if built else (Effect.TAKE, "take")
+    how = "retag" if built else "take"
     end = "to the platform that its libraries allow" if built else "unchanged"
-    steps = tuple(
-        Step(
-            what=f"{how} jaxlib {base} for Python {python} {end}",
-            effect=effect,
-            project="jaxlib",
-            python=python,
-        )
-        for python in request.python_versions
-    )
-    expected = tuple(f"jaxlib=={base} ({python})" for python in request.python_versions)
-    return Stage(name="take", steps=steps, expected_wheels=expected)
+    steps = []
+    expected = []
+    for python in request.python_versions:
+        what = f"{how} jaxlib {base} for Python {python} {end}"
+        steps.append(Take(what=what, project="jaxlib", python=python, retag=built))
+        expected.append(_expected("jaxlib", base, python))
+    return Stage(name="take", steps=tuple(steps), expected_wheels=tuple(expected))
 
 
 def _kernels(request: BuildRequest) -> Stage:
@@ -339,13 +365,8 @@ def _kernels(request: BuildRequest) -> Stage:
     )
     project = versions.KERNELS_PROJECT
     steps = (
-        Step(what=f"build {what}", effect=Effect.KERNELS, project=project),
-        Step(
-            what=f"repair {project}",
-            effect=Effect.REPAIR,
-            project=project,
-            recipe=plan.repair,
-        ),
+        BuildKernels(what=f"build {what}"),
+        Repair(what=f"repair {project}", project=project, recipe=plan.repair),
     )
     return Stage(
         name="kernels", steps=steps, expected_wheels=(f"{project}=={plan.version}",)
@@ -356,13 +377,9 @@ def _write(rocm_manifest: bytes, *, from_source: bool) -> Stage:
     digest = hashlib.sha256(rocm_manifest).hexdigest()
     # The manifest and the lock of the ROCm of a build from source are not known in a
     # dry run.
-    manifest = (
-        f"{ROCM_MANIFEST} (sha256 {digest[:12]})"
-        if rocm_manifest
-        else ROCM_MANIFEST
-        if from_source
-        else ""
-    )
+    manifest = ROCM_MANIFEST if from_source else ""
+    if rocm_manifest:
+        manifest = f"{ROCM_MANIFEST} (sha256 {digest[:12]})"
     names = (
         manifest,
         ROCM_LOCK if from_source else "",
@@ -372,6 +389,4 @@ def _write(rocm_manifest: bytes, *, from_source: bool) -> Stage:
         SHA256SUMS,
     )
     files = f"{', '.join(filter(None, names))}, and wheels.json last"
-    return Stage(
-        name="write", steps=(Step(what=f"write {files}", effect=Effect.WRITE),)
-    )
+    return Stage(name="write", steps=(Write(what=f"write {files}"),))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from ci_build.wheelset.execute import _Run
-from ci_build.wheelset.set_plan import Effect, make_plan
+from ci_build.wheelset.set_plan import Repair, make_plan
 from core.digests import file_sha256
 from core.errors import FatbinError
 from core.pip import InputStore, Resolved
@@ -86,12 +85,8 @@ def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
     run.resolved = {"3.12": (item,)}
     tools = run.wheels.tools
     run.wheels.tools = {**tools, "ci_build": program or tools["ci_build"]}
-    steps = list(chain.from_iterable(stage.steps for stage in plan.stages))
-    (step,) = [
-        step
-        for step in steps
-        if step.effect is Effect.REPAIR and step.project == PROJECT
-    ]
+    steps = [step for step in plan.steps if isinstance(step, Repair)]
+    (step,) = [step for step in steps if step.project == PROJECT]
     run._do(step)
 
 

@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,7 +21,7 @@ import pytest
 from ci_build.rocm.set_lock import set_lock
 from ci_build.wheelset.execute import _Run
 from ci_build.wheelset.finished_wheels import _refuse_other_targets
-from ci_build.wheelset.set_plan import Effect, Step, make_plan
+from ci_build.wheelset.set_plan import Build, Fetch, Repair, Resolve, make_plan
 from core.cache_entries import collect
 from core.errors import FatbinError, InputError
 from core.model import WheelSet
@@ -102,25 +101,18 @@ def _row(item: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-def run_of(pip: FakePip, cache: Path, *effects: Effect) -> _Run:
-    """Run the steps of a build with these effects."""
+def run_of(pip: FakePip, cache: Path, *kinds: type) -> _Run:
+    """Run the steps of these kinds of a build."""
     plan = make_plan(published_request("gfx942", python_versions=PYTHONS))
     run = _Run(plan, cache / "out", cache, pip, Silent())
-    for effect in effects:
-        run._do_together(
-            [
-                step
-                for stage in plan.stages
-                for step in stage.steps
-                if step.effect is effect
-            ]
-        )
+    for kind in kinds:
+        run._do_together([step for step in plan.steps if isinstance(step, kind)])
     return run
 
 
 def test_pythons_are_resolved_and_fetched_at_the_same_time(tmp_path: Path) -> None:
     pip = FakePip()
-    run = run_of(pip, tmp_path, Effect.RESOLVE, Effect.FETCH)
+    run = run_of(pip, tmp_path, Resolve, Fetch)
     for python in PYTHONS:
         assert {item.name: item.filename for item in run.resolved[python]} == files(
             python
@@ -132,12 +124,12 @@ def test_pythons_are_resolved_and_fetched_at_the_same_time(tmp_path: Path) -> No
 
 
 def test_wheels_that_differ_for_pythons_are_refused(tmp_path: Path) -> None:
-    run = run_of(FakePip(), tmp_path, Effect.RESOLVE)
+    run = run_of(FakePip(), tmp_path, Resolve)
     run.resolved["3.12"] = tuple(
         replace(item, sha256="0" * 64) for item in run.resolved["3.12"]
     )
     with pytest.raises(InputError, match="One wheel of jax-rocm7-pjrt is needed"):
-        run._input(Step(what="", effect=Effect.REPAIR, project="jax-rocm7-pjrt"))
+        run._input(next(step for step in run.plan.steps if isinstance(step, Repair)))
 
 
 def test_generic_code_is_no_code_of_a_feature(tmp_path: Path) -> None:
@@ -150,7 +142,7 @@ def test_generic_code_is_no_code_of_a_feature(tmp_path: Path) -> None:
 def test_run_keeps_inputs_and_steps_from_gc_until_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_of(FakePip(), tmp_path, Effect.RESOLVE, Effect.FETCH)
+    run = run_of(FakePip(), tmp_path, Resolve, Fetch)
     done = FinishedStep(
         wheel=wheel_set().wheels[0], folder=tmp_path / "steps" / ("0" * 64), saved=""
     )
@@ -159,18 +151,9 @@ def test_run_keeps_inputs_and_steps_from_gc_until_its_end(
         folder.mkdir(parents=True)
     monkeypatch.setattr(run, "builder", Mock(build=lambda *_: built))
     monkeypatch.setattr(run.wheels, "make", lambda *_: done)
-    run._do(Step(what="build", effect=Effect.BUILD, build=Mock()))
-    run._do(
-        next(
-            step
-            for stage in run.plan.stages
-            for step in stage.steps
-            if step.effect is Effect.REPAIR
-        )
-    )
-    count = (
-        len(set(chain.from_iterable(files(python).values() for python in PYTHONS))) + 2
-    )
+    run._do(Build(what="build", command=Mock()))
+    run._do(next(step for step in run.plan.steps if isinstance(step, Repair)))
+    count = len({name for python in PYTHONS for name in files(python).values()}) + 2
     with run.used:
         assert collect(tmp_path, limit=-1, young=-1) == ()
     assert len(collect(tmp_path, limit=-1, young=-1)) == count

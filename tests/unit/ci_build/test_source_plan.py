@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.wheelset.set_plan import BuildPlan
+from ci_build.wheelset.set_plan import Build, BuildPlan, Repair
 from ci_build.wheelset.set_plan import make_plan as plan_of
 from ci_build.wheelset.source.native import made_of
 from core.model import BuildRequest, GfxTarget, RocmVersion
@@ -25,7 +25,6 @@ from core.source_request import (
 )
 from core.steps import step_key
 from tests.support.golden_build_py import inputs, inputs_of, request
-from wheelkit.repair.repair_plan import RepairPlan
 
 BASE = request("0.8.2")
 """A release whose build takes either compiler."""
@@ -133,10 +132,9 @@ def test_make_plan_depends_on_every_cache_field(cache: ActionCache) -> None:
 
 def key(asked: BuildRequest, inputs: SourceInputs = INPUTS) -> str:
     build = next(
-        step.build
-        for stage in make_plan(asked, inputs).stages
-        for step in stage.steps
-        if step.build
+        step.command
+        for step in make_plan(asked, inputs).steps
+        if isinstance(step, Build)
     )
     return step_key(command=build, made_of=made_of(inputs))
 
@@ -171,9 +169,9 @@ def test_build_key_ignores_jaxlib_and_own_commit() -> None:
 
 
 def test_recipes_record_inputs() -> None:
-    recipes: list[RepairPlan] = []
-    for stage in make_plan(BASE).stages:
-        recipes.extend(step.recipe for step in stage.steps if step.recipe)
+    recipes = [
+        step.recipe for step in make_plan(BASE).steps if isinstance(step, Repair)
+    ]
     assert len(recipes) == 3
     for recipe in recipes:
         assert recipe.build_info["sources"] == {
