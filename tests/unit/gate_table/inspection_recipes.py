@@ -15,14 +15,9 @@ from typing import Any
 from ci_build.wheelset.expected import expected_set
 from ci_build.wheelset.set_files import write_set
 from core.model import PYLOCK, SBOM, SHA256SUMS, Finding, MemberInfo, WheelSet, to_json
-<<<<<<< HEAD
-from pjrt import jax_wheels
-from promotion.gates.recipe_check import SetWriter, check_files, check_wheel
-=======
 from core.steps import tool_versions
-from pjrt import pjrt_wheel as recipe
+from pjrt import jax_wheels
 from promotion.gates.recipe_check import check_files, check_wheel
->>>>>>> 0e72d47a (gates: one table, GATES; gates get data, not functions of the driver)
 from promotion.gates.set_record import read_build_info
 from tests.support import sets
 from tests.support.made_wheel import LIB, MadeWheel, clean_pjrt, look
