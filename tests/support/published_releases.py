@@ -146,7 +146,8 @@ def evidence(reports: Sequence[WheelReport]) -> Row:
     for report in reports:
         for elf in report.elfs:
             clangs.update(text for text in elf.compilers if AMD_CLANG.match(text))
-    needed = {name for report in reports for elf in report.elfs for name in elf.needed}
+    elfs = chain.from_iterable(report.elfs for report in reports)
+    needed = set(chain.from_iterable(elf.needed for elf in elfs))
     pins = set(
         chain.from_iterable(
             report.metadata.requires_dist for report in reports if report.metadata
@@ -189,14 +190,8 @@ def judge(gate: str, out: Path, cache: Path) -> str:
         found = json.loads(done.stdout)
     except ValueError:
         return f"no evidence: {_last_error(done.stderr, cache.parent)}"
-    errors = sorted(
-        {
-            item["code"]
-            for one in found
-            for item in one["findings"]
-            if item["severity"] == "error"
-        }
-    )
+    findings = chain.from_iterable(one["findings"] for one in found)
+    errors = sorted({item["code"] for item in findings if item["severity"] == "error"})
     unchecked = sorted({one["outcome"] for one in found} - {"passed"})
     return ", ".join(errors or unchecked) or "passed"
 

@@ -54,18 +54,16 @@ class Shown:
 
     def seen(self, *texts: str) -> bool:
         """Return whether one frame shows all texts, each on another line."""
-        return any(
-            len(
-                {
-                    number
-                    for text, (number, line) in product(texts, enumerate(frame))
-                    if text in line
-                }
-            )
-            >= len(texts)
-            and all(any(text in line for line in frame) for text in texts)
-            for frame in self.frames
-        )
+        for frame in self.frames:
+            lines = set()
+            shown = set()
+            for text, (number, line) in product(texts, enumerate(frame)):
+                if text in line:
+                    lines.add(number)
+                    shown.add(text)
+            if len(lines) >= len(texts) and shown == set(texts):
+                return True
+        return False
 
 
 def show(

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ _SECONDS = 600
 def family(pid: int) -> list[int]:
     """Return a process with all its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(one for child in children for one in family(int(child)))]
+    below = chain.from_iterable(family(int(child)) for child in children)
+    return [pid, *below]
 
 
 def kept(cache: Path) -> int:

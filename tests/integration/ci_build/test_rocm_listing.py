@@ -6,6 +6,7 @@ Pages of a bucket, and refusals of listings that end too early.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -20,7 +21,8 @@ from tests.support.fake_therock import (
 )
 
 PREFIX = "v4/tarball/"
-KEYS = [PREFIX + name for days in range(40) for name in names_of(nightly(days))]
+NAMES = chain.from_iterable(names_of(nightly(days)) for days in range(40))
+KEYS = [PREFIX + name for name in NAMES]
 
 
 @pytest.fixture

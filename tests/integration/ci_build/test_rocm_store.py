@@ -90,19 +90,15 @@ def from_url(
 
 def picture(root: Path) -> dict[str, tuple[int, bytes]]:
     """Return mode and content of every path."""
-    return {
-        str(path.relative_to(root)): (
-            path.lstat().st_mode,
-            (
-                str(path.readlink()).encode()
-                if path.is_symlink()
-                else path.read_bytes()
-                if path.is_file()
-                else b""
-            ),
-        )
-        for path in root.rglob("*")
-    }
+    entries = {}
+    for path in root.rglob("*"):
+        content = b""
+        if path.is_symlink():
+            content = str(path.readlink()).encode()
+        elif path.is_file():
+            content = path.read_bytes()
+        entries[str(path.relative_to(root))] = (path.lstat().st_mode, content)
+    return entries
 
 
 def listing(root: Path) -> list[str]:

@@ -96,13 +96,10 @@ def by_the_real_loader(library: Path, root: Path) -> dict[str, str]:
         r"^\s*(\S+) => (.+?)(?: \(0x[0-9a-f]+\))?$", said.stdout, re.MULTILINE
     ):
         inside = os.path.normpath(path).startswith(f"{root}/")
-        found[soname] = (
-            ""
-            if path == "not found"
-            else os.path.relpath(path, root)
-            if inside
-            else SYSTEM
-        )
+        if path == "not found":
+            found[soname] = ""
+        else:
+            found[soname] = os.path.relpath(path, root) if inside else SYSTEM
     return found
 
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,9 @@ def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def lines(folder: Path, event: str) -> list[dict[str, object]]:
-    found = (
-        json.loads(line)
-        for path in folder.glob("*/*.jsonl")
-        for line in path.read_bytes().splitlines()
-    )
+    journals = folder.glob("*/*.jsonl")
+    lines = chain.from_iterable(path.read_bytes().splitlines() for path in journals)
+    found = map(json.loads, lines)
     return [line for line in found if line["event"] == event]
 
 
@@ -135,11 +134,8 @@ def test_harness_stops_after_too_many_crashes(tmp_path: Path) -> None:
     found = Counter(result.verdict for result in report.results)
     assert set(found) == {TestVerdict.CRASHED, TestVerdict.NOT_RUN}
     assert found.total() == 500
-    assert all(
-        attempt.round is not Round.RETRY
-        for attempts in report.attempts.values()
-        for attempt in attempts
-    )
+    attempts = chain.from_iterable(report.attempts.values())
+    assert all(attempt.round is not Round.RETRY for attempt in attempts)
 
 
 SLOW = (

@@ -6,7 +6,7 @@ Every call of every role on every kind of object.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -213,15 +213,13 @@ MAY_DELETE = {
 
 
 def allowed(role: Role, call: str, kind: str) -> bool:
-    table = (
-        MAY_READ
-        if call in READS
-        else MAY_WRITE
-        if call in WRITES
-        else MAY_DELETE
-        if call in DELETES
-        else {}
-    )
+    table: Mapping[Role, Collection[str]] = {}
+    if call in READS:
+        table = MAY_READ
+    elif call in WRITES:
+        table = MAY_WRITE
+    elif call in DELETES:
+        table = MAY_DELETE
     return kind in table.get(role, NOTHING)
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -77,11 +78,8 @@ def test_hidden_device_libraries_reach_every_device_compiler(release: str) -> No
             if command.project == "jaxlib"
             else [f"--action_env=HIP_DEVICE_LIB_PATH={folder}"]
         )
-    assert not any(
-        "HIP_DEVICE_LIB_PATH" in word
-        for command in commands(asked)
-        for word in command.argv
-    )
+    words = " ".join(chain.from_iterable(one.argv for one in commands(asked)))
+    assert "HIP_DEVICE_LIB_PATH" not in words
 
 
 LOCAL = "--config=rocm_clang_local"
@@ -130,11 +128,8 @@ def test_version_suffix_empty_for_plain_release() -> None:
     )
     asked = replace(request("0.10.2"), rocm_version_extra=False, targets=default)
     assert version_suffix(asked, set_version(asked)) == ""
-    assert not any(
-        "ML_WHEEL_VERSION_SUFFIX" in word
-        for command in commands(asked)
-        for word in command.argv
-    )
+    words = " ".join(chain.from_iterable(one.argv for one in commands(asked)))
+    assert "ML_WHEEL_VERSION_SUFFIX" not in words
 
 
 def test_credential_options_for_cache_alone() -> None:

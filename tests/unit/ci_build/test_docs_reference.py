@@ -103,9 +103,8 @@ def codes_in_program() -> set[str]:
 
 
 def test_findings_page_has_exactly_the_findings_of_the_program() -> None:
-    entries = {
-        entry.code: entry for rows in finding_entries().values() for entry in rows
-    }
+    rows = chain.from_iterable(finding_entries().values())
+    entries = {entry.code: entry for entry in rows}
     described = {*entries} - {*finding_kinds()}
     assert described == codes_in_program() - {*finding_kinds()} | COMPUTED
     assert {*finding_kinds()} <= {*entries}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -99,9 +100,8 @@ def test_schema_accepts_files_that_the_program_writes(
     checker = checker_of(name)
     checker.check_schema(checker.schema)
     assert len(files[name]) > 0
-    assert [
-        error.message for body in files[name] for error in checker.iter_errors(body)
-    ] == []
+    errors = chain.from_iterable(checker.iter_errors(body) for body in files[name])
+    assert [error.message for error in errors] == []
 
 
 @pytest.mark.parametrize("name", SCHEMA_OF)

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -153,7 +154,8 @@ def test_run_keeps_inputs_and_steps_from_gc_until_its_end(
     monkeypatch.setattr(run.wheels, "make", lambda *_: done)
     run._do(Build(what="build", command=Mock()))
     run._do(next(step for step in run.plan.steps if isinstance(step, Repair)))
-    count = len({name for python in PYTHONS for name in files(python).values()}) + 2
+    names = chain.from_iterable(files(python).values() for python in PYTHONS)
+    count = len(set(names)) + 2
     with run.used:
         assert collect(tmp_path, limit=-1, young=-1) == ()
     assert len(collect(tmp_path, limit=-1, young=-1)) == count

@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ def test_jobs_of_the_workflows_can_meet_the_policy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bucket = DirBucket(tmp_path / "bucket")
-    expanded = tuple(str(target) for name in targets for target in expand(name))
+    expanded = tuple(map(str, chain.from_iterable(map(expand, targets))))
     staged = staged_in(
         bucket,
         tmp_path / "sets",

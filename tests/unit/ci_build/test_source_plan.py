@@ -191,8 +191,7 @@ def test_record_has_request_and_inputs() -> None:
     assert set(body) == {field.name for field in fields(BuildRequest)} | {
         "rocm_manifest"
     }
-    assert set(body["source"]) == {
-        field.name for kind in (SourceRequest, SourceInputs) for field in fields(kind)
-    }
+    both = [*fields(SourceRequest), *fields(SourceInputs)]
+    assert set(body["source"]) == {field.name for field in both}
     assert body["source"]["sources"][0]["commit"] == INPUTS.sources[0].commit
     assert len(body["rocm_manifest"]) == 64

@@ -57,9 +57,8 @@ ORDER = ("7.2.0", "7.10.0.dev0", "7.10.0a20251120", "7.10.0rc1", "7.10.0", "10.0
 
 @given(st.permutations(ORDER))
 def test_rocm_versions_order_numbers_and_prereleases(texts: list[str]) -> None:
-    assert [
-        str(version) for version in sorted(RocmVersion(text=text) for text in texts)
-    ] == list(ORDER)
+    versions = [RocmVersion(text=text) for text in texts]
+    assert [str(version) for version in sorted(versions)] == list(ORDER)
 
 
 def test_wheel_set_round_trip() -> None:
