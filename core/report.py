@@ -9,12 +9,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from core.display import Line
 from core.model import Finding, Progress
-from core.screen import Folding, Screen
+from core.screen import Screen
 from core.terminal import fold, table, width_of
+from core.units import human
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 _PLAIN_INTERVAL = 10.0
 """Seconds between two lines about the same long step without a terminal."""
@@ -26,104 +29,103 @@ class TaskProgress:
     Threads may share a screen.
 
     Args:
-        label: name of the task on each of its lines without a display; empty for the
-            command itself.
+        label: name of the task on each of its lines; empty for the command itself.
+        name: its name on the display, where the tasks around it are seen too.
         transient: whether the task is visible only on a terminal, while it runs.
     """
 
     def __init__(
-        self, screen: Screen, line: Line, label: str = "", *, transient: bool = False
+        self,
+        screen: Screen,
+        label: str = "",
+        name: str = "",
+        *,
+        transient: bool = False,
     ) -> None:
         self._screen = screen
-        self._line = line
         self._label = label
+        self._name = name
         self._transient = transient
+        self._shown: TaskID | None = screen.show(name) if name else None
         self._step = ""
-        self._last = self._started = 0.0
+        self._started = 0.0
+        self._last = 0.0
 
     def _text(self, text: str) -> str:
-        return f"  {self._label}: {text}" if self._label else f"  {text}"
+        return f"{self._label}: {text}" if self._label else text
 
     def step(self, text: str) -> None:
         """Start a new step."""
         with self._screen.lock:
             self._end_step()
-            if not self._label:
-                self._screen.begin(text)
-            if not self._transient and self._screen.display is None:
-                self._screen.line(self._text(text))
-            self._line.begin(text)
             self._step = text
             self._started = time.monotonic()
             self._last = self._started
+            if self._label:
+                self._screen.rename(self._shown, f"{self._name}: {text}")
+            else:
+                self._screen.begin(text)
+                self._shown = self._screen.show(text)
+            if not self._transient and not self._screen.is_live:
+                self._screen.line(f"  {self._text(text)}")
 
     def _end_step(self) -> None:
         """Replace the current step on the display with a permanent line."""
         with self._screen.lock:
-            if self._step and self._screen.display is not None and not self._transient:
-                self._screen.line(
-                    self._text(
-                        f"{self._step} ({time.monotonic() - self._started:.1f} s)"
-                    )
-                )
+            if self._step and self._screen.is_live and not self._transient:
+                seconds = time.monotonic() - self._started
+                self._screen.line(f"  {self._text(self._step)} ({seconds:.1f} s)")
             self._step = ""
-            self._line.begin("")
+            if not self._label:
+                self._screen.hide(self._shown)
 
     def advance(self, done: int, total: int) -> None:
         """Report the finished bytes of the current step, and their total."""
-        self._amount(done, total)
+        self._amount(done, total, f"{human(done)} of {human(total)}")
 
     def count(
         self, done: int, total: int, what: str = "", *, unit: str = "actions"
     ) -> None:
         """Report the number of finished actions, the total, and a running action."""
-        self._amount(done, total, unit, what)
+        self._amount(done, total, f"{done:,} of {total:,} {unit}", what)
 
-    def _amount(self, done: int, total: int, unit: str = "", what: str = "") -> None:
+    def _amount(self, done: int, total: int, numbers: str, what: str = "") -> None:
         """Show the progress of the current step.
 
         Live on a display, otherwise as an occasional line.
         """
         with self._screen.lock:
-            numbers = self._line.set_amount(done, total, unit)
-            if what and self._label:
-                self._line.step = what
-            if self._screen.display is None and not self._transient:
-                self._occasionally(f"{numbers}{f'; {what}' if what else ''}")
-
-    def _occasionally(self, text: str) -> None:
-        if time.monotonic() - self._last > _PLAIN_INTERVAL:
-            self._last = time.monotonic()
-            self._screen.line(
-                self._text(f"{self._step}: {text}" if self._step else text)
-            )
+            step = what or self._step if self._label else self._step
+            shown = ": ".join(filter(None, (self._name, step)))
+            self._screen.advance(self._shown, done, total, numbers, shown)
+            due = time.monotonic() - self._last > _PLAIN_INTERVAL
+            if due and not self._transient and not self._screen.is_live:
+                self._last = time.monotonic()
+                parts = [self._label, self._step, f"{numbers}; {what}".rstrip("; ")]
+                self._screen.line(f"  {': '.join(filter(None, parts))}")
 
     @contextmanager
     def task(self, label: str, *, transient: bool = False) -> Iterator[TaskProgress]:
         """Show a task that runs in parallel to others until the end of the block."""
         screen = self._screen
-        line = Line(label=label)
         started = time.monotonic()
         hidden = transient or self._transient
-        text = f"{self._label}: {label}" if self._label else label
-        child = TaskProgress(screen, line, text, transient=hidden)
+        text = self._text(label)
         with screen.lock:
             if not self._label:
                 screen.begin(label, parallel=True)
-            if not hidden and screen.display is None:
+            if not hidden and not screen.is_live:
                 screen.line(f"  {text}")
-            self._line.children.append(line)
+            child = TaskProgress(screen, text, label, transient=hidden)
         try:
             yield child
             with screen.lock:
                 child._end_step()
                 if not hidden:
-                    screen.line(
-                        f"  {text}: finished in {time.monotonic() - started:.1f} s"
-                    )
+                    seconds = time.monotonic() - started
+                    screen.line(f"  {text}: finished in {seconds:.1f} s")
         finally:
-            with screen.lock:
-                self._line.children.remove(line)
+            screen.hide(child._shown)
 
     def plan(self, names: Sequence[str]) -> None:
         """Announce the steps of the current group or the whole command, in order."""
@@ -183,7 +185,7 @@ class Reporter(TaskProgress):
 
     Args:
         terminal: whether to draw live progress instead of plain lines.
-        folding: markers with which a CI service folds each group.
+        github: whether to fold the lines of each group in the log of GitHub Actions.
         verbose: whether to print each command and its output.
         quiet: whether to print only warnings and findings.
     """
@@ -192,15 +194,12 @@ class Reporter(TaskProgress):
         self,
         *,
         terminal: bool,
-        folding: Folding = Folding.NONE,
+        github: bool = False,
         verbose: bool = False,
         quiet: bool = False,
     ) -> None:
-        screen = Screen(terminal=terminal, folding=folding, quiet=quiet)
-        line = Line()
-        super().__init__(screen, line)
-        screen.root.children.append(line)
-        self.terminal = screen.terminal
+        super().__init__(Screen(terminal=terminal, github=github, quiet=quiet))
+        self.terminal = self._screen.terminal
         self.verbose = verbose
         self.quiet = quiet
 
@@ -248,7 +247,6 @@ class Reporter(TaskProgress):
                 self._end_step()
             finally:
                 self._step = ""
-                self._line.begin("")
 
     def table(
         self,

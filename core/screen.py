@@ -1,36 +1,33 @@
 """The place of all messages of a command.
 
-A terminal, the foldable log of a CI service, or plain lines.
+A live display on a terminal, the foldable log of GitHub Actions, or plain lines.
 """
 
 from __future__ import annotations
 
-import enum
-import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
-from core.display import Display, Line
 from core.model import Finding, Severity
-from core.terminal import fold, width_of
+from core.terminal import fold, printable, width_of
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.progress import Progress, TaskID
 
 _MOST_PLACES = 3
 """Number of files that a warning names if several have the same problem."""
+_WIDE = 60
+"""Columns from which a line of the display has room for the remaining time."""
+_REDRAW = 0.2
+"""Seconds between two drawings of the display."""
 _WORKFLOW_COMMAND = re.compile(r"^(\s*):(?=:)|##(?=\[)", re.MULTILINE)
-
-
-class Folding(enum.StrEnum):
-    """Markers with which the log of a CI service folds the lines of a group."""
-
-    NONE = ""
-    GITHUB = "github"
-    """Source: GitHub Actions, "Workflow commands", grouping log lines. Groups cannot be nested."""
-    GITLAB = "gitlab"
-    """Source: GitLab, "CI/CD job logs", custom collapsible sections."""
 
 
 class Screen:
@@ -38,25 +35,33 @@ class Screen:
 
     Args:
         terminal: whether to draw a live display instead of plain lines.
-        folding: markers around each group.
+        github: whether to fold the lines of each group in the log of GitHub Actions.
         quiet: whether to print only warnings and errors.
     """
 
     def __init__(
-        self, *, terminal: bool, folding: Folding = Folding.NONE, quiet: bool = False
+        self, *, terminal: bool, github: bool = False, quiet: bool = False
     ) -> None:
         self.terminal = terminal and not quiet
-        self.folding = folding
+        self.github = github
         self.quiet = quiet
         self.lock = threading.RLock()
         self.collects = False
-        self.display: Display | None = None
-        self.root = Line()
+        self._live: Live | None = None
+        self._bars: Progress | None = None
+        self._ended = threading.Event()
+        self._streams: tuple[TextIO, TextIO] = (sys.stdout, sys.stderr)
         self._titles: list[str] = []
-        self._plans: dict[bool, list[str]] = {False: [], True: []}
+        self._commands_plan: list[str] = []
+        self._groups_plan: list[str] = []
         self._total = 0
-        self._texts: dict[str, None] = {}
-        self._warnings: dict[tuple[str, ...], dict[str, None]] = {}
+        self._notices: set[str] = set()
+        self._warnings: dict[tuple[str, str], list[str]] = {}
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the display is on the terminal."""
+        return self._live is not None
 
     def line(self, text: str, *, whole: bool = False) -> None:
         """Print one line, unless the screen is quiet."""
@@ -72,34 +77,31 @@ class Screen:
             whole: whether lines stay whole, such as commands that users copy.
         """
         with self.lock:
-            text = text if whole else fold(text, width_of(sys.stderr))
-            if self.display is not None:
-                self.display.print(text)
-                return
-            if (
-                self.folding is Folding.GITHUB
-            ):  # output of a program must not end the group, or run other commands
-                text = _WORKFLOW_COMMAND.sub(
-                    lambda match: f"{match[1]}: " if match[1] is not None else "# #",
-                    text,
+            if not whole:
+                text = fold(text, width_of(sys.stderr))
+            if self._live is not None:
+                self._live.console.print(
+                    text, markup=False, highlight=False, soft_wrap=True
                 )
-            elif self.folding is Folding.GITLAB:
-                text = text.replace("\r", "")
+                return
+            if self.github:
+                # Output of a program must not end the group, or run other commands.
+                text = _WORKFLOW_COMMAND.sub(_harmless, text)
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 
     def notice(self, text: str) -> None:
         """Print a warning immediately; each text once."""
         with self.lock:
-            if text not in self._texts:
-                self._texts[text] = None
+            if text not in self._notices:
+                self._notices.add(text)
                 self.write(f"warning: {text}")
 
     def warning(self, text: str) -> None:
         """Print a warning, each text once; at the end of the command if warnings are collected."""
         with self.lock:
             if self.collects:
-                self._warnings.setdefault((text,), {})
+                self._warnings.setdefault((text, ""), [])
             else:
                 self.notice(text)
 
@@ -110,18 +112,15 @@ class Screen:
         places.
         """
         place = " ".join(part for part in (where, finding.member) if part)
+        start = f"{finding.severity}: {finding.code}: "
+        end = f": {finding.message} {finding.remedy}".rstrip()
         with self.lock:
             if self.collects and finding.severity is not Severity.ERROR:
-                kind = (
-                    f"{finding.severity}: {finding.code}: ",
-                    f": {finding.message} {finding.remedy}".rstrip(),
-                )
-                self._warnings.setdefault(kind, {})[place] = None
+                places = self._warnings.setdefault((start, end), [])
+                if place not in places:
+                    places.append(place)
                 return
-        self.write(
-            f"{finding.severity}: {finding.code}: {place}: {finding.message}"
-            f" {finding.remedy}".rstrip()
-        )
+        self.write(f"{start}{place}{end}")
 
     def close(self) -> None:
         """Print the collected warnings; later ones are printed immediately."""
@@ -129,18 +128,14 @@ class Screen:
             warnings = self._warnings
             self._warnings = {}
             self.collects = False
-            for words, places in warnings.items():
-                if len(words) == 1:
-                    self.notice(words[0])
+            for (start, end), places in warnings.items():
+                if not places:
+                    self.notice(start)
                     continue
-                more = (
-                    f" and {len(places) - _MOST_PLACES} more"
-                    if len(places) > _MOST_PLACES
-                    else ""
-                )
-                self.write(
-                    f"{words[0]}{', '.join([*places][:_MOST_PLACES])}{more}{words[1]}"
-                )
+                named = ", ".join(places[:_MOST_PLACES])
+                if len(places) > _MOST_PLACES:
+                    named = f"{named} and {len(places) - _MOST_PLACES} more"
+                self.write(f"{start}{named}{end}")
 
     def plan(self, names: Sequence[str]) -> None:
         """Set the steps to come.
@@ -148,20 +143,19 @@ class Screen:
         Of the current group, or of the whole command outside of groups.
         """
         with self.lock:
-            self._plans[bool(self._titles)] = [*names]
-            if not self._titles:
+            if self._titles:
+                self._groups_plan = [*names]
+            else:
+                self._commands_plan = [*names]
                 self._total = len(names)
 
-    def begin(self, name: str, *, inside: bool = True, parallel: bool = False) -> None:
-        """Remove a step that begins from the steps to come.
+    def begin(self, name: str, *, parallel: bool = False) -> None:
+        """Remove a step of the current group that begins from the steps to come.
 
         Before a step that is not parallel, all others are over.
         """
-        coming = self._plans[inside]
-        for number, planned in enumerate(coming):
-            if name.startswith(planned):
-                del coming[number if parallel else 0 : number + 1]
-                return
+        with self.lock:
+            self._groups_plan = _after(self._groups_plan, name, parallel=parallel)
 
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
@@ -170,69 +164,192 @@ class Screen:
         A group inside another one belongs to the outer one.
         """
         started = time.monotonic()
-        section = f"ci_build_{os.getpid()}_{time.monotonic_ns()}"
         with self.lock:
-            outermost = not self._titles
             self._titles.append(title)
+            if len(self._titles) > 1:
+                self.line(title)
+            else:
+                self._open(title)
         try:
-            with self.lock:
-                if outermost:
-                    self.begin(title, inside=False)
-                    self._open(" ".join(title.split()), section)
-                else:
-                    self.line(title)
             yield
         finally:
             with self.lock:
-                if outermost and self.display is not None:
-                    self.display.stop()
-                    self.display = None
                 self._titles.remove(title)
+                if not self._titles:
+                    self._close_display()
                 self.line(f"  {time.monotonic() - started:.1f} s")
-                if outermost:
-                    self._plans[True] = []
-                    self._close(section)
+                if not self._titles:
+                    self._groups_plan = []
+                    self._marker("::endgroup::")
 
-    def _open(self, title: str, section: str) -> None:
-        match self.folding:
-            case Folding.GITHUB:
-                self._marker(f"::group::{title.replace('%', '%25')}")
-            case Folding.GITLAB:
-                self._marker(
-                    f"\x1b[0Ksection_start:{int(time.time())}:{section}\r\x1b[0K{title}"
-                )
-            case Folding.NONE:
-                self.line(title)
+    def _open(self, title: str) -> None:
+        self._commands_plan = _after(self._commands_plan, title)
+        if self.github:
+            self._marker(f"::group::{' '.join(title.split()).replace('%', '%25')}")
+        else:
+            self.line(title)
         if self.terminal:
-            self.root.started = time.monotonic()
-            self.display = Display(self.lock, self._content)
-            self.display.start()
-
-    def _close(self, section: str) -> None:
-        match self.folding:
-            case Folding.GITHUB:
-                self._marker("::endgroup::")
-            case Folding.GITLAB:
-                self._marker(
-                    f"\x1b[0Ksection_end:{int(time.time())}:{section}\r\x1b[0K"
-                )
-            case Folding.NONE:
-                pass
+            self._open_display()
 
     def _marker(self, text: str) -> None:
-        if not self.quiet:
+        if self.github and not self.quiet:
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 
-    def _content(self) -> tuple[Line, Sequence[str]]:
-        """Return the title with the running work, and the names of the steps to come."""
-        coming = self._plans[False]
-        total = self._total
-        parts = [f"step {total - len(coming)} of {total}"] if total else []
-        if self._warnings:
-            parts.append(
-                f"{len(self._warnings)} warning{'s' if len(self._warnings) > 1 else ''}"
-            )
-        self.root.label = ", ".join(parts)
-        self.root.step = self._titles[-1] if self._titles else ""
-        return self.root, [*self._plans[True], *coming]
+    def _open_display(self) -> None:
+        # Start-up time: importing rich costs 0.1 s.
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress import (
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.table import Column
+
+        console = Console(file=sys.stderr, highlight=False)
+        whole = Column(no_wrap=True)
+        label = Column(no_wrap=True, overflow="ellipsis", ratio=1, min_width=12)
+        columns = [
+            SpinnerColumn("line"),
+            TextColumn("{task.description}", markup=False, table_column=label),
+            TextColumn("{task.fields[amount]}", table_column=whole),
+            TimeElapsedColumn(table_column=whole),
+        ]
+        if console.width >= _WIDE:
+            columns.insert(3, TimeRemainingColumn(compact=True, table_column=whole))
+        self._bars = Progress(*columns, console=console, expand=True)
+        self._live = Live(
+            console=console,
+            # Each output holds the lock of the screen: with the thread of rich and the
+            # streams that it replaces, concurrent outputs leave rests of the display.
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            transient=True,
+            get_renderable=self._frame,
+        )
+        self._streams = (sys.stdout, sys.stderr)
+        self._live.start(refresh=True)
+        sys.stderr = _Above(sys.stderr, self.write)
+        if sys.stdout.isatty():
+            sys.stdout = _Above(sys.stdout, self.write)
+        self._ended = threading.Event()
+        threading.Thread(
+            target=self._redraw, args=(self._live, self._ended), daemon=True
+        ).start()
+
+    def _redraw(self, live: Live, ended: threading.Event) -> None:
+        while not ended.wait(_REDRAW):
+            with self.lock:
+                if not ended.is_set():
+                    live.refresh()
+
+    def _close_display(self) -> None:
+        if self._live is None:
+            return
+        self._ended.set()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, _Above):
+                stream.close_line()
+        sys.stdout, sys.stderr = self._streams
+        self._live.stop()
+        self._live = None
+        self._bars = None
+
+    def _frame(self) -> Group:
+        """Return the title, the running tasks and the steps to come."""
+        # Start-up time: importing rich costs 0.1 s.
+        from rich.console import Group
+        from rich.text import Text
+
+        coming = self._commands_plan
+        parts = []
+        if total := self._total:
+            parts.append(f"step {total - len(coming)} of {total}")
+        if count := len(self._warnings):
+            parts.append(f"{count} warning{'s' if count > 1 else ''}")
+        title = ", ".join(parts)
+        if self._titles:
+            title = f"{title}: {self._titles[-1]}" if title else self._titles[-1]
+        rows: list[Text | Progress] = [Text(printable(title), style="bold cyan")]
+        if self._bars is not None:
+            rows.append(self._bars)
+        if names := [*self._groups_plan, *coming]:
+            rows.append(Text(f"to come: {', '.join(names)}"))
+        for row in rows:
+            if isinstance(row, Text):
+                row.no_wrap = True
+                row.overflow = "ellipsis"
+        return Group(*rows)
+
+    def show(self, text: str) -> TaskID | None:
+        """Add a line to the display; None without one."""
+        if self._bars is None:
+            return None
+        return self._bars.add_task(printable(text), total=None, amount="")
+
+    def rename(self, shown: TaskID | None, text: str) -> None:
+        """Start a line of the display again with another text and unknown work."""
+        if self._bars is not None and shown in self._bars.task_ids:
+            self._bars.reset(shown, description=printable(text), amount="")
+
+    def advance(
+        self, shown: TaskID | None, done: int, total: int, amount: str, text: str
+    ) -> None:
+        """Set the finished and total work of a line of the display, and its text."""
+        if self._bars is None or shown not in self._bars.task_ids:
+            return
+        task = next(task for task in self._bars.tasks if task.id == shown)
+        if task.total != total or done < task.completed:
+            # The next file of a step: earlier bytes do not count for the rate.
+            self._bars.reset(shown, total=total, completed=done)
+        self._bars.update(
+            shown, completed=done, description=printable(text), amount=amount
+        )
+
+    def hide(self, shown: TaskID | None) -> None:
+        """Remove a line from the display."""
+        if self._bars is not None and shown in self._bars.task_ids:
+            self._bars.remove_task(shown)
+
+
+class _Above:
+    """A text stream whose whole lines are printed above the display."""
+
+    def __init__(self, stream: TextIO, write: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._write = write
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        if lines:
+            self._write("\n".join(lines))
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: an unfinished line waits for its end."""
+
+    def close_line(self) -> None:
+        """Print an unfinished line."""
+        if self._rest:
+            self.write("\n")
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - every other attribute of the stream
+        return getattr(self._stream, name)
+
+
+def _harmless(match: re.Match[str]) -> str:
+    return "# #" if match[1] is None else f"{match[1]}: "
+
+
+def _after(plan: list[str], name: str, *, parallel: bool = False) -> list[str]:
+    """Return the steps that remain after one begins."""
+    for number, planned in enumerate(plan):
+        if name.startswith(planned):
+            earlier = plan[:number] if parallel else []
+            return [*earlier, *plan[number + 1 :]]
+    return plan

@@ -19,7 +19,6 @@ from ci_build.release.release_request import LedgerRequest, SigningKey
 from core.errors import MachineError, RequestError
 from core.process import CREDENTIAL_VARIABLES, forbid_inspection
 from core.report import Reporter
-from core.screen import Folding
 
 _PROJECT = "jax-rocm-release"
 ENV_PREFIX = "CI_BUILD_"
@@ -252,20 +251,14 @@ def new_reporter(*, verbose: bool = False, quiet: bool = False) -> Reporter:
 
     A terminal, a file, or the log of a CI service.
     """
-    services = {"GITHUB_ACTIONS": Folding.GITHUB, "GITLAB_CI": Folding.GITLAB}
-    folding = next(
-        (kind for name, kind in services.items() if os.environ.get(name) == "true"),
-        Folding.NONE,
-    )
-    ci = (
-        os.environ.get("CI", "").lower() in ("1", "true") or folding is not Folding.NONE
-    )
+    github = os.environ.get("GITHUB_ACTIONS") == "true"
+    ci = github or os.environ.get("CI", "").lower() in ("1", "true")
     terminal = (
         sys.stderr.isatty()
         and not ci
         and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
     )
-    return Reporter(terminal=terminal, folding=folding, verbose=verbose, quiet=quiet)
+    return Reporter(terminal=terminal, github=github, verbose=verbose, quiet=quiet)
 
 
 def proxy_of(url: str) -> str | None:

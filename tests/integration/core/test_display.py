@@ -194,7 +194,6 @@ def test_interrupt_leaves_clean_terminal(sign: signal.Signals) -> None:
         ({"TERM": "dumb"}, ("build", "  # s")),
         ({"CI": "true"}, ("build", "  # s")),
         ({"GITHUB_ACTIONS": "true"}, ("::group::build", "  # s", "::endgroup::")),
-        ({"GITLAB_CI": "true"}, ("build", "  # s")),
     ],
 )
 def test_no_display_without_a_capable_terminal(
@@ -208,6 +207,3 @@ def test_no_display_without_a_capable_terminal(
     taken = [re.sub(r"\d+\.\d s", "# s", line) for line in shown.lines if line]
     assert taken == [markers[0], "  one", *markers[1:]]
     assert b"\x1b[?25l" not in shown.raw
-    assert (shown.raw.count(b"section_start:"), shown.raw.count(b"section_end:")) == (
-        ("GITLAB_CI" in env),
-    ) * 2

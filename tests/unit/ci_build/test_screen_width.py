@@ -163,7 +163,10 @@ def run(
 def too_wide(text: str, columns: int) -> Iterator[str]:
     """Yield lines that are wider than the terminal although they could be narrower."""
     for line in map(str.rstrip, re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()):
-        if not COPIED.match(line) and fold(line, columns) != line:
+        longest = max(map(len, line.split()), default=0)
+        if longest + 4 > columns or COPIED.match(line):
+            continue
+        if fold(line, columns) != line:
             yield line
 
 
