@@ -151,7 +151,7 @@ class RocmStore:
             ):
                 return tree
             part = PartFile(folder)
-            begun = part.begun
+            begun = part.size > 0
             try:
                 return self._fetch(client, url, name, selection, part, sha256)
             except (ChangedError, ArchiveError, WrongDigestError) as error:
@@ -264,7 +264,7 @@ class RocmStore:
         remote.version = part.version or remote.version
         self._progress.step(
             "fetch and unpack"
-            f" {name}{f', from byte {part.prefix} on' if part.prefix else ''}"
+            f" {name}{f', from byte {part.size} on' if part.size else ''}"
         )
         try:
             tree = self._unpack(
@@ -294,8 +294,9 @@ class RocmStore:
         for data in part.first_bytes():
             hashed.update(data)
             yield data
-        with part:
-            yield from remote.chunks(part.prefix, hashed, part if self._keep else None)
+        chunks = remote.chunks(part.size, hashed)
+        with closing(part.store(remote, chunks) if self._keep else chunks) as rest:
+            yield from rest
 
     def _unpack(
         self,

@@ -7,19 +7,13 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import (
-    HTTPError,
-    InvalidHeader,
-    MaxRetryError,
-    ProtocolError,
-    SSLError,
-)
+from urllib3.exceptions import HTTPError, InvalidHeader
 
 from core.errors import InputError, RequestError
 from core.process import without_credentials
@@ -56,80 +50,48 @@ class StoppedError(Exception):
     """A download was cancelled."""
 
 
-class RetryState(urllib3.Retry):
-    """Failed tries of one request.
+class Tries:
+    """The tries of one request, with longer and longer waits between them.
 
-    Each failure is logged. A cancelled download immediately ends the wait for the next
-    try.
+    Args:
+        name: URL without credentials, for messages.
+        stop: event that ends all waits.
     """
 
-    def __init__(self, *, session: Session, reason: str = "", **options: Any) -> None:  # noqa: ANN401 - urllib3's own
-        super().__init__(**options)
-        self._session = session
-        self._reason = reason
+    def __init__(self, name: str, client: Client, stop: threading.Event) -> None:
+        self._name = name
+        self._client = client
+        self._stop = stop
+        self._failed = 0
 
-    def new(self, **changes: Any) -> Self:  # noqa: ANN401 - urllib3's own
-        """Return a copy with changes; urllib3 calls this for each try."""
-        return super().new(**{"session": self._session, **changes})
+    def reset(self) -> None:
+        """Forget the failures, since bytes arrived."""
+        self._failed = 0
 
-    def increment(self, *request: Any, **failure: Any) -> Self:  # noqa: ANN401 - urllib3's own
-        """Return the state after one more failure, which is a `response` or an `error`.
+    def failed(self, reason: object, retry_after: float = 0) -> None:
+        """Log a failure, and wait for the next try.
+
+        Args:
+            retry_after: seconds that the server requests.
 
         Raises:
-            InputError: TLS failed, or no try is left.
+            InputError: no try is left.
+            StoppedError: the download was cancelled.
         """
-        name = self._session.name
-        response = failure.get("response")
-        error = failure.get("error")
-        if isinstance(error, SSLError):
+        policy = self._client.policy
+        text = without_credentials(str(reason))
+        self._failed += 1
+        if self._failed == policy.tries:
             raise InputError(
-                f"{name}: TLS failed: {without_credentials(str(error))}.",
-                hint="Check the certificates of this machine.",
-            )
-        reason = (
-            without_credentials(str(error))
-            if response is None
-            else f"the server returned {status_text(response.status, response.reason)}"
-        )
-        try:
-            following = super().increment(*request, **failure)
-        except MaxRetryError as last:
-            if response is not None:
-                response.close()  # urllib3 leaves the response open when it raises MaxRetryError
-            raise InputError(
-                f"Cannot download {name}: {self._session.policy.tries} tries failed;"
-                f" the last error was: {reason}.",
+                f"Cannot download {self._name}: {policy.tries} tries failed;"
+                f" the last error was: {text}.",
                 hint="Run the same command again to resume.",
-            ) from last
-        following._reason = reason
-        return following
-
-    def failed(self, error: Exception) -> Self:
-        """Return the state after a body could not be read, and wait for the next try.
-
-        Raises as `increment` does.
-        """
-        following = self.increment("GET", error=ProtocolError(str(error)))
-        following.sleep()
-        return following
-
-    def sleep(self, response: urllib3.BaseHTTPResponse | None = None) -> None:
-        """Log the failure and wait.
-
-        Twice as long as before or, if longer, as Retry-After requests.
-        """
-        policy = self._session.policy
-        try:
-            after = (response is not None and self.get_retry_after(response)) or 0.0
-        except InvalidHeader:
-            after = 0.0
-        wait = min(
-            max(policy.first_wait * 2 ** (len(self.history) - 1), after),
-            policy.longest_wait,
-        )
-        attempt = f"try {len(self.history) + 1} of {policy.tries} in {wait:g} s"
-        self._session.notice(f"{self._session.name}: {self._reason}; {attempt}")
-        if self._session.stop.wait(wait):
+            )
+        wait = max(policy.first_wait * 2 ** (self._failed - 1), retry_after)
+        wait = min(wait, policy.longest_wait)
+        attempt = f"try {self._failed + 1} of {policy.tries} in {wait:g} s"
+        self._client.notice(f"{self._name}: {text}; {attempt}")
+        if self._stop.wait(wait):
             raise StoppedError
 
 
@@ -139,7 +101,6 @@ class Session(requests.Session):
     Attributes:
         name: URL without credentials, for messages.
         stop: event that ends all waits.
-        retries: state of a request that has not failed yet.
     """
 
     def __init__(
@@ -147,13 +108,8 @@ class Session(requests.Session):
     ) -> None:
         super().__init__()
         self.name = without_credentials(url)
-        self.policy = client.policy
-        self.notice = client.notice
         self.stop = stop or threading.Event()
-        self.retries = RetryState(
-            session=self, total=client.policy.tries - 1, status_forcelist=_RETRIED
-        )
-        self._find_proxy = client.find_proxy
+        self._client = client
         # The environment is read by the command line only; a .netrc is never used.
         self.trust_env = False
         self.max_redirects = _MAX_REDIRECTS
@@ -163,47 +119,66 @@ class Session(requests.Session):
             {"Accept-Encoding": "identity", "User-Agent": "jax-rocm-release"}
         )
         for scheme in ("http://", "https://"):
-            self.mount(
-                scheme,
-                HTTPAdapter(
-                    max_retries=self.retries, pool_maxsize=client.connections + 1
-                ),
-            )
+            self.mount(scheme, HTTPAdapter(pool_maxsize=client.connections + 1))
+
+    def tries(self) -> Tries:
+        """Return the tries of another request."""
+        return Tries(self.name, self._client, self.stop)
 
     def open(
-        self, url: str, headers: Mapping[str, str], accept: Collection[int] = ()
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        accept: Collection[int] = (),
+        tries: Tries | None = None,
     ) -> requests.Response:
         """Send a GET request and follow redirects; the caller reads the body.
 
         Raises:
             InputError: the status is not 200, 206 or in `accept`, or all tries failed.
         """
-        limits = (self.policy.connect, self.policy.read)
+        tries = tries or self.tries()
+        while True:
+            try:
+                response = self._get_once(url, headers)
+            except (requests.ConnectionError, requests.Timeout) as error:
+                cause = error.args[0] if error.args else error
+                tries.failed(getattr(cause, "reason", cause))
+                continue
+            if response.status_code in (200, 206, *accept):
+                return response
+            status = f"{response.status_code} {response.reason or ''}".strip()
+            response.close()
+            if response.status_code not in _RETRIED:
+                raise self._error(f"the server returned {status}")
+            tries.failed(f"the server returned {status}", _retry_after(response))
+
+    def _get_once(self, url: str, headers: Mapping[str, str]) -> requests.Response:
+        policy = self._client.policy
         try:
-            response = self.get(
+            return self.get(
                 url,
                 headers=headers,
                 stream=True,
-                timeout=limits,
+                timeout=(policy.connect, policy.read),
                 proxies=self._proxies(url),
             )
+        except requests.exceptions.SSLError as error:
+            raise InputError(
+                f"{self.name}: TLS failed: {without_credentials(str(error))}.",
+                hint="Check the certificates of this machine.",
+            ) from error
         except requests.TooManyRedirects as error:
-            raise InputError(
-                f"{self.name} redirects too often.", hint="Check the URL."
-            ) from error
+            raise self._error("it redirects too often") from error
+        except (requests.ConnectionError, requests.Timeout):
+            raise
         except requests.RequestException as error:
-            reason = without_credentials(str(error))
-            raise InputError(
-                f"Cannot download {self.name}: {reason}.", hint="Check the URL."
-            ) from error
-        if response.status_code not in (200, 206, *accept):
-            status = status_text(response.status_code, response.reason)
-            response.close()
-            raise InputError(
-                f"Cannot download {self.name}: the server returned {status}.",
-                hint="Check the URL.",
-            )
-        return response
+            raise self._error(without_credentials(str(error))) from error
+
+    def _error(self, reason: str) -> InputError:
+        return InputError(
+            f"Cannot download {self.name}: {reason}.", hint="Check the URL."
+        )
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         """Return the URL that an answer redirects to.
@@ -232,7 +207,7 @@ class Session(requests.Session):
         return self._proxies(str(prepared_request.url))
 
     def _proxies(self, url: str) -> dict[str, str]:
-        proxy = self._find_proxy(without_user(url))
+        proxy = self._client.find_proxy(without_user(url))
         return {"http": proxy, "https": proxy} if proxy else {}
 
 
@@ -245,28 +220,21 @@ class Answer:
     body: bytes
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Client:
     """Settings of HTTP requests.
 
-    Args:
+    Attributes:
         find_proxy: URL -> proxy for this URL, or None.
         connections: number of ranges that are downloaded concurrently.
         notice: callback for a line about each failed try except the last, called from
             any thread.
     """
 
-    def __init__(
-        self,
-        *,
-        find_proxy: FindProxy = lambda _: None,
-        policy: RetryPolicy | None = None,
-        connections: int = 4,
-        notice: Notice = lambda _: None,
-    ) -> None:
-        self.find_proxy = find_proxy
-        self.policy = policy or RetryPolicy()
-        self.connections = connections
-        self.notice = notice
+    find_proxy: FindProxy = lambda _: None
+    policy: RetryPolicy = RetryPolicy()
+    connections: int = 4
+    notice: Notice = lambda _: None
 
     def fetch(
         self,
@@ -288,13 +256,14 @@ class Client:
         """
         url = canonical(url)
         with Session(url, self) as session:
-            retries = session.retries
+            tries = session.tries()
             while True:
-                with closing(session.open(url, headers or {}, accept)) as response:
+                answer = session.open(url, headers or {}, accept, tries)
+                with closing(answer) as response:
                     try:
                         body = response.raw.read(limit + 1, decode_content=True)
                     except TRANSIENT as error:
-                        retries = retries.failed(error)
+                        tries.failed(error)
                         continue
                 if len(body) > limit:
                     raise InputError(
@@ -317,9 +286,12 @@ class Client:
         )
 
 
-def status_text(status: int, reason: str | None) -> str:
-    """Return a status with its reason phrase, such as `404 Not Found`."""
-    return f"{status} {reason or ''}".strip()
+def _retry_after(response: requests.Response) -> float:
+    """Return the seconds that a server requests to wait; 0 without a valid header."""
+    try:
+        return urllib3.Retry().get_retry_after(response.raw) or 0.0
+    except InvalidHeader:
+        return 0.0
 
 
 def canonical(url: str) -> str:

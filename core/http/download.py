@@ -12,21 +12,25 @@ import json
 import re
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import urllib3
-from urllib3.exceptions import HTTPError, ProtocolError
+from urllib3.exceptions import ProtocolError
 
 from core.errors import InputError
-from core.http.client import TRANSIENT, Client, Session, StoppedError, canonical
-
-if TYPE_CHECKING:  # it imports this module
-    from core.http.part import PartFile
+from core.http.client import (
+    TRANSIENT,
+    Client,
+    Session,
+    StoppedError,
+    Tries,
+    canonical,
+)
 
 PIECE = 4 << 20
 """Bytes of one range request."""
@@ -112,61 +116,53 @@ class RemoteFile:
         self._open: set[urllib3.BaseHTTPResponse] = set()
         self._lock = threading.Lock()
 
-    def chunks(
-        self, start: int, sha256: Hash, part: PartFile | None = None
-    ) -> Iterator[memoryview]:
+    def chunks(self, start: int, sha256: Hash) -> Generator[memoryview]:
         """Return the bytes from `start` on, in order; closing the iterator cancels the download.
 
         Each chunk is valid until the next one is requested.
 
         Args:
             sha256: hash of the bytes before `start`; it is updated with these bytes.
-            part: storage of the received bytes; bytes that it has are not requested
-                again.
 
         Raises:
             InputError: the file does not exist, or all tries failed.
             ChangedError: the file changed.
-            MachineError: the received bytes cannot be stored.
         """
         if start and start == self.version.size:
             return
-        retries = self._session.retries
+        tries = self._session.tries()
         status = 0
         with self._session:
             while not status:
                 try:
                     # A request for one byte shows whether the server supports ranges;
                     # if not, it sends the whole file.
-                    with self._get(start, start + 1) as response:
-                        for chunk in (
-                            self._whole(response, start, sha256, part)
-                            if response.status == 200
-                            else ()
-                        ):
-                            start += len(chunk)
-                            retries = self._session.retries
-                            yield chunk
+                    with self._get(start, start + 1, tries) as response:
+                        if response.status == 200:
+                            for chunk in self._whole(response, start, sha256):
+                                start += len(chunk)
+                                tries.reset()
+                                yield chunk
                         status = response.status
                 except TRANSIENT as error:
-                    retries = retries.failed(error)
+                    tries.failed(error)
             if status == 416 and self.version.size != start:
                 raise self._changed(
                     f"it has {self.version.size} bytes, but {start} were downloaded"
                 )
             if status == 206:
-                yield from self._ranges(start, sha256, part)
+                yield from self._ranges(start, sha256)
 
     def probe(self) -> FileVersion:
         """Return the version of the file on the server; at most one byte is read."""
-        retries = self._session.retries
+        tries = self._session.tries()
         with self._session:
             while True:
                 try:
-                    with self._get(0, 1):
+                    with self._get(0, 1, tries):
                         return self.version
                 except TRANSIENT as error:
-                    retries = retries.failed(error)
+                    tries.failed(error)
 
     def cancel(self) -> None:
         """Stop the download, and wake every thread that waits for bytes."""
@@ -176,18 +172,12 @@ class RemoteFile:
                 with suppress(Exception):  # the response has just ended
                     response.shutdown()
 
-    def _ranges(
-        self, start: int, sha256: Hash, part: PartFile | None
-    ) -> Iterator[memoryview]:
+    def _ranges(self, start: int, sha256: Hash) -> Iterator[memoryview]:
         """Download pieces in parallel, and return them in order.
 
         Buffers are reused, because allocating memory costs as much time as hashing it.
         """
         assert self.version.size is not None
-        longest = PIECE
-        if part is not None:
-            part.begin(self.version)
-            longest = part.piece
         free: list[memoryview] = []
         waiting: deque[tuple[Future[None], memoryview, int]] = deque()
         with (
@@ -197,15 +187,10 @@ class RemoteFile:
             try:
                 while waiting or start < self.version.size:
                     while len(waiting) < AHEAD and start < self.version.size:
-                        size = min(longest - start % longest, self.version.size - start)
-                        buffer = free.pop() if free else memoryview(bytearray(longest))
-                        waiting.append(
-                            (
-                                pool.submit(self._piece, start, buffer[:size], part),
-                                buffer,
-                                size,
-                            )
-                        )
+                        size = min(PIECE, self.version.size - start)
+                        buffer = free.pop() if free else memoryview(bytearray(PIECE))
+                        piece = pool.submit(self._piece, start, buffer[:size])
+                        waiting.append((piece, buffer, size))
                         start += size
                     piece, buffer, size = waiting.popleft()
                     piece.result()
@@ -218,108 +203,91 @@ class RemoteFile:
                 self.cancel()
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _piece(self, start: int, into: memoryview, part: PartFile | None) -> None:
+    def _piece(self, start: int, into: memoryview) -> None:
         """Fill a buffer with the bytes from `start` on.
 
         Each try resumes where the last one ended.
         """
-        retries = self._session.retries
+        tries = self._session.tries()
         size = len(into)
-        done = part.read(start, into) if part is not None else 0
+        done = 0
         while done < size:
             try:
-                with self._get(start + done, start + size) as response:
+                with self._get(start + done, start + size, tries) as response:
                     if response.status != 206:
                         raise ProtocolError("the server no longer supports ranges")
-                    while done < size and (data := _read(response, size - done, part)):
-                        if part is not None:
-                            part.write(start + done, data)
+                    while data := _read(response, size - done):
                         into[done : done + len(data)] = data
                         done += len(data)
-                        retries = self._session.retries
-                    if done < size:
-                        raise ProtocolError("the response ended too early")
+                        tries.reset()
+                if done < size:
+                    raise ProtocolError("the response ended too early")
             except TRANSIENT as error:
-                retries = retries.failed(error)
+                tries.failed(error)
 
     def _whole(
-        self,
-        response: urllib3.BaseHTTPResponse,
-        start: int,
-        sha256: Hash,
-        part: PartFile | None,
+        self, response: urllib3.BaseHTTPResponse, start: int, sha256: Hash
     ) -> Iterator[memoryview]:
         """Read a response that begins at byte 0.
 
         Compare the bytes before `start` and return the rest.
         """
-        if part is not None:
-            part.begin(self.version)
         again = hashlib.sha256()
         at = 0
-        while data := _read(response, start - at if at < start else _READ, part):
+        while at < start and (data := _read(response, start - at)):
             at += len(data)
-            if at > start:
-                if part is not None:
-                    part.write(at - len(data), data)
-                sha256.update(data)
-                yield memoryview(data)
-                continue
             again.update(data)
-            if at == start and again.digest() != sha256.digest():
-                raise self._changed("the bytes that were downloaded before differ now")
+        if at == start and start and again.digest() != sha256.digest():
+            raise self._changed("the bytes that were downloaded before differ now")
+        while data := _read(response, _READ):
+            at += len(data)
+            sha256.update(data)
+            yield memoryview(data)
         if at < start or (self.version.size or 0) > at:
             raise ProtocolError(f"the response ended after {at} bytes")
 
     @contextmanager
-    def _get(self, start: int, end: int) -> Iterator[urllib3.BaseHTTPResponse]:
+    def _get(
+        self, start: int, end: int, tries: Tries
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
         """Request the bytes from `start` up to but excluding `end`.
 
         Returns:
             A response with status 200 and the whole file, 206 and exactly these bytes,
             or 416 if the file is shorter.
         """
-        answer = self._session.open(
-            self.url, {"Range": f"bytes={start}-{end - 1}"}, accept=(416,)
-        )
+        wanted = {"Range": f"bytes={start}-{end - 1}"}
+        answer = self._session.open(self.url, wanted, (416,), tries)
         response: urllib3.BaseHTTPResponse = answer.raw
         with self._lock:
             self._open.add(response)
         try:
             if self._stop.is_set():
                 raise StoppedError
-            content_range = response.headers.get("Content-Range", "")
-            if response.status == 416:
-                match = re.fullmatch(r"bytes \*/(\d+)", content_range)
-                self._note_version(response, int(match[1]) if match else None)
-            elif response.status == 206:
-                match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
-                if match is None or int(match[1]) != start:
-                    raise ProtocolError(
-                        f"the server returned the range {content_range!r}"
-                    )
-                self._note_version(response, int(match[3]))
-            else:
-                size = response.headers.get("Content-Length", "")
-                self._note_version(response, int(size) if size.isdecimal() else None)
+            self._check_version(response, start)
             yield response
         finally:
             with self._lock:
                 self._open.discard(response)
             # The connection is reused if at most one byte of the response is unread.
             if response.status == 206 and (response.length_remaining or 0) <= 1:
-                with suppress(HTTPError, OSError):
-                    response.drain_conn()
-                    response.release_conn()
-            else:
-                response.close()
+                response.drain_conn()
+            response.close()
 
-    def _note_version(
-        self, response: urllib3.BaseHTTPResponse, size: int | None
-    ) -> None:
+    def _check_version(self, response: urllib3.BaseHTTPResponse, start: int) -> None:
         headers = response.headers
+        content_range = headers.get("Content-Range", "")
+        size = headers.get("Content-Length", "")
+        if response.status == 416:
+            match = re.fullmatch(r"bytes \*/(\d+)", content_range)
+            size = match[1] if match else ""
+        elif response.status == 206:
+            match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
+            if match is None or int(match[1]) != start:
+                raise ProtocolError(f"the server returned the range {content_range!r}")
+            size = match[3]
         now = FileVersion(
-            size=size,
+            size=int(size) if size.isdecimal() else None,
             etag=headers.get("ETag", ""),
             modified=headers.get("Last-Modified", ""),
         )
@@ -335,12 +303,5 @@ class RemoteFile:
         )
 
 
-def _read(
-    response: urllib3.BaseHTTPResponse, most: int, part: PartFile | None
-) -> bytes:
-    """Return bytes of a body.
-
-    If they are stored, without waiting for more bytes than the connection has.
-    """
-    read = response.read if part is None else response.read1
-    return read(min(_READ, most), decode_content=False)
+def _read(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
+    return response.read(min(_READ, most), decode_content=False) if most else b""

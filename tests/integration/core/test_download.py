@@ -182,7 +182,7 @@ def test_download_interrupt_returns_at_once() -> None:
         )
         next(chunks)
         began = time.monotonic()
-        chunks.close()  # type: ignore[attr-defined] # it is a generator
+        chunks.close()
         assert time.monotonic() - began < 15
 
 
