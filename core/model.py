@@ -280,8 +280,7 @@ class WheelSet:
             as jax.
         files: name -> sha256 of each file beside the wheels: constraints, lock, debug
             files.
-        file_sizes: name -> size in bytes of each of `files`; empty in sets of older
-            versions.
+        file_sizes: name -> size in bytes of each of `files`.
     """
 
     index: str
@@ -301,7 +300,7 @@ class WheelSet:
     def digest(self) -> str:
         """SHA-256 of the set's canonical JSON as 64 hexadecimal digits."""
         canonical = json.dumps(
-            wheel_set_body(self),
+            to_json(self),
             sort_keys=True,
             separators=(",", ":"),
             ensure_ascii=False,
@@ -485,14 +484,3 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
     if isinstance(value, enum.Enum):
         return value.value
     return value.isoformat() if isinstance(value, datetime) else value
-
-
-def wheel_set_body(wheel_set: WheelSet) -> dict[str, Any]:
-    """Return a set as JSON values.
-
-    Without sizes they are those of older versions, so that old digests stay valid.
-    """
-    body: dict[str, Any] = to_json(wheel_set)
-    if not wheel_set.file_sizes:
-        del body["file_sizes"]
-    return body

@@ -12,10 +12,11 @@ from importlib import metadata
 from pathlib import Path
 
 from core.digests import file_sha256
-from core.model import Finding, Severity, Wheel, to_json
+from core.errors import FormatError
+from core.model import Finding, Wheel, to_json
 from core.own_files import own_files
+from core.records import read_json
 from core.store import ContentStore, mark_used
-from core.wheels_json import load_wheel
 
 _RESULT = "result.json"
 _LIBRARIES = ("auditwheel", "deflate", "packaging", "pyelftools", "zstandard")
@@ -78,6 +79,15 @@ class FinishedStep:
     findings: tuple[Finding, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Result:
+    """Content of result.json; see `FinishedStep`."""
+
+    wheel: Wheel
+    saved: str
+    findings: tuple[Finding, ...]
+
+
 class StepStore(ContentStore):
     """Results of steps: `<root>/<key>/` with the wheel, `debug/` and result.json."""
 
@@ -86,20 +96,17 @@ class StepStore(ContentStore):
         folder = self.folder(key)
         mark_used(folder)
         try:
-            body = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
-            wheel = load_wheel(body["wheel"])
-            saved = str(body["saved"])
-            findings = tuple(
-                Finding(**{**row, "severity": Severity(row["severity"])})
-                for row in body["findings"]
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            result = read_json((folder / _RESULT).read_bytes(), _Result, _RESULT)
+        except (OSError, FormatError):
             return None
+        wheel = result.wheel
         path = folder / wheel.filename
         if not path.is_file() or file_sha256(path) != wheel.sha256:
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        return FinishedStep(wheel=wheel, folder=folder, saved=saved, findings=findings)
+        return FinishedStep(
+            wheel=wheel, folder=folder, saved=result.saved, findings=result.findings
+        )
 
     def keep(
         self,
@@ -113,7 +120,7 @@ class StepStore(ContentStore):
 
         If another run was first, return its result, which may be in use.
         """
-        body = {"wheel": to_json(wheel), "saved": saved, "findings": to_json(findings)}
+        body = to_json(_Result(wheel=wheel, saved=saved, findings=findings))
         (folder / _RESULT).write_text(json.dumps(body, indent=1), encoding="utf-8")
         if not self.publish(folder, key):
             if first := self.find(key):

@@ -16,6 +16,7 @@ from typing import Any
 
 from core.errors import (
     BucketError,
+    FormatError,
     GateError,
     InputError,
     MachineError,
@@ -101,7 +102,7 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
             hint = "Check the network and the URL, and run the command again."
             raise MachineError(problem.message, hint=hint) from problem
         raise GateError(problem.message, hint=_REMEDY) from problem
-    except (WheelSetError, BucketError) as problem:
+    except (FormatError, WheelSetError, BucketError) as problem:
         raise GateError(
             f"The index {url} cannot be trusted: {problem.message}", hint=_REMEDY
         ) from problem

@@ -76,9 +76,6 @@ def ledger_schema() -> Mapping[str, Any]:
 def wheels_schema() -> Mapping[str, Any]:
     """Return the schema of `wheels.json`."""
     schema = _file("A wheel set", WheelSet, wheels_json.SCHEMA_VERSION)
-    # Sets without sizes of files have the same digest as those of older versions, which
-    # lack the field.
-    schema["required"].remove("file_sizes")
     schema["properties"]["digest"] = {
         "type": "string",
         "pattern": _SHA256,

@@ -33,7 +33,7 @@ from ci_build.wheelset.set_plan import (
 from ci_build.wheelset.source.native import SourceBuilder
 from core import wheelset
 from core.digests import file_sha256
-from core.errors import InputError, WheelSetError
+from core.errors import FormatError, InputError, WheelSetError
 from core.interrupts import EndableCalls
 from core.model import ROCM_LOCK, Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
@@ -75,7 +75,7 @@ def up_to_date(plan: BuildPlan, out: Path) -> BuildResult | None:
     """Return the set in `out` if it is the result of this plan and its files are unchanged."""
     try:
         wheel_set = wheelset.read_set(out)
-    except WheelSetError:
+    except (FormatError, WheelSetError):
         return None
     same = wheel_set.request == plan.record() and wheel_set.tools == tool_versions()
     if (

@@ -327,51 +327,19 @@ def _lock_differences(
 def malformed_values(wheel_set: WheelSet) -> Iterator[str]:
     """Yield a clause for each value of wheels.json in an unexpected form."""
     digests = {f"files of {name}": sha256 for name, sha256 in wheel_set.files.items()}
-    sizes = {
-        f"file_sizes of {name}": size for name, size in wheel_set.file_sizes.items()
-    }
     for wheel in wheel_set.wheels:
-        digests |= {
-            f"{wheel.filename} sha256": wheel.sha256,
-            f"{wheel.filename} source_sha256": wheel.source_sha256,
-        }
-        sizes |= {
-            f"{wheel.filename} size": wheel.size,
-            f"{wheel.filename} source_size": wheel.source_size,
-        }
+        digests[f"{wheel.filename} sha256"] = wheel.sha256
+        digests[f"{wheel.filename} source_sha256"] = wheel.source_sha256
     for item in wheel_set.inputs:
-        (
-            digests[f"inputs {item.filename} sha256"],
-            sizes[f"inputs {item.filename} size"],
-        ) = (
-            item.sha256,
-            item.size,
-        )
-        if (
-            item.url
-            and item.filename.endswith(".whl")
-            and not _is_url_of(str(item.url), item.filename)
-        ):
+        digests[f"inputs {item.filename} sha256"] = item.sha256
+        is_wheel = item.url and item.filename.endswith(".whl")
+        if is_wheel and not _is_url_of(item.url, item.filename):
             yield f"url of {item.filename} among the inputs is {item.url!r}"
-    yield from (
-        f"{name} is {text!r}, no SHA-256"
-        for name, text in digests.items()
-        if not _SHA256.fullmatch(str(text))
-    )
-    yield from (
-        f"{name} is {size!r}"
-        for name, size in sizes.items()
-        if type(size) is not int or size < 0
-    )
-    for part in ("tools", "pins"):
-        rows = getattr(wheel_set, part).items()
-        yield from (
-            f"{part} has {name!r}: {text!r}"
-            for name, text in rows
-            if not isinstance(text, str) or not text
-        )
+    for name, digest in digests.items():
+        if not _SHA256.fullmatch(digest):
+            yield f"{name} is {digest!r}, no SHA-256"
     for name, version in wheel_set.pins.items():
-        if name != canonicalize_name(name) or not _is_version(str(version)):
+        if name != canonicalize_name(name) or not _is_version(version):
             yield f"pins has {name!r}: {version!r}"
 
 

@@ -320,7 +320,8 @@ def make_set(
     )
     wheel_set = replace(made, **changes)
     if "files" in changes:
-        return wheel_set
+        sizes = dict.fromkeys(wheel_set.files, 1)
+        return replace(wheel_set, file_sizes={**sizes, **wheel_set.file_sizes})
     beside = _beside(wheel_set) | dict(more or {})
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in beside.items()}
     return replace(

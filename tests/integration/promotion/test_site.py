@@ -245,7 +245,9 @@ def room_with(tmp_path: Path, index: Path, data: bytes, sha256: str) -> GateCont
     return replace(
         context,
         wheel_set=replace(
-            context.wheel_set, files={**context.wheel_set.files, ROCM_MANIFEST: sha256}
+            context.wheel_set,
+            files={**context.wheel_set.files, ROCM_MANIFEST: sha256},
+            file_sizes={**context.wheel_set.file_sizes, ROCM_MANIFEST: 1},
         ),
     )
 

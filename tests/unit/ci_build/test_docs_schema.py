@@ -116,4 +116,4 @@ def test_schema_refuses_missing_field(
             {other: value for other, value in body.items() if other != key}
         ):
             accepted.append(key)
-    assert accepted == (["file_sizes"] if name == "wheels" else [])
+    assert accepted == []

@@ -89,7 +89,9 @@ def judge(
         data = dump_manifest(carried)
         digest = hashlib.sha256(data).hexdigest()
         wheel_set = dataclasses.replace(
-            wheel_set, files={**wheel_set.files, ROCM_MANIFEST: digest}, file_sizes={}
+            wheel_set,
+            files={**wheel_set.files, ROCM_MANIFEST: digest},
+            file_sizes={**wheel_set.file_sizes, ROCM_MANIFEST: len(data)},
         )
         written = write_set(folder / "set", [wheel], wheel_set)
         (written / ROCM_MANIFEST).write_bytes(data)

@@ -137,7 +137,9 @@ def test_bundle_refuses_forged_file(
     wheels = make_wheels(folder.parent / "w", pythons=("3.12",))
     bare = make_set(wheels, python_versions=("3.12",))
     made = replace(
-        bare, files={**bare.files, "pylock.toml": sha256_of(LOCK)}, file_sizes={}
+        bare,
+        files={**bare.files, "pylock.toml": sha256_of(LOCK)},
+        file_sizes={**bare.file_sizes, "pylock.toml": len(LOCK)},
     )
     bucket = DirBucket(Path("bucket"))
     staged = stage(bucket, write_set(folder, wheels, made, {"pylock.toml": LOCK}))
@@ -154,7 +156,9 @@ def test_bundle_of_same_set_has_equal_bytes() -> None:
     bucket = DirBucket(Path("bucket"))
     bare = make_set((), python_versions=("3.12",))
     made = replace(
-        bare, files={**bare.files, "pylock.toml": sha256_of(LOCK)}, file_sizes={}
+        bare,
+        files={**bare.files, "pylock.toml": sha256_of(LOCK)},
+        file_sizes={**bare.file_sizes, "pylock.toml": len(LOCK)},
     )
     staged = stage(bucket, write_set(Path("empty"), (), made, {"pylock.toml": LOCK}))
     first, second = (
