@@ -114,35 +114,37 @@ def foreign_files(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(present - own))
 
 
-def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
-    """Return the sorted names of a set's files that are missing or differ from its records.
+def file_problems(folder: Path, wheel_set: WheelSet) -> Mapping[str, str]:
+    """Return name -> a sentence for each file of a set that is missing or differs.
 
-    The size of a file counts too if the set records it.
+    The records are those of wheels.json, which SHA256SUMS must repeat. The size of a
+    file counts too if the set records it.
     """
     try:
         lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return (SHA256SUMS,)
-    listed = {
-        name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)
-    }
+    except (OSError, UnicodeDecodeError) as error:
+        return {SHA256SUMS: f"{SHA256SUMS} cannot be read: {error}."}
+    listed = set()
+    for line in lines:
+        sha256, _, name = line.partition("  ")
+        listed.add((name, sha256))
     expected = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(
         wheel_set.files
     )
-    actual = {
-        name: file_sha256(folder / name)
-        for name in expected
-        if (folder / name).is_file()
+    problems = {
+        name: f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}."
+        for name, _ in listed ^ set(expected.items())
     }
-    wrong = {name for name, sha256 in expected.items() if actual.get(name) != sha256}
-    wrong |= {
-        name
-        for name, size in sizes_of(wheel_set).items()
-        if name in actual and size != (folder / name).stat().st_size
-    }
-    return tuple(
-        sorted(wrong | {name for name, _ in listed.items() ^ expected.items()})
-    )
+    sizes = sizes_of(wheel_set)
+    for name, sha256 in expected.items():
+        path = folder / name
+        if not path.is_file():
+            problems[name] = f"{name} is missing."
+        elif (size := path.stat().st_size) != sizes.get(name, size):
+            problems[name] = f"{name} has {size} bytes; {sizes[name]} were expected."
+        elif (actual := file_sha256(path)) != sha256:
+            problems[name] = f"{name} has sha256 {actual}; {sha256} was expected."
+    return dict(sorted(problems.items()))
 
 
 def refuse_changes(folder: Path, wheel_set: WheelSet) -> None:
@@ -151,7 +153,7 @@ def refuse_changes(folder: Path, wheel_set: WheelSet) -> None:
     Raises:
         WheelSetError: files are missing or changed.
     """
-    if wrong := check_files(folder, wheel_set):
+    if wrong := file_problems(folder, wheel_set):
         raise WheelSetError(
             f"Files in {folder} differ from wheels.json: {', '.join(wrong)}.",
             hint="Restore the files, or give an unchanged copy of the set.",

@@ -17,7 +17,7 @@ from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet
 from core.report import NoProgress
 from core.units import human
 from core.wheels_json import load_wheel_set
-from core.wheelset import check_files, read_set, sizes_of
+from core.wheelset import file_problems, read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
@@ -152,7 +152,7 @@ def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
             staged.file(name) if in_staging else released.wheel(wheel.name, name),
             folder / name,
         )
-    wrong = check_files(folder, wheel_set)
+    wrong = file_problems(folder, wheel_set)
     if wrong or (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
         raise BucketError(
             f"The set {staged} has other files: {', '.join(wrong) or WHEELS_JSON}.",
@@ -262,17 +262,9 @@ def _files_of(
     WheelSetError on problems.
     """
     wheels = {check_key(wheel.filename): wheel for wheel in wheel_set.wheels}
-    sums_file = set_dir / SHA256SUMS
-    sums = parse_sums(sums_file.read_bytes()) if sums_file.exists() else {}
     digests = {name: wheel.sha256 for name, wheel in wheels.items()}
     digests |= {check_key(name): sha256 for name, sha256 in wheel_set.files.items()}
-    differ = sorted({name for name, _ in sums.items() ^ digests.items()})
-    problems = [
-        f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}." for name in differ
-    ]
-    sizes = sizes_of(wheel_set)
-    for name, sha256 in digests.items():
-        problems += _file_problems(set_dir, name, sha256, sizes.get(name))
+    problems = [*file_problems(set_dir, wheel_set).values()]
     problems += [
         f"{path.name} is not part of the set."
         for path in set_dir.glob("*.whl")
@@ -310,40 +302,8 @@ def _small(name: str, data: bytes) -> SetFile:
     return SetFile(name=name, data=data, size=len(data), sha256=sha256_of(data))
 
 
-def _file_problems(
-    set_dir: Path, name: str, sha256: str, size: int | None = None
-) -> Iterator[str]:
-    path = set_dir / name
-    if not path.is_file():
-        yield f"{name} is missing."
-    elif size is not None and path.stat().st_size != size:
-        yield f"{name} has {path.stat().st_size} bytes; {size} were expected."
-    elif (actual := sha256_of(path)) != sha256:
-        yield f"{name} has sha256 {actual}; {sha256} was expected."
-
-
 def _sidecar(set_dir: Path, wheel: Wheel) -> tuple[SetFile, tuple[str, ...]]:
     """Return a wheel's core metadata file and its differences from wheels.json."""
     with (set_dir / wheel.filename).open("rb") as file:
         data = core_metadata(file, wheel.filename)
     return _small(metadata_name(wheel.filename), data), disagreements(data, wheel)
-
-
-def parse_sums(data: bytes) -> Mapping[str, str]:
-    """Return name -> sha256 of the files that a SHA256SUMS lists."""
-    try:
-        lines = data.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise WheelSetError(
-            f"{SHA256SUMS} is not text: {error}.", hint="Build the set again."
-        ) from error
-    sums = {}
-    for line in lines:
-        sha256, _, name = line.partition("  ")
-        if not (name and sha256):
-            raise WheelSetError(
-                f"{SHA256SUMS} has an invalid line: {line!r}.",
-                hint="Build the set again.",
-            )
-        sums[check_key(name)] = sha256
-    return sums

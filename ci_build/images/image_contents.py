@@ -232,7 +232,7 @@ def read_checked_set(folder: Path) -> WheelSet:
             record.
     """
     wheel_set = wheelset.read_set(folder)
-    if different := wheelset.check_files(folder, wheel_set):
+    if different := wheelset.file_problems(folder, wheel_set):
         raise WheelSetError(
             f"{folder} has files that differ from its set: {', '.join(different)}.",
             hint="Build the set again.",

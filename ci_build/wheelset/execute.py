@@ -80,7 +80,7 @@ def up_to_date(plan: BuildPlan, out: Path) -> BuildResult | None:
     same = wheel_set.request == plan.record() and wheel_set.tools == tool_versions()
     if (
         not same
-        or wheelset.check_files(out, wheel_set)
+        or wheelset.file_problems(out, wheel_set)
         or not all(map(_is_unchanged, wheel_set.inputs))
     ):
         return None

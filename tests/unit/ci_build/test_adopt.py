@@ -12,7 +12,7 @@ from filelock import FileLock
 from ci_build.wheelset import adoption as adopt
 from core.errors import BusyError, CiBuildError, InputError, RequestError, WheelSetError
 from core.model import RocmVersion, WheelSet
-from core.wheelset import check_files, read_set
+from core.wheelset import file_problems, read_set
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_wheel import MadeWheel, zero_bytes
@@ -81,7 +81,7 @@ def test_adopt_creates_set_that_can_be_staged(tmp_path: Path) -> None:
     assert members[Path(words[0]).name] == {PJRT_LIBRARY: ("gfx942", "gfx950")}
     assert set(PLUGIN_LIBRARIES) <= members[Path(words[1]).name].keys()
     assert read_set(tmp_path / "set") == made
-    assert check_files(tmp_path / "set", made) == ()
+    assert file_problems(tmp_path / "set", made) == {}
     assert set(made.files) == {"constraints.txt"}, (
         "a lock would depend on what an index offers today"
     )
