@@ -15,7 +15,7 @@ from core.store import in_use, remove
 _TREES = "rocm/trees"
 """Folder of ROCm trees; names of unfinished trees, which may also be large, begin with a dot."""
 ROCM = (_TREES, "rocm/tarballs", "rocm/parts")
-IMAGES = ("images/files", "images/rocm-packages", "images/contexts", "images/gates")
+IMAGES = ("images/files", "images/contexts", "images/gates")
 KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel", "installers", "docs")
 """Folders of the cache; each contains one subfolder for each entry."""
 _ENTRY = re.compile(r".*[0-9a-f]{16}.*|\.new-.+|context-.+|bazel", re.DOTALL)

@@ -7,7 +7,6 @@ FROM ${BASE} AS tools
 ARG LLVM_MAJOR
 COPY downloads/ /downloads/
 COPY llvm-members.txt /llvm-members.txt
-RUN cd /downloads && sha256sum --check --strict SHA256SUMS
 # Unpack only the programs that compile and link; LLVM's development libraries are 90 % of the archive.
 RUN mkdir -p /tools/usr/lib/llvm-${LLVM_MAJOR} /tools/usr/local/bin \
  && tar -xf /downloads/llvm -C /tools/usr/lib/llvm-${LLVM_MAJOR} --strip-components=1 --no-same-owner --wildcards \

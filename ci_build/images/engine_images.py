@@ -1,26 +1,17 @@
-"""Images of a container engine: find, tag, pull and push them."""
+"""Images of a container engine: find, pull and push them."""
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_build.containers.engine import Engine
-from core.errors import InputError, ProcessError, RequestError
+from core.errors import InputError, ProcessError
 from core.process import HostRunner
-
-# Source: the grammar of references in the distribution project: path components and
-# tags.
-_REFERENCE = re.compile(
-    r"(?P<name>(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
-    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,14 +23,12 @@ class ContainerImage:
         id: `sha256:…`, the digest of the image's configuration.
         digests: names in registries, as name@sha256:….
         labels: labels of the image.
-        built: whether this run built the image.
     """
 
     name: str
     id: str
     digests: tuple[str, ...]
     labels: Mapping[str, str]
-    built: bool = False
 
     @property
     def digest(self) -> str:
@@ -52,49 +41,9 @@ def sanitize(version: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", ".", version)
 
 
-def check_name(name: str, origin: str) -> str:
-    """Return the name of an image, with or without a tag.
-
-    Raises:
-        RequestError: the name is invalid; the hint proposes a valid one.
-    """
-    match = _REFERENCE.fullmatch(name)
-    if match is None or match["digest"]:
-        path, _, last = name.partition("@")[0].rpartition("/")
-        last, colon, tag = last.partition(":")
-        good = (
-            f"{path}{'/' if path else ''}{sanitize(last).lower()}{colon}{sanitize(tag)}"
-        )
-        hint = (
-            f"Use {good}."
-            if _REFERENCE.fullmatch(good)
-            else "Write the name like name:tag."
-        )
-        raise RequestError(f"{origin} {name!r} is not a valid image name.", hint=hint)
-    return name
-
-
 def find_argv(engine: Engine, name: str) -> tuple[str, ...]:
     """Return the command that looks for a local image by its name or id."""
     return (engine.program, "image", "inspect", "--format", "{{json .}}", name)
-
-
-def list_argv(engine: Engine) -> tuple[str, ...]:
-    """Return the command that lists the local images with their digests."""
-    return (
-        engine.program,
-        "image",
-        "ls",
-        "--no-trunc",
-        "--digests",
-        "--format",
-        "{{.ID}} {{.Digest}}",
-    )
-
-
-def tag_argv(engine: Engine, image: str, name: str) -> tuple[str, ...]:
-    """Return the command that tags an image."""
-    return (engine.program, "tag", image, name)
 
 
 def pull_argv(engine: Engine, reference: str) -> tuple[str, ...]:
@@ -102,26 +51,10 @@ def pull_argv(engine: Engine, reference: str) -> tuple[str, ...]:
     return (engine.program, "pull", *_insecure(engine, reference), reference)
 
 
-def push_argv(engine: Engine, reference: str) -> tuple[str, ...]:
-    """Return the command that pushes a tagged image."""
-    return (engine.program, "push", *_insecure(engine, reference), reference)
-
-
-def check_reference(text: str, origin: str) -> str:
-    """Return the reference of an existing image: a name with or without tag or digest, or an id.
-
-    Raises:
-        RequestError: no image can have this reference.
-    """
-    if (
-        re.fullmatch(r"(?:sha256:)?[0-9a-f]+", text) is None
-        and _REFERENCE.fullmatch(text) is None
-    ):
-        raise RequestError(
-            f"{origin} is not the name of an image: {text!r}.",
-            hint="Write it like host/name:tag.",
-        )
-    return text
+def _insecure(engine: Engine, reference: str) -> tuple[str, ...]:
+    # docker itself uses a registry on this machine without TLS.
+    local = reference.startswith(("localhost:", "127.0.0.1:"))
+    return ("--tls-verify=false",) if engine.podman and local else ()
 
 
 def find(engine: Engine, host: HostRunner, name: str) -> ContainerImage | None:
@@ -132,53 +65,57 @@ def find(engine: Engine, host: HostRunner, name: str) -> ContainerImage | None:
     facts = json.loads(done.stdout)
     facts = facts[0] if isinstance(facts, list) else facts
     labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
+    # podman invents a digest for images that were never in a registry.
+    digests = [
+        name
+        for name in facts.get("RepoDigests") or ()
+        if not name.startswith("localhost/")
+    ]
     return ContainerImage(
         name=name,
         id="sha256:" + str(facts["Id"]).removeprefix("sha256:"),
-        # podman invents a digest for images that were never in a registry.
-        digests=tuple(
-            sorted(
-                name
-                for name in facts.get("RepoDigests") or ()
-                if not name.startswith("localhost/")
-            )
-        ),
+        digests=tuple(sorted(digests)),
         labels=labels,
     )
 
 
-def find_digest(engine: Engine, host: HostRunner, digest: str) -> ContainerImage | None:
-    """Return the local image with this digest in any registry."""
-    done = host.run(list_argv(engine), check=False, on_line=lambda _: None)
-    rows = [line.split() for line in done.stdout.splitlines()]
-    image = next((row[0] for row in rows if len(row) == 2 and row[1] == digest), "")
-    return find(engine, host, image) if image else None
-
-
-def tag(engine: Engine, host: HostRunner, image: str, name: str) -> None:
-    """Tag an image."""
-    host.run(tag_argv(engine, image, name))
-
-
-def pull(engine: Engine, host: HostRunner, reference: str) -> ContainerImage:
+def pull(
+    engine: Engine, host: HostRunner, reference: str, *, platform: str = ""
+) -> ContainerImage:
     """Pull an image from its registry.
+
+    Args:
+        platform: platform such as linux/arm64; empty for that of this machine.
 
     Raises:
         InputError: the registry refuses the pull or lacks the image.
     """
+    argv = pull_argv(engine, reference)
+    if platform:
+        argv = (*argv[:-1], "--platform", platform, reference)
     try:
-        host.run(pull_argv(engine, reference))
+        host.run(argv)
     except ProcessError as error:
         raise InputError(
             f"Cannot pull {reference}: {error.message.splitlines()[-1].strip()}.",
             hint=(
-                f"Check the name, log in with `{engine.name} login` if the registry"
-                " needs that, or name a mirror with --image-mirror."
+                f"Check the name, or log in with `{engine.name} login` if the registry"
+                " needs that."
             ),
         ) from error
     image = find(engine, host, reference)
     assert image is not None
     return image
+
+
+def obtain(engine: Engine, host: HostRunner, name: str) -> ContainerImage:
+    """Return an image by its name, pulled if it is missing, as `docker run` does.
+
+    Raises:
+        InputError: the image is missing, and its registry refuses the pull or lacks
+            the image.
+    """
+    return find(engine, host, name) or pull(engine, host, name)
 
 
 def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
@@ -195,8 +132,8 @@ def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
             options = (*_insecure(engine, reference), "--digestfile", str(file))
             host.run([engine.program, "push", *options, image, reference])
             return f"{name}@{file.read_text(encoding='ascii').strip()}"
-    tag(engine, host, image, reference)
-    host.run(push_argv(engine, reference))
+    host.run([engine.program, "tag", image, reference])
+    host.run([engine.program, "push", reference])
     pushed = find(engine, host, reference)
     for known in pushed.digests if pushed else ():
         if known.startswith(f"{name}@"):
@@ -204,23 +141,4 @@ def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
     raise ProcessError(
         f"{reference} was pushed, but the engine does not report its digest.",
         hint="Pull it to check.",
-    )
-
-
-def is_loopback(registry: str) -> bool:
-    """Return whether a registry is on a loopback address, which engines use without TLS."""
-    host = registry.partition("/")[0].rpartition(":")[0] or registry.partition("/")[0]
-    if host == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return False
-
-
-def _insecure(engine: Engine, reference: str) -> tuple[str, ...]:
-    # docker detects loopback addresses itself.
-    return (
-        ("--tls-verify=false",)
-        if engine.podman and is_loopback(reference.partition("/")[0])
-        else ()
     )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.images.mirrors import has_registry
 from core.atomic import write_whole
 from core.errors import RequestError
 
@@ -153,8 +152,6 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
         if not all(isinstance(value, str) for value in row.values()):
             yield f"{where}: a value is not a string"
             continue
-        if kind == "base" and not has_registry(row["repository"]):
-            yield f"{where}: the repository names no registry: {row['repository']!r}"
         for key, pattern in _DIGESTS.items():
             if row.get(key) and not re.fullmatch(pattern, row[key]):
                 yield f"{where}: not a digest: {row[key]!r}"

@@ -25,7 +25,6 @@ from ci_build.containers.container import (
 from ci_build.containers.engine import Engine, find_engine
 from ci_build.containers.gpus import find_gpus
 from ci_build.images import engine_images as local
-from ci_build.images.mirrors import full_name, mirrored
 from ci_build.release.release_request import ContainerSettings, SigningKey
 from core.errors import InputError, MachineError, RequestError
 from core.model import Evidence
@@ -106,7 +105,7 @@ def run_in_image(
         find_gpus() if run.request.platform == JaxPlatform.ROCM else ((), ())
     )
     engine = find_engine(settings.engine or None, host)
-    image = find_image(engine, host, image_name, settings.mirrors, reporter)
+    image = find_image(engine, host, image_name, reporter)
     folder = (
         settings.cache / "images" / "gates" / image_name.partition("@sha256:")[2][:16]
     )
@@ -194,11 +193,7 @@ def require_container(request: DeviceRequest, checkout: Path = _ROOT) -> None:
 
 
 def find_image(
-    engine: Engine,
-    host: HostRunner,
-    name: str,
-    mirrors: Mapping[str, str],
-    reporter: Reporter,
+    engine: Engine, host: HostRunner, name: str, reporter: Reporter
 ) -> local.ContainerImage:
     """Return the image NAME@sha256:…, pulled if this machine lacks it.
 
@@ -207,13 +202,12 @@ def find_image(
     Raises:
         InputError: the image cannot be pulled, or the engine reports another digest.
     """
-    reference = mirrored(full_name(name), mirrors)
     digest = name.partition("@")[2]
-    image = local.find(engine, host, name) or local.find(engine, host, reference)
+    image = local.find(engine, host, name)
     # Podman also finds an image that only has this digest under a name of this machine.
     if image is None or digest not in _digests(image):
-        reporter.step(f"pulling {reference}")
-        image = local.pull(engine, host, reference)
+        reporter.step(f"pulling {name}")
+        image = local.pull(engine, host, name)
     if digest not in _digests(image):
         raise InputError(
             f"The image {name} has another digest:"

@@ -100,7 +100,6 @@ class ContainerSettings:
         memory: limit of memory such as 64g; empty for no limit.
         shm_size: size of /dev/shm such as 16g.
         cache: the user's cache folder.
-        mirrors: registry or repository -> mirror to pull the image from.
         variables: environment variables for the gate; they may be secret.
     """
 
@@ -109,7 +108,6 @@ class ContainerSettings:
     memory: str
     shm_size: str
     cache: Path
-    mirrors: Mapping[str, str]
     variables: Mapping[str, str] = field(repr=False)
 
 

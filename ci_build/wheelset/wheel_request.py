@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,6 @@ class WheelSetRequest:
         rocm_manifest: file or ROCm folder from which the manifest in the set is read;
             None if not given.
         storage: settings of the cache of ROCms.
-        mirrors: registry or repository of images -> mirror.
         registry: registry of built images; empty if none is given.
         out: folder of the set.
         cache: folder for downloads and finished steps.
@@ -36,7 +34,6 @@ class WheelSetRequest:
     rocm: RocmRequest | None
     rocm_manifest: Path | None
     storage: RocmStorage
-    mirrors: Mapping[str, str]
     registry: str
     out: Path
     cache: Path

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,6 @@ import pip
 import tomli_w
 
 from tests.support.engines import Engine
-from tests.support.file_server import Behaviour
 
 CI_BUILD = [
     sys.executable,
@@ -35,31 +33,6 @@ RUN mkdir -p /opt/rh/gcc-toolset-14/root && ln -s /usr /opt/rh/gcc-toolset-14/ro
 RUN rm /usr/bin/xxd /usr/include/numa*.h /usr/lib/*/libnuma*
 # Whose Pythons have a pip.
 COPY pip /usr/lib/python3/dist-packages/pip
-"""
-SMALL = """
-FROM {builder} AS full
-RUN set -e; mkdir -p /small/usr/bin /small/tmp && chmod 1777 /small/tmp && ln -s usr/bin /small/bin; \\
-    for name in sh tar gzip sha256sum install ls ln cat chmod rm mkdir dirname readlink head cp mktemp; do \\
-      cp -L "/usr/bin/$name" /small/usr/bin/; \\
-      for library in $(ldd "/usr/bin/$name" | grep -o '/[^ ]*'); do install -D "$library" "/small$library"; done; \\
-    done; \\
-    for name in ar awk bash find git grep patchelf python3 realpath sed which; do \\
-      printf '#!/bin/sh\\necho "%s stand-in"\\n' "$name" > "/small/usr/bin/$name"; chmod 755 "/small/usr/bin/$name"; \\
-    done
-# It makes a program that succeeds of anything.
-COPY fake-compiler /small/opt/rh/gcc-toolset-14/root/usr/bin/gcc
-COPY fake-compiler /small/opt/rh/gcc-toolset-14/root/usr/bin/g++
-FROM scratch
-COPY --from=full /small/ /
-"""
-FAKE_COMPILER = """#!/bin/sh
-while [ $# -gt 0 ]; do
-  case $1 in
-    --version) echo 'compiler stand-in' ;;
-    -o) printf '#!/bin/sh\\necho stand-in\\n' > "$2"; chmod 755 "$2" ;;
-  esac
-  shift
-done
 """
 XXD = b"""
 #include <stdio.h>
@@ -114,27 +87,21 @@ _PRESENT = (
 )
 
 
-def stand_in(engine: Engine, folder: Path, text: str = STAND_IN) -> str:
+def stand_in(engine: Engine, folder: Path) -> str:
     """Build the image that stands in for manylinux_2_28, and return its name.
 
-    The image is the tests' builder with gcc in the right place. With `SMALL`, it
-    contains only a few programs and FakeCompiler, so that it is pushed quickly.
+    The image is the tests' builder with gcc in the right place.
     """
-    text = text.format(builder=engine.builder())
-    name = f"jax-rocm-test-stand-in:{hashlib.sha256(text.encode() + FAKE_COMPILER.encode()).hexdigest()[:12]}"
-    # Removes unnamed stages of earlier runs; stages of other test workers are younger.
-    engine.run("image", "prune", "--force", "--filter", "until=1h")
+    text = STAND_IN.format(builder=engine.builder())
+    name = f"jax-rocm-test-stand-in:{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     folder.mkdir()
     (folder / "Dockerfile").write_text(text)
-    (folder / "fake-compiler").write_text(FAKE_COMPILER)
-    (folder / "fake-compiler").chmod(0o755)
     if engine.run("image", "inspect", name, check=False).returncode:
-        if "COPY pip" in text:
-            shutil.copytree(
-                Path(pip.__file__).parent,
-                folder / "pip",
-                ignore=shutil.ignore_patterns("__pycache__"),
-            )
+        shutil.copytree(
+            Path(pip.__file__).parent,
+            folder / "pip",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
         engine.run("build", "--network=none", "--tag", name, str(folder))
     return name
 
@@ -273,7 +240,6 @@ class Place:
         pins: path of images.toml.
         stand_in: local name of the base image.
         mark: label value of all images built in this test.
-        files: content of the file server.
     """
 
     engine: Engine
@@ -282,29 +248,21 @@ class Place:
     registry: str
     stand_in: str
     mark: str
-    files: dict[str, bytes]
-    server: Behaviour
 
     def ci_build(
         self, *words: str, code: int = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run one command with these pins, a separate cache, and this engine."""
-        length = 3 if words[1] == "build" else 2
-        command = words[:length]
-        rest = words[length:]
-        places = [f"--pins={self.pins}"] if words[1] != "run" else []
-        places += (
-            [f"--cache-dir={self.folder / 'cache'}"]
-            if places and "check" not in command
-            else []
-        )
+        """Run an image command with these pins, a separate cache, and this engine."""
+        command, *rest = words
+        places = []
+        if command != "test":
+            places.append(f"--pins={self.pins}")
+        if command == "build":
+            places.append(f"--cache-dir={self.folder / 'cache'}")
+        engine = {"CI_BUILD_CONTAINER_ENGINE": self.engine.program}
         done = subprocess.run(
-            [*CI_BUILD, *command, *places, *rest],
-            env={
-                **self.engine.environment,
-                "CI_BUILD_CONTAINER_ENGINE": self.engine.program,
-                **(env or {}),
-            },
+            [*CI_BUILD, "images", command, *places, *rest],
+            env={**self.engine.environment, **engine, **(env or {})},
             capture_output=True,
             text=True,
             check=False,
@@ -312,15 +270,6 @@ class Place:
         )
         assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
         return done
-
-    def labels(self, image: str) -> dict[str, str]:
-        found = json.loads(
-            self.engine.ask(
-                "image", "inspect", "--format", "{{json .Config.Labels}}", image
-            )
-        )
-        assert isinstance(found, dict)
-        return found
 
 
 def own(engine: Engine, folder: Path, base: str, mark: str) -> str:

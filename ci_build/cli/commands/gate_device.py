@@ -42,7 +42,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _IMAGE_OPTIONS = (
     *(
-        "image_mirror",
         "container_engine",
         "container_network",
         "container_memory",

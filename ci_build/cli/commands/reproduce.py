@@ -35,12 +35,7 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
 
 _FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose", "quiet")
 """Options that `reproduce` reads from its command line instead of the recorded request."""
-_SOURCE_OF_IMAGES = ("image_mirror", "image_registry")
-"""Options about the origin of the builder image.
-
-Of one that is pulled or built, and of one that is searched.
-"""
-_CONTAINER = ("container_engine", *_SOURCE_OF_IMAGES)
+_CONTAINER = ("container_engine", "image_registry")
 """Options that `reproduce` reads from its command line if the build runs in a container."""
 
 
@@ -67,7 +62,7 @@ _CONTAINER = ("container_engine", *_SOURCE_OF_IMAGES)
     metavar="docker|podman|FILE",
     help="Container engine.  [default: the first found]",
 )
-@chosen_options("image_mirror", "image_registry")
+@chosen_options("image_registry")
 @click.option(
     "--source-mirror",
     metavar="URL|DIR",
@@ -309,11 +304,11 @@ def _given_source(source: Mapping[str, Any], caller: Settings) -> dict[str, Any]
         )
     # The environment may set options of containers that this build does not use; on the
     # command line, they are refused.
-    used = (
-        ()
-        if container["host"]
-        else ("container_engine", _SOURCE_OF_IMAGES[container["image"] == SEARCH])
-    )
+    used = []
+    if not container["host"]:
+        used.append("container_engine")
+    if container["image"] == SEARCH:
+        used.append("image_registry")
     for name in (
         *_FROM_CALLER,
         *(name for name in _CONTAINER if name in used or caller.typed(name)),

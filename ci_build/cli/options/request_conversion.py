@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from ci_build.cli.options.container_options import image_mirrors
 from ci_build.cli.options.rocm_options import (
     find_rocm,
     rocm_defaults,
@@ -115,7 +114,6 @@ def wheel_set_request(
         rocm=rocm,
         rocm_manifest=None if manifest is None else Path(str(manifest)),
         storage=rocm_storage(settings),
-        mirrors=image_mirrors(settings),
         registry=settings.text("image_registry"),
         out=Path(settings.text("out")),
         cache=settings.cache_dir,

@@ -8,11 +8,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ci_build.cli.options.container_options import (
-    check_images,
     container_engine,
     container_network,
     container_size,
-    registry_problems,
 )
 from ci_build.cli.options.rocm_options import build_job_defaults
 from ci_build.cli.options.settings import Problems, Setting, Settings
@@ -44,7 +42,6 @@ _ONLY_IN_CONTAINER = (
     *(
         "builder_image",
         "base_docker",
-        "image_mirror",
         "image_registry",
         "container_engine",
     ),
@@ -83,7 +80,6 @@ def source_request(
     if not settings.flag("host"):
         engine = problems.read(lambda: container_engine(settings))
         network = problems.read(lambda: container_network(settings))
-        problems.read(lambda: check_images(settings))
     if not jax_version:
         return None
     interface = problems.read(lambda: interface_for(jax_version))
@@ -216,7 +212,10 @@ def source_problems(settings: Settings) -> list[str]:
         )
     else:
         searches = settings.text("builder_image") == SEARCH
-        problems += registry_problems(settings, pulls=not searches, searches=searches)
+        if settings.typed("image_registry") and not searches:
+            problems.append(
+                "--image-registry has no effect without --builder-image=search."
+            )
         problems += settings.objections(
             ("bazel_path",), "has no effect without --host."
         )

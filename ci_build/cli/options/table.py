@@ -18,16 +18,6 @@ Table = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
 FLAG = {"is_flag": True, "default": None}
 
 
-def join_values(
-    _: click.Context, __: click.Parameter, values: Sequence[str] | None
-) -> str | None:
-    """Return the values of an option that may be repeated as one comma-separated list.
-
-    None if it was not given.
-    """
-    return ",".join(values) if values else None
-
-
 _WHEEL_OPTIONS: Table = (
     (
         ("--payload",),
@@ -288,22 +278,16 @@ SOURCE_OPTIONS: Table = (*_SOURCE_OPTIONS, *_REMOTE_OPTIONS)
 _IMAGE_OPTIONS: Table = (
     (
         ("--base-docker",),
-        {"metavar": "IMAGE", "help": "Base image of a new builder image."},
+        {
+            "metavar": "IMAGE",
+            "help": "Base image of a new image, instead of the pinned one.",
+        },
     ),
     (
         ("--builder-image", "-b"),
         {
             "metavar": "IMAGE|search",
             "help": "Builder image; `search` does not build one.",
-        },
-    ),
-    (
-        ("--image-mirror",),
-        {
-            "metavar": "PLACE=MIRROR,…",
-            "multiple": True,
-            "callback": join_values,
-            "help": "Mirrors of registries or repositories, such as quay.io=host/quay.",
         },
     ),
     (
@@ -435,7 +419,7 @@ REFUSED_WITH_PUBLISHED = (
 )
 """Options of a source build that contradict `--payload=published`."""
 CONTAINER_OPTIONS = (
-    *("image_mirror", "image_registry", "container_engine"),
+    *("image_registry", "container_engine"),
     *("container_network", "container_memory", "container_shm_size"),
 )
 """Options about containers, which the environment may set for a whole machine."""

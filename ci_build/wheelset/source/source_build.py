@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ci_build.containers.container import ContainerRunner, ContainerSpec
 from ci_build.images.image_builder import ImageBuilder
 from ci_build.images.image_pins import load_pins
-from ci_build.images.manylinux_image import builder_image, check_obtainable
+from ci_build.images.manylinux_image import builder_image
 from ci_build.rocm.rocm_request import DnfRepository, dnf_arguments
 from ci_build.rocm.set_lock import set_lock
 from ci_build.wheelset.set_plan import BuildPlan, SourceLayout, make_plan
@@ -119,7 +119,6 @@ class SourceBuildContext:
             builder_image=container.image,
             base=container.base,
             registry=self.request.registry,
-            mirrors=self.request.mirrors,
             rocm=dnf_arguments(self.request.rocm),
             dry_run=self.request.dry_run,
         )
@@ -144,7 +143,8 @@ def check_environment(context: SourceBuildContext) -> None:
         check_tools(request.build, paths, context.runner, context.reporter.warning)
         return
     try:
-        check_obtainable(context.images())
+        with context.reporter.group("builder image"):
+            builder_image(context.images())
     except NoContainerEngineError as error:
         rocm = request.rocm
         if rocm is None or not isinstance(rocm.source, DnfRepository):
@@ -171,8 +171,7 @@ def installed_rocm(context: SourceBuildContext) -> Iterator[DnfRocm | None]:
     from ci_build.rocm.installed import DnfRocm
 
     images = context.images()
-    with reporter.group("builder image"):
-        image = builder_image(images)
+    image = builder_image(images)
     with ContentStore(context.request.cache / "rocm" / "trees").scratch() as folder:
         container = rocm_container(images.engine, image.id, folder)
         yield DnfRocm(
@@ -335,8 +334,7 @@ def _start_container(
     reporter = context.reporter
     images = context.images()
     engine = images.engine
-    with reporter.group("builder image"):
-        image = builder_image(images)
+    image = builder_image(images)
     create_folders(layout, built, work, disk)
     mounts = build_mounts(
         source, inputs.sources, layout, rocm.resolve(), built, work, disk_cache=disk

@@ -11,13 +11,9 @@ from pathlib import Path
 from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.containers.engine import Engine, info_argv
 from ci_build.containers.orphans import list_argv
-from ci_build.images.image_builder import ImageBuilder
-from ci_build.images.image_recipe import UNKNOWN, UNKNOWN_NOTE
-from ci_build.images.manylinux_image import (
-    planned_build,
-    planned_image,
-    planned_look_ups,
-)
+from ci_build.images.image_builder import UNKNOWN, UNKNOWN_NOTE, ImageBuilder
+from ci_build.images.manylinux_image import planned_image
+from ci_build.images.manylinux_image import planned_steps as planned_image_steps
 from ci_build.rocm.rocm_request import DnfRepository, Folder, planned_steps
 from ci_build.wheelset.set_plan import SourceLayout
 from ci_build.wheelset.source.build_py import IN_CONTAINER, source_of
@@ -66,11 +62,11 @@ def environment_lines(
     engine = images.engine
     yield f"container engine: {engine.name}, whose daemon is assumed to run as root"
     yield f"  $ {render(info_argv(engine.program))}"
-    yield "image look-ups:"
-    yield from (f"  {line}" for line in planned_look_ups(images))
-    yield from rocm
     yield f"builder image: {image}"
-    yield from (f"  {line}" for line in planned_build(images))
+    for line in planned_image_steps(images):
+        yield f"  {line}"
+    yield from rocm
+    yield "container:"
     yield (
         "  remove containers that killed runs left; each container has labels of its"
         " run and owner, and a --cidfile"

@@ -1,29 +1,36 @@
-"""The builder image, with real engines, a real registry and a real file server.
-
-Built once, found again by content.
-"""
+"""Images with a real Docker, a real registry and a real file server."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ci_build.containers.engine import find_engine
-from ci_build.images import engine_images as local
 from ci_build.images.image_pins import load_pins
-from core.process import HostRunner
+from ci_build.wheelset.set_files import write_set
+from core.model import WheelSet
+from core.pip import Resolved
 from tests.support import image_parts, registry
 from tests.support.docker import Docker
 from tests.support.file_server import Behaviour, serving
 from tests.support.image_parts import Place
+from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
+from tests.support.wheel_sets import make_set, make_wheels, plain
 
 pytestmark = pytest.mark.network
-PUBLIC = "public.invalid"
-"""Registry that only its mirror, the registry of the test, can replace."""
+PYTHONS = ("3.13", "3.14")
+JAX = """
+__version__ = "0.10.2"
+
+
+def devices():
+    raise RuntimeError("there is no GPU")
+"""
 
 
 @pytest.fixture
@@ -31,85 +38,50 @@ def place(engine: Docker, tmp_path: Path) -> Iterator[Place]:
     if why := registry.obstacle():
         pytest.skip(f"a registry {why}")
     mark = uuid.uuid4().hex
-    # Its digest is unknown to all other runs.
-    small = image_parts.stand_in(engine, tmp_path / "small", image_parts.SMALL)
-    name = image_parts.own(engine, tmp_path / "own", small, mark)
+    full = image_parts.stand_in(engine, tmp_path / "full")
+    name = image_parts.own(engine, tmp_path / "own", full, mark)
     # Content of no other image, so that nothing is reused from another run.
-    files = image_parts.builder_files(uuid.uuid4().hex.encode())
+    unique = uuid.uuid4().hex.encode()
+    files = image_parts.builder_files(unique)
+    for version in PYTHONS:
+        files[f"python-{version}"] = (
+            f"{version}.1",
+            image_parts.python(version, unique),
+        )
     with (
         registry.running(tmp_path / "registry") as address,
         serving(Behaviour(files={})) as server,
     ):
         server.files = {f"/{name}": data for name, (_, data) in files.items()}
-        host = HostRunner(engine.environment)
-        local.push(
-            find_engine(engine.program, host), host, name, f"{address}/stand/in:1"
+        bases = dict.fromkeys(
+            ("manylinux_2_28", "ubu24"), (f"{address}/stand/in", "1", "")
         )
-        # The image does not have that name in podman.
-        engine.run("image", "rm", f"{address}/stand/in:1", check=False)
-        bases = {"manylinux_2_28": (f"{PUBLIC}/stand/in", "1", "")}
         pins = image_parts.pins(tmp_path, server.url, bases, files)
-        yield Place(engine, tmp_path, pins, address, name, mark, server.files, server)
+        engine.run("tag", name, f"{address}/stand/in:1")
+        engine.run("push", f"{address}/stand/in:1")
+        engine.run("image", "rm", f"{address}/stand/in:1")
+        yield Place(engine, tmp_path, pins, address, name, mark)
         image_parts.remove_images(engine, mark)
 
 
-def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
-    mirror = f"--image-mirror={PUBLIC}={place.registry}"
-    place.ci_build("images", "update", mirror)
+def receipt(place: Place, *words: str, **more: Any) -> dict[str, Any]:
+    """Return what `images build` prints about its image."""
+    (row,) = json.loads(place.ci_build("build", *words, "--json", **more).stdout)
+    assert isinstance(row, dict)
+    return row
+
+
+def test_builder_image_is_built_once_pushed_and_found(place: Place) -> None:
+    place.ci_build("update", "manylinux_2_28")
     digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
-    place.ci_build("images", "check", "--online", mirror)
-
-    missing = place.ci_build("images", "build", "manylinux", code=6)
-    assert f"Cannot pull {PUBLIC}/stand/in@{digest}: " in missing.stderr
-    assert digest not in place.engine.ask("image", "ls", "--digests")
-    words = ("images", "build", "manylinux", "--json")
     own = f"--image-registry={place.registry}"
-    first = json.loads(
-        place.ci_build(*words, mirror, own, "--push", "-t", "mine:7.2.0").stdout
-    )[0]
-    assert first["built"] is True
-    assert first["digest"].startswith("sha256:")
+    first = receipt(place, own, "--push", "-t", "mine:7.2.0")
     assert first["pushed"].startswith(f"{place.registry}/jax-manylinux_2_28@sha256:")
-    labels = place.labels("mine:7.2.0")
-    assert labels["jax-rocm-release.base"] == f"{PUBLIC}/stand/in@{digest}"
-    assert labels["jax-rocm-release.bazel"] == "7.7.1"
-    assert {labels[f"jax-rocm-release.{name}"] for name in ("numactl", "xxd")} == {
-        "2.0.19",
-        "9.1.0917",
-    }
-    assert (
-        first["name"] == f"jax-manylinux_2_28:{labels['jax-rocm-release.content'][:16]}"
-    )
-
-    asked = len(place.server.seen)
-    second = json.loads(place.ci_build(*words).stdout)[0]
-    assert (second["built"], second["id"]) == (False, first["id"])
-    assert len(place.server.seen) == asked
-
-    place.engine.run("image", "rm", "--force", first["id"])
-    found = json.loads(place.ci_build(*words, "--builder-image=search", own).stdout)[0]
-    assert (found["built"], found["id"]) == (False, first["id"])
-    assert found["name"] == f"{place.registry}/{first['name']}"
-    assert f"@{found['digest']}" in first["pushed"]
-    host = HostRunner(place.engine.environment)
-    by_name = local.pull(
-        find_engine(place.engine.program, host), host, f"{place.registry}/mine:7.2.0"
-    )
-    assert by_name.id == first["id"]
-
-
-def test_manylinux_compiles_for_any_user(place: Place) -> None:
-    full = image_parts.stand_in(place.engine, place.folder / "full")
-    base = image_parts.own(place.engine, place.folder / "own-full", full, place.mark)
-    words = (
-        "images",
-        "build",
-        "manylinux",
-        f"--base-docker={base}",
-        "-t",
-        "mine:tools",
-    )
-    place.ci_build(*words, env={"DOCKER_BUILDKIT": "1"})
+    assert receipt(place)["id"] == first["id"]
+    plan = place.ci_build("build", "--dry-run").stdout
+    assert f"BASE={place.registry}/stand/in@{digest}" in plan
+    assert first["name"] in plan
+    # It compiles for any user.
     script = """
       printf '#include <vector>\\nint main() { return std::vector<int>{0}[0]; }' > /tmp/a.cc
       g++ /tmp/a.cc -o /tmp/a && /tmp/a && echo compiled
@@ -119,29 +91,92 @@ def test_manylinux_compiles_for_any_user(place: Place) -> None:
       tail -1 $(dirname $(command -v clang++))/clang++.cfg
       ls /usr/lib/llvm-18/lib; ls -d /opt/rocm /jax /xla /cache /out /downloads; bazel --version
     """
+    options = ("--network=none", "--user=1234", "--read-only", "--tmpfs=/tmp:exec")
+    variables = ("--env=HOME=/tmp", "--env=USER=x")
     said = place.engine.ask(
-        *(
-            "run",
-            "--rm",
-            "--network=none",
-            "--user=1234",
-            "--read-only",
-            "--tmpfs=/tmp:exec",
-        ),
-        *("--env=HOME=/tmp", "--env=USER=x", "mine:tools", "sh", "-c", script + "true"),
+        *("run", "--rm", *options, *variables),
+        *("mine:7.2.0", "sh", "-c", script + "true"),
     ).splitlines()
     assert said[:2] == ["compiled", "/usr/lib/llvm-18/bin/clang++"]
     assert "unsigned char two[] = { 0x61, 0x62, };" in said
     assert "numa: 0" in said, "the builder's libnuma became a dependency"
     assert "--gcc-toolchain=/opt/rh/gcc-toolset-14/root/usr" in said
-    assert {
-        "clang",
-        "libtinfo.so.5",
-        "/opt/rocm",
-        "/jax",
-        "/xla",
-        "/cache",
-        "/out",
-        "bazel 7.7.1",
-    } <= set(said)
+    folders = {"/opt/rocm", "/jax", "/xla", "/cache", "/out"}
+    assert {"clang", "libtinfo.so.5", *folders, "bazel 7.7.1"} <= set(said)
     assert not {"libclang.a", "/downloads"} & set(said)
+
+
+def resolved(folder: Path, name: str, version: str) -> Resolved:
+    (path,) = folder.glob(f"{name.replace('-', '_')}-{version}-*.whl")
+    return Resolved(
+        name=name,
+        version=version,
+        filename=path.name,
+        url=f"https://index.invalid/{path.name}",
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        requires_python=">=3.11",
+    )
+
+
+def make_dist(folder: Path, others: Path) -> WheelSet:
+    """Build a set for both Pythons with the ROCm of the tests, and its dependencies in `others`."""
+    folder.mkdir()
+    wheels = make_wheels(folder, pythons=PYTHONS)
+    others.mkdir()
+    jax = plain("jax", "0.10.2", requires=["jaxlib==0.10.2", "numpy"])
+    jax.files["jax/__init__.py"] = JAX.encode()
+    jax.write(others)
+    plain("numpy", "2.0").write(others)
+    items = [resolved(others, "jax", "0.10.2"), resolved(others, "numpy", "2.0")]
+    made = make_set(wheels, python_versions=PYTHONS, rocm_version=VERSION, files={})
+    return write_set(folder, made, dict.fromkeys(PYTHONS, items))
+
+
+def test_image_of_set_is_built_and_tested(place: Place) -> None:
+    (place.folder / NAME).write_bytes(tarball(make_rocm(place.folder / "rocm")))
+    made = make_dist(place.folder / "dist", place.folder / "others")
+    found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place.folder / "others")}
+    base = f"--base-docker={place.stand_in}"
+    words = ("dist", base, f"--therock-path={NAME}")
+    image = receipt(place, *words, env=found)
+    name = f"jax-ubu24.rocm{VERSION.replace('.', '')}"
+    assert image["tags"] == [name]
+    inside = {"jax": "0.10.2", "rocm": VERSION, "python": "3.13, 3.14"}
+    assert {key: image[key] for key in inside} == inside
+    labels = json.loads(
+        place.engine.ask(
+            "image", "inspect", "--format", "{{json .Config.Labels}}", name
+        )
+    )
+    assert labels["jax-rocm-release.set"] == made.digest
+    script = "cat /opt/rocm/.info/version; echo; python3.14 --version; ls -d /wheels"
+    said = place.engine.ask(
+        "run", "--rm", "--network=none", name, "sh", "-c", f"{script}; true"
+    )
+    assert "7.10.0" in said
+    assert "Python 3.14" in said
+    assert "/wheels" not in said.splitlines()
+    assert receipt(place, *words, env=found)["id"] == image["id"]
+
+    both = place.ci_build("test", name, "--no-gpu")
+    assert both.stdout.count("jax 0.10.2") == len(PYTHONS)
+    command = (
+        "echo hello > made-here; pwd; test ! -e /dev/kfd && env | grep -E"
+        " '^(SECRET|JAX_PLATFORMS)='"
+    )
+    (place.folder / "env").write_text("SECRET=of mine\n")
+    said = place.ci_build(
+        "test", name, "--no-gpu", f"--test-cmd={command}", "--env-file=env"
+    ).stdout
+    expected = ["/rocm-jax", "JAX_PLATFORMS=cpu", "SECRET=of mine"]
+    assert sorted(said.splitlines()) == expected
+    assert (place.folder / "made-here").read_text() == "hello\n"
+    failed = place.ci_build("test", name, "--no-gpu", "--test-cmd=exit 7", code=12)
+    assert "exit code 7" in failed.stderr
+
+    (place.folder / "wrong/.info").mkdir(parents=True)
+    other = make_rocm(place.folder / "other", told="7.2.0-43")
+    refused = place.ci_build(
+        "build", "dist", base, f"--therock-path={other}", code=2, env=found
+    )
+    assert f"but the set is for {VERSION}" in refused.stderr

@@ -63,7 +63,6 @@ def gate_run(folder: Path, **changes: Any) -> ImageGateRun:
             memory="",
             shm_size="16g",
             cache=folder / "cache",
-            mirrors={},
             variables={"AWS_SECRET_ACCESS_KEY": "hush"},
         ),
         "staged": staged,
@@ -268,7 +267,7 @@ def test_pulled_image_with_another_digest_is_refused(
     for name in ("find", "pull"):
         monkeypatch.setattr(local, name, lambda *_: other)
     with pytest.raises(InputError, match="has another digest"):
-        device_image.find_image(ENGINE, HostRunner({}), IMAGE, {}, REPORTER)
+        device_image.find_image(ENGINE, HostRunner({}), IMAGE, REPORTER)
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,29 @@
-"""Dry runs of the image commands.
-
-All images with their build commands, and the commands run in them.
-"""
+"""Inputs and dry runs of images."""
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci_build import cli
-from ci_build.cli.commands.image_run import SELFTEST
-from ci_build.cli.options.environment import connection
-from ci_build.images import image_builder as builder
-from ci_build.images.image_builder import ImageBuilder
-from ci_build.images.image_contents import rocm_packages
-from ci_build.images.image_pins import load_pins
+from ci_build.cli.commands.image_test import SELFTEST
+from ci_build.images import image_builder as builder_module
+from ci_build.images.engine_images import ContainerImage
+from ci_build.images.image_builder import ImageBuild, ImageBuilder
+from ci_build.images.image_pins import DOCKER, load_pins
+from ci_build.images.manylinux_image import SEARCH, builder_image, builder_images
+from ci_build.images.runtime_image import runtime_image, runtime_name
 from ci_build.wheelset.set_files import write_set
-from core.errors import InputError, RequestError, WheelSetError
+from core.errors import InputError, ProcessError, RequestError, WheelSetError
 from core.pip import Resolved
 from core.process import ProcessResult
+from core.wheelset import read_set
 from tests.support.made_kernels import clean_kernels
 from tests.support.wheel_sets import make_set, make_wheels, set_wheel
 
@@ -48,22 +49,19 @@ def dist(tmp_path: Path) -> Path:
         sha256="1" * 64,
         requires_python=">=3.11",
     )
-    write_set(
-        folder, make_set(wheels, python_versions=("3.12",), files={}), {"3.12": [jax]}
-    )
+    made = make_set(wheels, python_versions=("3.12",), files={})
+    write_set(folder, made, {"3.12": [jax]})
     return folder
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test if an engine is looked for."""
     monkeypatch.setattr(
-        builder,
+        builder_module,
         "find_engine",
         lambda *_: pytest.fail("a container engine was looked for"),
     )
-    for name in ("REGISTRY", "MIRROR"):
-        monkeypatch.delenv(f"CI_BUILD_IMAGE_{name}", raising=False)
 
 
 def planned(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -71,213 +69,198 @@ def planned(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> s
 
     Long commands are joined to one line.
     """
-    assert cli.run([*words, "--dry-run"]) == code
+    assert cli.run(["images", *words, "--dry-run"]) == code
     done = capsys.readouterr()
-    assert (done.out == "") == (code != 0)
     return re.sub(r" \\\n\s+", " ", done.err if code else done.out)
 
 
-def builds(told: str) -> list[str]:
-    """Return the names of the images that a plan builds, in order."""
-    return re.findall(r"\$ docker build --file Dockerfile --tag (\S+)", told)
+@pytest.mark.usefixtures("no_engine")
+def test_build_dry_run_shows_downloads_and_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = planned(capsys, "build", "-t", "mine:1", "--push", "--image-registry=host/x")
+    base = load_pins().get("base", "manylinux_2_28", platform.machine())
+    assert f"--build-arg BASE={base.reference}" in told
+    assert load_pins().get("download", "bazel", platform.machine()).digest in told
+    assert re.search(r"\$ docker tag jax-manylinux_2_28:[0-9a-f]{16} mine:1\n", told)
+    assert "push mine:1 to host/x" in told
+    told = planned(capsys, "build", "--base-docker=mine:2")
+    assert "--build-arg BASE=mine:2" in told
 
 
-def commands_of(told: str, *words: str) -> list[str]:
-    """Return the docker commands of a plan that begin with these words, without them."""
-    start = f"$ docker {' '.join(words)} "
-    return [
-        line.strip().removeprefix(start)
-        for line in told.splitlines()
-        if line.strip().startswith(start)
-    ]
-
-
-def test_runtime_dry_run_shows_images_and_bases(
+@pytest.mark.usefixtures("no_engine")
+def test_build_of_set_dry_run_shows_rocm_and_wheels(
     dist: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = planned(capsys, "images", "build", "runtime", str(dist), "-f", "ubu24")
-    assert builds(told) == ["jax-ubu24.rocm720:DIGEST"]
-    assert "look on this machine for the image jax-base-ubu24.rocm720\n" in told
-    assert f"wheels/{JAX} ({'1' * 16})" in told
+    told = planned(capsys, "build", str(dist), ROCM)
+    assert "$ docker build --tag jax-ubu24.rocm720 " in told
+    assert f"/{JAX} to wheels/{JAX}" in told
     assert "--label com.amdgpu.jax_version=0.10.2" in told
-    told = planned(
-        capsys,
-        "images",
-        "build",
-        "runtime",
-        str(dist),
-        "-f",
-        "ubu24",
-        "--image-registry=a.b/c",
-    )
-    assert commands_of(told, "pull") == ["a.b/c/jax-base-ubu24.rocm720"]
-    told = planned(
-        capsys,
-        "images",
-        "build",
-        "runtime",
-        str(dist),
-        ROCM,
-        "--push",
-        "--image-registry=127.0.0.1:1",
-        "--no-cache",
-    )
-    names = [name.partition(":")[0] for name in builds(told)]
-    both = ("ubu22", "ubu24")
-    expected: list[str] = []
-    for name in both:
-        expected += [
-            f"jax-base-{name}",
-            f"jax-base-{name}.rocm720",
-            f"jax-{name}.rocm720",
-        ]
-    assert sorted(names) == sorted(expected)
-    ubuntus = {pin.reference for pin in load_pins().pins if pin.name.startswith("ubu")}
-    assert set(commands_of(told, "pull")) == ubuntus
-    assert {f"127.0.0.1:1/jax-{name}.rocm720" for name in both} <= set(
-        commands_of(told, "push")
-    )
-    words = ("images", "build", "runtime", str(dist))
-    assert "--base-docker has no effect" in planned(
-        capsys, *words, "--base-docker=mine:1", code=2
-    )
-    assert "has no wheels for Python 3.13" in planned(
-        capsys, *words, "--python-versions=3.13", code=2
-    )
-    assert "but --rocm-version is 7.1.0" in planned(
-        capsys, *words, "--rocm-version=7.1.0", code=2
-    )
-    test = ("images", "test", str(dist))
-    assert "but --jax-version is 0.9.0" in planned(
-        capsys, *test, "--jax-version=0.9.0", code=2
-    )
+    assert "download https://host.invalid/therock-dist" in told
+    told = planned(capsys, "build", str(dist), "--base-docker=rocm:1", "--system=ubu22")
+    assert "--tag jax-ubu22.rocm720 " in told
+    assert "--build-arg BASE=rocm:1" in told
+    refused = {
+        (): "No ROCm was given",
+        (ROCM, "--python-versions=3.13"): "has no wheels for Python 3.13",
+        (ROCM, "--system=other"): "has no base other",
+    }
+    for words, problem in refused.items():
+        assert problem in planned(capsys, "build", str(dist), *words, code=2)
     next(dist.glob("*.whl")).write_bytes(b"x")
-    assert "has files that differ from its set" in planned(
-        capsys, *words, code=WheelSetError.exit_code
+    said = planned(capsys, "build", str(dist), ROCM, code=WheelSetError.exit_code)
+    assert "has files that differ from its set" in said
+
+
+def test_test_dry_run_shows_container(capsys: pytest.CaptureFixture[str]) -> None:
+    told = planned(capsys, "test", "mine:1", "--no-gpu")
+    assert "$ docker pull mine:1\n" in told
+    assert told.endswith(
+        f"--entrypoint /opt/python/PYTHON/bin/python3 mine:1 {SELFTEST} --no-gpu\n"
     )
+    told = planned(capsys, "test", "mine:1", "--no-gpu", "--test-cmd=true")
+    assert told.endswith("--entrypoint bash mine:1 -c true\n")
 
 
-def test_pip_packages_dry_run_shows_download_command(
-    capsys: pytest.CaptureFixture[str],
+def all_images(builder: ImageBuilder, dist: Path) -> list[ImageBuild]:
+    """Return the inputs of every Dockerfile."""
+    builder.rocm = dict.fromkeys(
+        ("REPOSITORY", "GRAPHICS", "KEY", "FINGERPRINT", "PACKAGES"), "x"
+    )
+    builder.dry_run = True
+    runtime = runtime_image(builder, dist, read_set(dist), "ubu24", ("3.12",), dist)
+    return [*builder_images(builder), runtime]
+
+
+def test_dockerfiles_declare_every_argument(
+    image_builder: ImageBuilder, dist: Path
 ) -> None:
-    index = "--therock-index-url=https://host.invalid/simple"
-    told = planned(
-        capsys,
-        "images",
-        "build",
-        "manylinux",
-        "--pip-packages",
-        index,
-        "--therock-version=7.2.0",
-        "-t",
-        "mine:1",
-    )
-    assert [name.partition(":")[0] for name in builds(told)] == [
-        "jax-manylinux_2_28",
-        "jax-manylinux_2_28-therock-7.2.0",
-    ]
-    (download,) = commands_of(told, "run")
-    assert (
-        "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out"
-        in download
-    )
-    assert download.endswith("device-gfx1201]==7.2.0'")
-    assert (
-        commands_of(told, "tag")[-1] == "jax-manylinux_2_28-therock-7.2.0:DIGEST mine:1"
-    )
+    """Engines only warn about an argument that a Dockerfile does not declare."""
+    images = all_images(image_builder, dist)
+    assert {image.dockerfile for image in images} == {
+        path.name for path in DOCKER.glob("*.Dockerfile")
+    }
+    for image in images:
+        text = (DOCKER / image.dockerfile).read_text()
+        declared = set(re.findall(r"^ARG (\w+)$", text, re.MULTILINE))
+        assert declared == {"BASE", *image.arguments}, image.dockerfile
+        for name in declared:
+            assert f"${{{name}}}" in text
 
 
-def test_base_and_manylinux_dry_runs_show_rocm_layer(
-    capsys: pytest.CaptureFixture[str],
+def test_dockerfiles_copy_files_of_their_context(
+    image_builder: ImageBuilder, dist: Path
 ) -> None:
-    told = planned(
-        capsys, "images", "build", "base", ROCM, "-f", "ubu24", "--install-llvm"
-    )
-    first, second = builds(told)
-    assert (first.partition(":")[0], second) == (
-        "jax-dev-ubu24",
-        "jax-dev-ubu24.rocm720:DIGEST",
-    )
-    assert f"build {second} on {first}, unless it exists" in told
-    job = (
-        "--rocm-build-job=nightly",
-        "--rocm-build-url=https://host.invalid/{job}/" + ROCM.rpartition("/")[2],
-    )
-    told = planned(capsys, "images", "build", "base", *job, "-f", "ubu24")
-    assert builds(told)[1] == "jax-base-ubu24.rocm720:DIGEST"
-    told = planned(
-        capsys, "images", "build", "manylinux", ROCM, "--builder-image=mine:1"
-    )
-    assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:DIGEST"]
-    assert "DIGEST on docker.io/library/mine:1, unless it exists" in told
-    words = ("images", "build", "manylinux", "--builder-image=mine:1", "--no-cache")
-    told = planned(capsys, *words, code=RequestError.exit_code)
-    assert "--no-cache has no effect with --builder-image" in told
+    for image in all_images(image_builder, dist):
+        context = [*image.texts, *image.files, *image.downloads]
+        text = (DOCKER / image.dockerfile).read_text()
+        for words in re.findall(r"^COPY ((?!--from).*) \S+$", text, re.MULTILINE):
+            for word in words.split():
+                stem = word.rstrip("/").partition("*")[0]
+                assert any(path.startswith(stem) for path in context), word
 
 
-def test_manylinux_dry_run_pulls_pin_from_its_registry_or_mirror(
-    capsys: pytest.CaptureFixture[str],
+TOOLS = ImageBuild(name="x", dockerfile="manylinux_2_28.Dockerfile", base="a")
+PIN = load_pins().get("download", "bazel", "x86_64")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dockerfile": "dnf.Dockerfile"},
+        {"base": "b"},
+        {"texts": {"a": "b"}},
+        {"downloads": {"a": PIN}},
+        {"arguments": {"A": "b"}},
+    ],
+)
+def test_tag_of_other_content_differs(changes: dict[str, Any]) -> None:
+    assert replace(TOOLS, **changes).tag != TOOLS.tag
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"builder_image": SEARCH}, "no registry is configured"),
+        ({"builder_image": "absent:1"}, "Cannot pull absent:1: no"),
+        ({"builder_image": SEARCH, "registry": "a.b/c"}, "Cannot pull a.b/c/jax-many"),
+    ],
+)
+def test_missing_builder_image_is_refused(
+    image_builder: ImageBuilder,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    said: str,
 ) -> None:
-    digest = load_pins().get("base", "manylinux_2_28", platform.machine()).digest
-    base = f"manylinux_2_28_{platform.machine()}@{digest}"
-    told = planned(capsys, "images", "build", "manylinux")
-    assert commands_of(told, "pull") == [f"quay.io/pypa/{base}"]
-    mirrors = (
-        "--image-mirror=quay.io=127.0.0.1:5000/quay",
-        "--image-mirror=docker.io=d.example",
-    )
-    told = planned(capsys, "images", "build", "manylinux", *mirrors)
-    assert commands_of(told, "pull") == [f"127.0.0.1:5000/quay/pypa/{base}"]
-    # The mirror is no part of the image's content.
-    assert builds(told) == builds(planned(capsys, "images", "build", "manylinux"))
+    def run(argv: list[str], *, check: bool = True, **_: object) -> ProcessResult:
+        if check:
+            raise ProcessError(f"{argv[0]} failed\nno")
+        return ProcessResult(returncode=1)
+
+    for name, value in changes.items():
+        setattr(image_builder, name, value)
+    monkeypatch.setattr(image_builder.host, "run", run)
+    with pytest.raises(InputError, match=said):
+        builder_image(image_builder)
 
 
-def test_run_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    told = planned(
-        capsys, "images", "run", "mine:1", "--no-gpu", "--container-memory=8g"
-    )
-    assert commands_of(told, "pull") == ["docker.io/library/mine:1"]
-    (line,) = commands_of(told, "run")
-    assert "--memory 8g" in line
-    assert line.endswith(
-        f"--entrypoint /opt/python/PYTHON/bin/python3 mine:1 {SELFTEST} --no-gpu"
-    )
-    told = planned(
-        capsys,
-        "images",
-        "run",
-        "a.b/mine:1",
-        "--no-gpu",
-        "--test-cmd=true",
-        "--image-mirror=a.b=c.d/e",
-    )
-    assert commands_of(told, "pull") == ["c.d/e/mine:1"]
-    assert commands_of(told, "run")[0].endswith("--entrypoint bash a.b/mine:1 -c true")
-
-
-def test_proxy_password_is_not_in_process_lists(
+def test_builder_image_with_tag_of_content_is_not_built(
     image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands = list[str]()
-    variables = list[str]()
+    def find(_: ImageBuilder, name: str) -> ContainerImage:
+        return ContainerImage(name=name, id="sha256:1", digests=(), labels={})
 
-    def record(argv: Sequence[str], **_: object) -> ProcessResult:
-        commands.append(" ".join(argv))
-        if "--env-file" in argv:
-            variables.append(Path(argv[argv.index("--env-file") + 1]).read_text())
-        return ProcessResult(returncode=1, stdout="", stderr="no\n")
+    monkeypatch.setattr(ImageBuilder, "find", find)
+    monkeypatch.setattr(ImageBuilder, "build", lambda *_: pytest.fail("it is built"))
+    assert builder_image(image_builder).name == builder_images(image_builder)[0].tag
 
-    monkeypatch.setenv("https_proxy", "http://user:secret@host.invalid:3128")
-    monkeypatch.setattr(image_builder.host, "run", record)
-    with pytest.raises(InputError, match="does not provide rocm"):
-        rocm_packages(
-            image_builder,
-            "image",
-            "python3",
-            "https://host.invalid/simple",
-            "7.2.0",
-            connection(),
-        )
-    assert any(" pip wheel " in command for command in commands)
-    assert not any("secret" in command for command in commands)
-    assert variables == ["https_proxy=http://user:secret@host.invalid:3128\n"]
+
+def test_image_that_engine_did_not_keep_is_reported(
+    image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buildx with a driver of its own builds images that the engine does not have."""
+    monkeypatch.setattr(image_builder, "find", lambda _: None)
+    monkeypatch.setattr(
+        image_builder.host, "run", lambda *_, **__: ProcessResult(returncode=0)
+    )
+    with pytest.raises(ProcessError, match="the engine does not list it"):
+        image_builder.build(TOOLS, "x:1")
+
+
+def test_download_that_differs_from_pin_is_refused_and_not_kept(
+    image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = [b"another", b"content"]
+
+    def download(_: ImageBuilder, __: str, write: Any) -> str:
+        data = served.pop(0)
+        write(data)
+        return hashlib.sha256(data).hexdigest()
+
+    monkeypatch.setattr(ImageBuilder, "_download", download)
+    pin = replace(PIN, digest=hashlib.sha256(b"content").hexdigest())
+    with pytest.raises(InputError, match=r"but download\.bazel\.x86_64 is pinned to"):
+        image_builder.fetch(pin)
+    for _ in range(2):
+        path = image_builder.fetch(pin)
+        assert path.read_bytes() == b"content"
+    assert [*path.parent.iterdir()] == [path]
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("7.2.0", "jax-ubu24.rocm720"),
+        ("7.10.0.dev0+ABC.1", "jax-ubu24.rocm7100dev0.abc.1"),
+    ],
+)
+def test_runtime_name_has_no_plus(version: str, name: str) -> None:
+    assert runtime_name("ubu24", version) == name
+
+
+def test_pins_option_of_unreadable_file_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "Cannot read" in planned(
+        capsys, "build", "--pins=absent.toml", code=RequestError.exit_code
+    )

@@ -77,7 +77,6 @@ def wheel_set(
         rocm=rocm,
         rocm_manifest=None,
         storage=storage,
-        mirrors={},
         registry="",
         out=folder,
         cache=folder,

@@ -25,8 +25,6 @@ READ = (
     "targets",
     "sources list",
     "kernels list",
-    "images list",
-    "images check",
     "cache ls {cache}",
     "cache gc {cache} --dry-run",
     "status {cache} {bucket} --channel=local",
@@ -44,12 +42,7 @@ READ = (
     "matrix tests {ready} {bucket}",
     "dist_wheels --payload=published --dry-run",
     "release --local --dry-run {bucket}",
-    "images build manylinux --dry-run",
-    (
-        "images build base"
-        " --therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz"
-        " --dry-run"
-    ),
+    "images build --dry-run",
     "kernels build --dry-run",
     "repair {wheels} --targets=gfx942 --rocm-version=7.2.0 --out={out} --dry-run",
     (

@@ -137,10 +137,6 @@ def test_source_options_are_all_tested(jax: Path) -> None:
             "--builder-image applies to a container",
         ),
         ({"image_registry": "x"}, "--image-registry has no effect"),
-        (
-            {"builder_image": "search", "image_mirror": "a.b=c.d"},
-            "--image-mirror has no effect",
-        ),
         ({"bazel_path": "/opt/bazel"}, "--bazel-path has no effect without --host"),
         ({"clang_path": "bin/clang"}, "--clang-path is a path in the builder image"),
         ({"source_mirror": "https://me:secret@host/"}, "has a user or a password"),
@@ -151,10 +147,6 @@ def test_source_options_are_all_tested(jax: Path) -> None:
         (
             {"container_network": "--privileged"},
             "--container-network is invalid: '--privileged'",
-        ),
-        (
-            {"builder_image": "foo bar"},
-            "--builder-image is not the name of an image: 'foo bar'",
         ),
         (
             {"find_links": "/nonexistent"},
