@@ -1,29 +1,24 @@
 """Commands in a container with least privilege; their output files belong to the caller.
 
 A container has a read-only root, no capabilities and no way to gain any. It can write
-only to its writable mounts and to temporary directories. No container is left behind:
-an interrupted run removes its own container by id, and the next run removes the
-containers of killed runs, which it recognizes by a label with their owner.
+only to its writable mounts and to temporary directories. An interrupted run removes its
+container by name. While a run lives, it locks a file that is named like its container,
+so that the next run can remove the containers of killed runs.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+from filelock import FileLock, Timeout
 
 from ci_build.containers.engine import Engine
-from ci_build.containers.orphans import (
-    OWNER_LABEL,
-    RUN_LABEL,
-    owner,
-    remove,
-    remove_orphans,
-)
-from core.errors import ProcessError, RequestError
+from core.errors import MachineError, ProcessError, RequestError
 from core.process import (
     HostRunner,
     LineSink,
@@ -39,6 +34,7 @@ _PROCESSES = "32768"
 """Limit of processes and threads."""
 _KILLED = 137
 """Exit code of a command ended by SIGKILL, for example when memory runs out."""
+_REMOVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,6 @@ class ContainerSpec:
         shm_size: size of /dev/shm, such as 64g.
         devices: device files of this machine, such as /dev/kfd.
         groups: further groups of the commands, by name or number.
-        capabilities: capabilities of the commands.
         security: further security options of the engine.
     """
 
@@ -92,7 +87,6 @@ class ContainerSpec:
     shm_size: str = "64g"
     devices: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    capabilities: tuple[str, ...] = ()
     security: tuple[str, ...] = ()
 
 
@@ -127,7 +121,7 @@ def container_argv(
     env: Mapping[str, str] | None = None,
     *,
     cwd: str | None = None,
-    more: Sequence[str] = (),
+    name: str = "",
 ) -> tuple[str, ...]:
     """Return the engine's command that runs a command in a container.
 
@@ -137,52 +131,41 @@ def container_argv(
             are omitted. Process lists show the values, so secrets must be passed in
             `spec.env_files`.
         cwd: working directory instead of `spec.workdir`.
-        more: further options of the engine's `run`, such as `--cidfile`.
+        name: name of the container; empty lets the engine choose one.
 
     Raises:
         RequestError: a mount is invalid.
     """
-    words = [spec.engine, "run", "--rm", "--init", "--pull", "never"]
-    words += ["--user", spec.user] if spec.user else []
-    words += ["--userns", spec.userns] if spec.userns else []
-    words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
-    words += [word for name in spec.capabilities for word in ("--cap-add", name)]
-    words += [word for name in spec.security for word in ("--security-opt", name)]
-    words += ["--read-only"]
-    words += [
-        word
-        for path in _TEMPORARY
-        for word in ("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777")
+    options = [
+        ("--name", name),
+        ("--pull", "never"),
+        ("--user", spec.user),
+        ("--userns", spec.userns),
+        ("--cap-drop", "ALL"),
+        ("--security-opt", "no-new-privileges"),
+        ("--network", spec.network),
+        ("--shm-size", spec.shm_size),
+        ("--pids-limit", _PROCESSES),
+        ("--memory", spec.memory),
+        # Without it, containers could use the same amount of swap in addition.
+        ("--memory-swap", spec.memory),
     ]
-    words += [
-        "--network",
-        spec.network,
-        "--shm-size",
-        spec.shm_size,
-        "--pids-limit",
-        _PROCESSES,
-    ]
-    if spec.memory:
-        # Without --memory-swap, containers could use the same amount of swap in
-        # addition.
-        words += ["--memory", spec.memory, "--memory-swap", spec.memory]
-    words += [word for path in spec.devices for word in ("--device", path)]
-    words += [word for name in spec.groups for word in ("--group-add", name)]
-    words += [
-        word for mount in spec.mounts for word in ("--mount", mount_option(mount))
-    ]
-    words += [word for path in spec.env_files for word in ("--env-file", str(path))]
-    merged = merge_environment(spec.env, env or {})
-    words += [
-        word
-        for key, value in sorted(merged.items())
-        if value
-        for word in ("--env", f"{key}={value}")
-    ]
-    words += ["--workdir", cwd or spec.workdir, *more]
-    # Without --entrypoint, the image's entry point would receive the command as
-    # arguments.
-    return (*words, "--entrypoint", argv[0], spec.image, *argv[1:])
+    options += [("--security-opt", option) for option in spec.security]
+    for path in _TEMPORARY:
+        options.append(("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777"))
+    options += [("--device", path) for path in spec.devices]
+    options += [("--group-add", group) for group in spec.groups]
+    options += [("--mount", mount_option(mount)) for mount in spec.mounts]
+    options += [("--env-file", str(path)) for path in spec.env_files]
+    for key, value in sorted(merge_environment(spec.env, env or {}).items()):
+        options.append(("--env", f"{key}={value}" if value else ""))
+    options.append(("--workdir", cwd or spec.workdir))
+    # Without it, the image's entry point would receive the command as arguments.
+    options.append(("--entrypoint", argv[0]))
+    words = [spec.engine, "run", "--rm", "--init", "--read-only"]
+    for option, value in options:
+        words += [option, value] if value else []
+    return (*words, spec.image, *argv[1:])
 
 
 def mount_option(mount: Mount) -> str:
@@ -258,24 +241,13 @@ class ContainerRunner:
         """
         if not self._swept:
             self._swept = True
-            for container in remove_orphans(self.spec.engine, self._host):
+            for name in remove_orphans(self.spec.engine, self._host):
                 if self._say is not None:
-                    self._say(
-                        f"removed container {container[:12]}, left behind by a"
-                        " killed run"
-                    )
-        run = uuid.uuid4().hex
-        with TemporaryDirectory(prefix="ci_build-") as folder:
-            cidfile = Path(folder, "cid")
-            labels = (
-                "--label",
-                f"{RUN_LABEL}={run}",
-                "--label",
-                f"{OWNER_LABEL}={owner()}",
-            )
-            words = container_argv(
-                self.spec, argv, env, cwd=cwd, more=("--cidfile", str(cidfile), *labels)
-            )
+                    self._say(f"removed container {name}, left behind by a killed run")
+        name = f"{_prefix(self.spec.engine)}{uuid.uuid4().hex}"
+        lock = _locks() / name
+        with FileLock(lock):
+            words = container_argv(self.spec, argv, env, cwd=cwd, name=name)
             try:
                 done = self._host.run(
                     words,
@@ -287,8 +259,10 @@ class ContainerRunner:
                 )
             except BaseException:
                 with ignore_interrupts():
-                    remove(self.spec.engine, self._host, cidfile, run)
+                    if _remove(self.spec.engine, self._host, name):
+                        lock.unlink()
                 raise
+            lock.unlink()
         if check and done.returncode:
             hint = "Run the command by hand for details."
             if done.returncode == _KILLED:
@@ -299,3 +273,37 @@ class ContainerRunner:
                 )
             raise ProcessError(failure(words, done), hint=hint)
         return done
+
+
+def remove_orphans(engine: str, host: HostRunner) -> Iterator[str]:
+    """Remove the containers of killed runs of this user, and yield their names."""
+    for path in sorted(_locks().glob(f"{_prefix(engine)}*")):
+        try:
+            with FileLock(path, timeout=0):
+                if _remove(engine, host, path.name):
+                    path.unlink()
+                    yield path.name
+        except Timeout:
+            continue  # its run is alive
+
+
+def _remove(engine: str, host: HostRunner, name: str) -> bool:
+    """Remove a container, and return whether it is gone."""
+    argv = [engine, "rm", "--force", name]
+    done = host.run(argv, check=False, timeout=_REMOVE_SECONDS)
+    return done.returncode == 0 or "no such container" in done.stderr.lower()
+
+
+def _prefix(engine: str) -> str:
+    return f"ci_build-{Path(engine).name}-"
+
+
+def _locks() -> Path:
+    """Return this user's folder of locked files, one for each container of a live run."""
+    folder = Path(tempfile.gettempdir(), f"ci_build-containers-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise MachineError(
+            f"{folder} belongs to another user.", hint="Set TMPDIR to another folder."
+        )
+    return folder

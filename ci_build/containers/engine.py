@@ -1,26 +1,20 @@
-"""Detection of docker or podman, and of its ability to run and build."""
+"""Detection of docker or podman."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 from typing import Any
 
-from core.errors import NoContainerEngineError, ProcessError, RequestError
+from core.errors import NoContainerEngineError, ProcessError
 from core.process import HostRunner
 
 ENGINES = ("docker", "podman")
 """Supported engines in search order."""
-_USUAL_PLACES = ("/usr/bin", "/usr/local/bin", "/bin")
-"""Folders searched after PATH, whose first `docker` may be an incomplete client."""
 _PROBE_SECONDS = 30.0
-_BUILDS_BY_ITSELF = 23
-"""First major version of docker whose client needs a plugin to build images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,20 +25,16 @@ class Engine:
         program: path of the client.
         podman: whether the engine is podman, even if the client is named docker.
         version: version of the server, or of podman.
-        client: version of the client.
         rootless: whether the engine runs without root, so that uid 0 in a container is
             the caller.
         selinux: whether the engine isolates containers by SELinux labels.
-        builds: whether the client can build images.
     """
 
     program: str
     podman: bool = False
     version: str = ""
-    client: str = ""
     rootless: bool = False
     selinux: bool = False
-    builds: bool = True
 
     @property
     def name(self) -> str:
@@ -73,40 +63,8 @@ class Engine:
         return ("label=disable",) if self.selinux else ()
 
 
-def check_engine(name: str, origin: str) -> str:
-    """Return the value of an option that names an engine.
-
-    A path must be a program, a name need not be installed.
-
-    Raises:
-        RequestError: the value is neither docker, podman nor the path of a program.
-    """
-    hint = f"Give {', '.join(ENGINES)} or the path of one of them."
-    if "/" in name and not (Path(name).is_file() and os.access(name, os.X_OK)):
-        raise RequestError(f"{origin}: {name} is not a program.", hint=hint)
-    if "/" not in name and name not in ("", *ENGINES):
-        raise RequestError(f"{origin} is invalid: {name!r}.", hint=hint)
-    return name
-
-
-def check_network(name: str, origin: str) -> str:
-    """Return the value of an option that names a network, or a mode with options.
-
-    Raises:
-        RequestError: no engine accepts the value.
-    """
-    # Source: name rules of Docker's networks (a letter or digit, then also _.-), and
-    # `--network` of podman-run(1).
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:,=/@+-]*", name) is None:
-        raise RequestError(
-            f"{origin} is invalid: {name!r}.",
-            hint="Give host, none or the name of a network.",
-        )
-    return name
-
-
 def find_engine(name: str | None, host: HostRunner) -> Engine:
-    """Return the first engine that can run and build, else the first that can run.
+    """Return the first engine that answers.
 
     Args:
         name: docker, podman, or the path of a client; None for any.
@@ -116,27 +74,15 @@ def find_engine(name: str | None, host: HostRunner) -> Engine:
         NoContainerEngineError: no engine answers; the message gives the reason for each
             client.
     """
-    engines: list[Engine] = []
     problems: list[str] = []
-    for program in _programs((name,) if name else ENGINES):
-        answer = _ask(program, host)
-        if isinstance(answer, str):
-            problems.append(f"{program}: {answer}")
-        elif answer.builds:
+    for program in (name,) if name else ENGINES:
+        path = which(program)
+        answer = "not found" if path is None else _ask(path, host)
+        if isinstance(answer, Engine):
             return answer
-        else:
-            engines.append(answer)
-    if engines:
-        return engines[0]
-    reason = (
-        f": {'; '.join(problems)}"
-        if problems
-        else ": neither was found"
-        if not name
-        else ": it was not found"
-    )
+        problems.append(f"{program}: {answer}")
     raise NoContainerEngineError(
-        f"No container engine answers (tried {name or ' and '.join(ENGINES)}){reason}.",
+        f"No container engine answers: {'; '.join(problems)}.",
         hint=(
             "Install Docker or Podman and start its daemon, or give"
             " --payload=published, which compiles nothing."
@@ -155,26 +101,6 @@ def planned_engine(name: str) -> Engine:
     return Engine(program=program, podman=Path(program).name.startswith("podman"))
 
 
-def _programs(names: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of the clients with these names, first from PATH, each file once."""
-    seen: set[Path] = set()
-    for name in names:
-        places = (
-            (name,)
-            if "/" in name
-            else (which(name), *(f"{folder}/{name}" for folder in _USUAL_PLACES))
-        )
-        for place in places:
-            if (
-                place is None
-                or not Path(place).is_file()
-                or (real := Path(place).resolve()) in seen
-            ):
-                continue
-            seen.add(real)
-            yield place
-
-
 def info_argv(program: str) -> tuple[str, ...]:
     """Return the command that asks an engine about itself."""
     return (program, "info", "--format", "{{json .}}")
@@ -191,19 +117,10 @@ def _ask(program: str, host: HostRunner) -> Engine | str:
     except ValueError:
         return _last_line(info.stderr or info.stdout)
     engine = read_info(program, facts)
-    if not engine.version:
-        return _last_line(
-            info.stderr
-            or "\n".join(facts.get("ServerErrors") or ["its server does not answer"])
-        )
-    # The client of Docker 20.10 does not report its version here, and needs no plugin.
-    major = engine.client.split(".")[0]
-    if engine.podman or not major.isdecimal() or int(major) < _BUILDS_BY_ITSELF:
+    if engine.version:
         return engine
-    plugin = host.run(
-        [program, "buildx", "version"], check=False, timeout=_PROBE_SECONDS
-    )
-    return replace(engine, builds=plugin.returncode == 0)
+    errors = facts.get("ServerErrors") or ["its server does not answer"]
+    return _last_line(info.stderr or "\n".join(errors))
 
 
 def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
@@ -211,17 +128,15 @@ def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
 
     Its version is empty if no server answers.
 
-    Source: the reference of `docker info` (SecurityOptions, ClientInfo) and of `podman
+    Source: the reference of `docker info` (SecurityOptions) and of `podman
     info` (host.security).
     """
     if "host" in facts:
         security = facts["host"].get("security", {})
-        version = str(facts.get("version", {}).get("Version", ""))
         return Engine(
             program=program,
             podman=True,
-            version=version,
-            client=version,
+            version=str(facts.get("version", {}).get("Version", "")),
             rootless=bool(security.get("rootless")),
             selinux=bool(security.get("selinuxEnabled")),
         )
@@ -233,7 +148,6 @@ def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
     return Engine(
         program=program,
         version=str(facts.get("ServerVersion") or ""),
-        client=str((facts.get("ClientInfo") or {}).get("Version") or ""),
         rootless="rootless" in options,
         selinux="selinux" in options,
     )

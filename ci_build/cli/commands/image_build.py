@@ -11,7 +11,6 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
-from ci_build.cli.options.container_options import container_engine
 from ci_build.cli.options.rocm_options import (
     build_job_defaults,
     find_rocm,
@@ -73,7 +72,7 @@ def new_builder(
     """Return the image builder of a command; no process is started.
 
     Raises:
-        RequestError: the file of pins cannot be read, or --container-engine is invalid.
+        RequestError: the file of pins cannot be read.
     """
     return ImageBuilder(
         pins=load_pins(values["pins"]),
@@ -81,7 +80,7 @@ def new_builder(
         host=host_runner(reporter),
         progress=reporter,
         connect=connector(reporter),
-        engine_name=container_engine(settings),
+        engine_name=settings.text("container_engine"),
         base=settings.text("base_docker"),
         registry=settings.text("image_registry").rstrip("/"),
         no_cache=bool(values.get("no_cache")),

@@ -11,7 +11,6 @@ import click
 import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner, show_plan
-from ci_build.cli.options.container_options import container_engine
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import (
     ContainerRunner,
@@ -69,7 +68,7 @@ def test(
     """
     reporter = state.reporter(values)
     host = host_runner(reporter)
-    name = container_engine(state.settings(values))
+    name = state.settings(values).text("container_engine")
     devices = ((), ()) if no_gpu else find_gpus()
     if values["dry_run"]:
         engine = planned_engine(name)

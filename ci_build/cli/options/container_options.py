@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ci_build.cli.options.environment import gate_environment
 from ci_build.cli.options.settings import Settings
-from ci_build.containers.engine import check_engine, check_network
 from ci_build.release.release_request import ContainerSettings
 from core.units import check_engine_size
 
@@ -21,26 +20,6 @@ def container_size(settings: Settings, name: str) -> str:
     )
 
 
-def container_engine(settings: Settings) -> str:
-    """Return the container engine; empty to detect it.
-
-    Raises:
-        RequestError: the value names no engine.
-    """
-    setting = settings.get("container_engine")
-    return check_engine(str(setting.value or ""), setting.origin)
-
-
-def container_network(settings: Settings) -> str:
-    """Return the network of containers.
-
-    Raises:
-        RequestError: the value is not the name of a network.
-    """
-    setting = settings.get("container_network")
-    return check_network(str(setting.value), setting.origin)
-
-
 def container_settings(settings: Settings) -> ContainerSettings:
     """Return the settings of the container in which the gate device runs.
 
@@ -48,8 +27,8 @@ def container_settings(settings: Settings) -> ContainerSettings:
         RequestError: a setting is invalid.
     """
     return ContainerSettings(
-        engine=container_engine(settings),
-        network=container_network(settings),
+        engine=settings.text("container_engine"),
+        network=settings.text("container_network"),
         memory=container_size(settings, "container_memory"),
         shm_size=container_size(settings, "container_shm_size"),
         cache=settings.cache_dir,

@@ -8,8 +8,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ci_build.cli.options.container_options import (
-    container_engine,
-    container_network,
     container_size,
 )
 from ci_build.cli.options.rocm_options import build_job_defaults
@@ -75,11 +73,6 @@ def source_request(
     jobs = problems.read(lambda: settings.positive("rbe_jobs"))
     memory = problems.read(lambda: container_size(settings, "container_memory"))
     shm_size = problems.read(lambda: container_size(settings, "container_shm_size"))
-    engine = ""
-    network = settings.text("container_network")
-    if not settings.flag("host"):
-        engine = problems.read(lambda: container_engine(settings))
-        network = problems.read(lambda: container_network(settings))
     if not jax_version:
         return None
     interface = problems.read(lambda: interface_for(jax_version))
@@ -97,12 +90,13 @@ def source_request(
         fallback=not settings.flag("no_rbe_fallback"),
         accept_cached=accept_cached,
     )
+    host = settings.flag("host")
     container = Container(
-        host=settings.flag("host"),
-        engine=engine,
+        host=host,
+        engine="" if host else settings.text("container_engine"),
         image=settings.text("builder_image"),
         base=settings.text("base_docker"),
-        network=network,
+        network=settings.text("container_network"),
         memory=memory,
         shm_size=shm_size,
     )

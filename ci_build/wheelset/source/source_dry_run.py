@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.containers.engine import Engine, info_argv
-from ci_build.containers.orphans import list_argv
 from ci_build.images.image_builder import UNKNOWN, UNKNOWN_NOTE, ImageBuilder
 from ci_build.images.manylinux_image import planned_image
 from ci_build.images.manylinux_image import planned_steps as planned_image_steps
@@ -67,11 +66,7 @@ def environment_lines(
         yield f"  {line}"
     yield from rocm
     yield "container:"
-    yield (
-        "  remove containers that killed runs left; each container has labels of its"
-        " run and owner, and a --cidfile"
-    )
-    yield f"    $ {render(list_argv(engine.program))}"
+    yield "  remove containers of killed runs; each container has a name of its run"
     if isinstance(request.rocm.source, DnfRepository):
         yield from _copy_lines(engine, image, request.cache)
     yield "  check that the image has the tools of the build"

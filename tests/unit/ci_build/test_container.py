@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from ci_build.containers import orphans
+from ci_build.containers import container, engine
 from ci_build.containers.container import (
     ContainerSpec,
     Mount,
@@ -17,10 +19,9 @@ from ci_build.containers.container import (
     make_spec,
     mount_option,
 )
-from ci_build.containers.engine import Engine, read_info
-from ci_build.containers.orphans import is_orphan, owner
+from ci_build.containers.engine import Engine, find_engine, read_info
 from ci_build.wheelset.kernel_compilers import find_compilers
-from core.errors import ProcessError, RequestError
+from core.errors import NoContainerEngineError, RequestError
 from core.model import KernelRequest
 from core.process import HostRunner, ProcessResult
 
@@ -52,14 +53,15 @@ def test_container_argv_has_least_privilege_and_argv_list() -> None:
         SPEC,
         ["sh", "-c", "a b; c"],
         {"GONE": "", "MORE": "$x y"},
-        more=("--cidfile", "/f"),
+        name="n",
     )
-    assert argv[:6] == ("/usr/bin/docker", "run", "--rm", "--init", "--pull", "never")
-    assert argv[-5:] == ("--entrypoint", "sh", SPEC.image, "-c", "a b; c")
+    assert argv[:5] == ("/usr/bin/docker", "run", "--rm", "--init", "--read-only")
+    assert argv[-3:] == (SPEC.image, "-c", "a b; c")
+    assert values(argv, "--entrypoint") == ["sh"]
+    assert values(argv, "--pull") == ["never"]
+    assert values(argv, "--name") == ["n"]
     assert values(argv, "--cap-drop") == ["ALL"]
-    assert values(argv, "--cap-add") == []
     assert "no-new-privileges" in values(argv, "--security-opt")
-    assert "--read-only" in argv
     assert values(argv, "--pids-limit") == ["32768"]
     options = "rw,exec,nosuid,nodev,mode=1777"
     assert values(argv, "--tmpfs") == [
@@ -109,11 +111,8 @@ def test_mount_option_refuses_invalid_paths(mount: Mount) -> None:
             {
                 "ServerVersion": "28.1",
                 "SecurityOptions": ["name=rootless", "name=selinux"],
-                "ClientInfo": {"Version": "27.0"},
             },
-            Engine(
-                program="x", version="28.1", client="27.0", rootless=True, selinux=True
-            ),
+            Engine(program="x", version="28.1", rootless=True, selinux=True),
             "0:0",
             "",
         ),
@@ -122,15 +121,13 @@ def test_mount_option_refuses_invalid_paths(mount: Mount) -> None:
                 "host": {"security": {"rootless": True, "selinuxEnabled": False}},
                 "version": {"Version": "5.2"},
             },
-            Engine(
-                program="x", podman=True, version="5.2", client="5.2", rootless=True
-            ),
+            Engine(program="x", podman=True, version="5.2", rootless=True),
             "7:8",
             "keep-id",
         ),
         (
-            {"ServerErrors": ["no"], "ClientInfo": {"Version": "28"}},
-            Engine(program="x", client="28"),
+            {"ServerErrors": ["no"]},
+            Engine(program="x"),
             "7:8",
             "",
         ),
@@ -158,33 +155,52 @@ def test_engine_user_keeps_ownership_of_caller() -> None:
     )
 
 
-def test_is_orphan_only_if_owner_has_ended() -> None:
-    here = owner()
-    place, pid, start = here.rsplit("/", 2)
-    assert not is_orphan(here, place, lambda _: start)
-    assert is_orphan(here, place, lambda _: "")
-    assert is_orphan(here, place, lambda _: start + "1")
-    for foreign in (
-        "",
-        "nonsense",
-        f"{place}x/{pid}/{start}",
-        f"elsewhere/{pid}/{start}",
-        f"{place}/x/{start}",
-    ):
-        assert not is_orphan(foreign, place, lambda _: "")
+@pytest.mark.parametrize(
+    "stderr", ["", "Error: No such container: x", "daemon is gone"]
+)
+def test_remove_orphans_skips_live_runs_and_keeps_failures(
+    stderr: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(container, "_locks", lambda: tmp_path)
+    host = HostRunner({})
+    removed = list[str]()
+
+    def run(argv: Sequence[str], **_: object) -> ProcessResult:
+        removed.append(argv[-1])
+        return ProcessResult(returncode=int(bool(stderr)), stderr=stderr)
+
+    monkeypatch.setattr(host, "run", run)
+    orphan = tmp_path / "ci_build-docker-1"
+    alive = tmp_path / "ci_build-docker-2"
+    foreign = tmp_path / "ci_build-podman-3"
+    for path in (orphan, alive, foreign):
+        path.touch()
+    with FileLock(alive):
+        names = list(container.remove_orphans("/usr/bin/docker", host))
+    gone = stderr != "daemon is gone"
+    assert names == ([orphan.name] if gone else [])
+    assert removed == [orphan.name]
+    assert orphan.exists() is not gone
+    assert alive.exists()
+    assert foreign.exists()
 
 
-def test_remove_gives_up_after_its_time(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_find_engine_names_reason_of_each_client(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     host = HostRunner({})
+    answers = {"docker": '{"ServerErrors": ["its socket is absent"]}', "lxc": "no\n"}
+    monkeypatch.setattr(engine, "which", lambda name: name if name in answers else None)
     monkeypatch.setattr(
-        host, "run", lambda *_, **__: ProcessResult(returncode=0, stdout="1234\n")
+        host,
+        "run",
+        lambda argv, **_: ProcessResult(returncode=1, stdout=answers[argv[0]]),
     )
-    monkeypatch.setattr(orphans, "_GONE_SECONDS", -1.0)
-    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it does not give up"))
-    with pytest.raises(ProcessError, match="1234 cannot be removed"):
-        orphans.remove("docker", host, tmp_path / "absent", "run")
+    with pytest.raises(NoContainerEngineError) as caught:
+        find_engine(None, host)
+    assert "docker: its socket is absent; podman: not found" in str(caught.value)
+    with pytest.raises(NoContainerEngineError, match="lxc: no"):
+        find_engine("lxc", host)
 
 
 def test_absent_kernel_image_is_refused(

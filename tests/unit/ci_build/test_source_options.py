@@ -145,10 +145,6 @@ def test_source_options_are_all_tested(jax: Path) -> None:
             "--source-mirror: /nonexistent is not a folder",
         ),
         (
-            {"container_network": "--privileged"},
-            "--container-network is invalid: '--privileged'",
-        ),
-        (
             {"find_links": "/nonexistent"},
             "--find-links: /nonexistent is not a folder that can be read",
         ),
