@@ -50,6 +50,7 @@ ROCM = (
 )
 AUDITWHEEL = (
     "auditwheel",
+    "set",
     "repair",
     "--plat",
     PLATFORM,

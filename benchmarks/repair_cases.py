@@ -72,7 +72,7 @@ def _verify(archive: WheelArchive, library: Path) -> None:
 
 
 def strip(wheel: Path, folder: Path) -> None:
-    """Run `repair` with only the work of unpack, strip, patchelf and pack.
+    """Run `set repair` with only the work of unpack, strip, patchelf and pack.
 
     Do not read the fat binaries.
     """
@@ -80,7 +80,7 @@ def strip(wheel: Path, folder: Path) -> None:
 
 
 def full(wheel: Path, folder: Path) -> None:
-    """Run `repair` with the recipe's plan, and discard symbols like the stock chain.
+    """Run `set repair` with the recipe's plan, and discard symbols like the stock chain.
 
     The device code in the library is not verified, as if an earlier build had verified
     it.
@@ -89,7 +89,7 @@ def full(wheel: Path, folder: Path) -> None:
 
 
 def full_first(wheel: Path, folder: Path) -> None:
-    """Run `repair` as in the first build of an input.
+    """Run `set repair` as in the first build of an input.
 
     Keep symbols and compare the MD5 of every old bundle.
     """

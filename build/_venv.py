@@ -336,13 +336,13 @@ def _pip_install(
 
 
 def _offline(words: Sequence[str]) -> dict[str, str]:
-    """Return pip's settings for `gate device --offline --wheelhouse DIR`.
+    """Return pip's settings for `gate device --wheelhouse DIR`.
 
     DIR also has the packages of `.venv`.
     """
     text = "\n".join(words)
     match = re.search(r"^--wheelhouse[=\n](.+)$", text, re.MULTILINE)
-    if "--offline" not in words or match is None:
+    if match is None:
         return {}
     folder = Path(match[1]).absolute()
     links = folder / "wheels" if (folder / "wheels").is_dir() else folder

@@ -98,7 +98,7 @@ def lock_shared(folder: Path) -> int:
 
 
 def mark_used(folder: Path) -> None:
-    """Set the time of a folder's last use to now, so that `cache gc` keeps it.
+    """Set the time of a folder's last use to now, so that `ci_build cache` keeps it.
 
     A read-only folder stays as it is.
     """
@@ -108,7 +108,7 @@ def mark_used(folder: Path) -> None:
 
 @contextmanager
 def lock_in_use(folder: Path) -> Iterator[None]:
-    """Create and lock a folder, so that `cache gc` keeps it during the block and after."""
+    """Create and lock a folder, so that `ci_build cache` keeps it during the block and after."""
     folder.mkdir(parents=True, exist_ok=True)
     mark_used(folder)
     fd = lock_shared(folder)

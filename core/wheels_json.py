@@ -34,7 +34,7 @@ def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
             missing, or a value has a wrong type.
         WheelSetError: the digest does not match the content.
     """
-    hint = "Give a folder that `ci_build dist_wheels` or `ci_build adopt` wrote."
+    hint = "Give a folder that `ci_build dist_wheels` or `ci_build set adopt` wrote."
     body = read_json(text, dict[str, Any], where, schema=SCHEMA_VERSION, hint=hint)
     digest = body.pop("digest", None)
     wheel_set = convert(body, WheelSet, where, hint="Build the set again.")

@@ -217,7 +217,7 @@ def publisher_of(claims: Mapping[str, str]) -> tuple[str, str, str]:
         raise MachineError(
             "The identity does not belong to a job of GitHub or GitLab: issuer"
             f" {claims.get(ISSUER) or 'unknown'}.",
-            hint="Run `ci_build attest` in a job of GitHub Actions or GitLab CI.",
+            hint="Run `ci_build set attest` in a job of GitHub Actions or GitLab CI.",
         ) from error
     return (
         kind,

@@ -46,7 +46,7 @@ Tests without a network
 
 This folder has all that the gate device needs besides Python {python}. Run with this folder as DIR:
 
-    python{python} DIR/program/build/ci_build gate device DIR/set --offline \\
+    python{python} DIR/program/build/ci_build gate device DIR/set \\
         --wheelhouse DIR {options}
 
 Evidence and results go into the bucket that --bucket names.

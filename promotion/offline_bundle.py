@@ -130,7 +130,7 @@ def bundle(
 
 
 def is_bundle(path: Path) -> bool:
-    """Return whether a file is an archive that `bundle` wrote; its first file is README.txt."""
+    """Return whether a file is an archive that `set bundle` wrote; its first file is README.txt."""
     if not path.is_file():
         return False
     try:
@@ -180,7 +180,7 @@ def _find(
     if bucket.head(in_set(WHEELS_JSON)) is None:
         raise BucketError(
             f"The bucket has no set {staged}.",
-            hint="Give INDEX/DIGEST as `ci_build stage` prints it.",
+            hint="Give INDEX/DIGEST as `ci_build set stage` prints it.",
         )
     wheel_set = load_wheel_set(bucket.get(in_set(WHEELS_JSON)))
     names = {wheel.filename for wheel in wheel_set.wheels}

@@ -38,7 +38,7 @@ from promotion.storage.object_keys import ReleasedIndex
 
 _SECONDS = 60.0
 _REMEDY = (
-    "Check the URL. If it is correct, stop using the index, run `ci_build verify` and"
+    "Check the URL. If it is correct, stop using the index, run `ci_build index verify` and"
     " publish the set again."
 )
 

@@ -127,7 +127,7 @@ def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
 
 
 def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
-    """Download a staged or released set in the form that `stage` accepts.
+    """Download a staged or released set in the form that `set stage` accepts.
 
     Raises:
         BucketError: the bucket does not have the set, or a file differs from it.
@@ -140,7 +140,7 @@ def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
     if bucket.head(file_key(WHEELS_JSON)) is None:
         raise BucketError(
             f"The bucket has no set {staged}.",
-            hint="Give INDEX/DIGEST as `ci_build stage` prints it.",
+            hint="Give INDEX/DIGEST as `ci_build set stage` prints it.",
         )
     wheel_set = load_wheel_set(bucket.get(file_key(WHEELS_JSON)), file_key(WHEELS_JSON))
     for name in (WHEELS_JSON, SHA256SUMS, *wheel_set.files):
@@ -157,7 +157,7 @@ def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
         raise BucketError(
             f"The set {staged} has other files: {', '.join(wrong) or WHEELS_JSON}.",
             hint=(
-                f"Run `ci_build verify {staged.index}` if it was released, else stage"
+                f"Run `ci_build index verify {staged.index}` if it was released, else stage"
                 " the set again."
             ),
         )

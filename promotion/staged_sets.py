@@ -81,7 +81,7 @@ def find_set(bucket: Bucket, text: str) -> StagedSet:
             ).set_digest
         ]
     if matches[0] not in staged:
-        hint = "Stage the set again with `ci_build stage`."
+        hint = "Stage the set again with `ci_build set stage`."
         raise RequestError(
             f"{index}/{matches[0]} was released and is no longer staged.", hint=hint
         )
@@ -118,8 +118,8 @@ def staged_folders(
             raise RequestError(
                 f"The index {index} has no staged set {word}.",
                 hint=(
-                    f"Give {SHORTEST_DIGEST} digits of a digest that `ci_build staging"
-                    f" list {index}` prints."
+                    f"Give {SHORTEST_DIGEST} digits of a digest that `ci_build set"
+                    f" collect {index}` prints."
                 ),
             )
     head, entries = read_head(bucket, ReleasedIndex(index=index))

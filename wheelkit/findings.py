@@ -23,7 +23,7 @@ REPORT_PUBLISHED = (
     " as published."
 )
 """Remedy for users of a wheel that this program neither builds nor repairs."""
-REPAIR_PUBLISHED = "Run `ci_build repair` on the wheel and adopt its result."
+REPAIR_PUBLISHED = "Run `ci_build set repair` on the wheel and adopt its result."
 _LINKING = (
     "runpath-build-leftover",
     "runpath-build-machine",
@@ -95,7 +95,7 @@ def as_published(items: Iterable[Finding], project: str) -> Iterator[Finding]:
     """Yield the findings on a wheel published by others, with remedies for its users.
 
     Errors become warnings unless bytes are damaged or wrong. One note replaces the
-    findings on search paths and symbol tables of a wheel that `repair` never changes,
+    findings on search paths and symbol tables of a wheel that `set repair` never changes,
     such as jaxlib.
 
     Args:

@@ -104,7 +104,7 @@ def load_manifest(data: bytes) -> RocmManifest:
             raise InputError(
                 f"The ROCm manifest has schema {body['schema']!r}; only"
                 f" {SCHEMA_VERSION} is supported.",
-                hint="Generate the manifest again with `ci_build rocm manifest`.",
+                hint="Build the set again with --rocm-manifest.",
             )
         libraries = {
             str(soname): _library(str(soname), row)
@@ -118,7 +118,7 @@ def load_manifest(data: bytes) -> RocmManifest:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"Cannot read the ROCm manifest: {error!r}.",
-            hint="Generate the manifest again with `ci_build rocm manifest`.",
+            hint="Build the set again with --rocm-manifest.",
         ) from error
 
 

@@ -28,62 +28,65 @@ from core.terminal import fold, width_of
 SECTIONS = {
     "Build": {
         "dist_wheels": ("dist_wheels", "Build a wheel set."),
-        "matrix": ("matrix", "Print the jobs of a CI service as JSON."),
-        "reproduce": ("reproduce", "Build a set again and compare it."),
-        "adopt": ("adopt", "Make a wheel set from existing wheels."),
-        "repair": ("repair", "Repair existing wheels for chosen GPU targets."),
-        "rocm": ("rocm", "List, show and verify the ROCm of a build."),
-        "sources": ("sources", "List and update the pinned sources of jax."),
+        "set": ("", "Make, compare, stage, sign and archive wheel sets."),
+        "rocm": ("rocm", "List and show the ROCm of a build."),
+        "sources": ("sources", "List or update the pinned sources of jax."),
+        "kernels": ("kernels", "List and build the kernels of jax_aiter."),
+        "images": ("images", "Build, run and test images; update their pins."),
     },
-    "Inspect": {
+    "Check": {
         "inspect": ("inspect", "Report contents and problems of wheels."),
-        "targets": ("targets", "List GPU targets."),
-        "compat": ("compatibility", "Write the compatibility tables of an index."),
-        "history": ("history", "List the changes or the nights of an index."),
-    },
-    "Gate": {
         "gate": ("gate", "Run a gate on a set and keep its evidence."),
-        "policy": ("policy", "Check whether the policy lets a set be promoted."),
-        "attest": ("attest", "Sign wheels, or verify their attestations."),
-        "keys": ("keys", "Create and show the keys that sign evidence."),
+        "doctor": ("doctor", "Report problems of GPU, driver, ROCm and Python."),
     },
     "Release": {
         "release": ("release", "Build, gate and promote a set on this machine."),
         "nightly": ("nightly", "Release the newest ROCm and jax to an index."),
-        "stage": ("release", "Upload a set to the staging index."),
-        "staging": ("staging", "List staged sets, and remove old ones."),
         "promote": ("release", "Release a staged set if the policy allows it."),
-        "bundle": ("bundle", "Archive a set for machines without a network."),
+        "index": ("", "Show, verify, change and serve a released index."),
     },
-    "Operate": {
-        "rollback": ("index_operations", "Return an index to an earlier state."),
-        "yank, unyank": (
-            "index_operations",
-            "Hide sets from users who do not pin them (PEP 592).",
-        ),
-        "quarantine, unquarantine": (
-            "index_operations",
-            "Withdraw sets; rollbacks do not restore them.",
-        ),
-        "pin, unpin": ("index_operations", "Protect sets from retention."),
-        "retention": ("index_operations", "Remove old sets from an index."),
-        "verify": ("verify", "Recompute an index and report differences."),
-        "index": ("index", "Serve, publish or check a package index."),
-        "bucket": ("bucket", "Print the access policy of a bucket."),
-        "docs": ("docs", "Build and publish the documentation site."),
-    },
-    "Images and kernels": {
-        "images": ("images", "Build, run and test images; update their pins."),
-        "kernels": ("kernels", "List and build the kernels of jax_aiter."),
-    },
-    "Machine": {
-        "doctor": ("doctor", "Report problems of GPU, driver, ROCm and Python."),
+    "Machine and project": {
         "status": ("status", "Show running work, the cache and staged sets."),
-        "cache": ("cache", "List and clean the cache."),
+        "targets": ("targets", "List GPU targets."),
+        "cache": ("cache", "List or clean the cache."),
         "cluster": ("cluster", "Run the scheduler or a worker of a cluster."),
+        "ci": ("", "Print jobs of CI services; check policy, keys and docs."),
     },
 }
 """Title of a help section -> commands. Summaries fit a terminal of 80 columns."""
+GROUPS = {
+    "set": {
+        "adopt": ("adopt", "Make a wheel set from existing wheels."),
+        "repair": ("repair", "Repair existing wheels for chosen GPU targets."),
+        "reproduce": ("reproduce", "Build a set again and compare it."),
+        "stage": ("release", "Upload a set to the staging index."),
+        "collect": ("staging", "List staged sets, and remove old ones."),
+        "bundle": ("bundle", "Archive a set for machines without a network."),
+        "attest": ("attest", "Sign wheels, or verify their attestations."),
+    },
+    "index": {
+        "history": ("history", "List the changes or the nights of an index."),
+        "verify": ("verify", "Recompute an index, report differences, repair it."),
+        "rollback": ("index_operations", "Return an index to an earlier state."),
+        "yank": ("index_operations", "Hide sets from users who do not pin them."),
+        "quarantine": ("index_operations", "Withdraw sets, also from rollbacks."),
+        "pin": ("index_operations", "Protect sets from retention."),
+        "retention": ("index_operations", "Remove old sets from an index."),
+        "compat": ("compatibility", "Write the compatibility tables of an index."),
+        "serve": ("index", "Serve a bucket over HTTP."),
+        "check": ("index", "Install a released set as users do."),
+        "sign": ("index", "Sign a ledger that was written without signatures."),
+        "policy": ("bucket", "Print the access policy of a bucket."),
+    },
+    "ci": {
+        "matrix": ("matrix", "Print the builds of a CI service."),
+        "tests": ("matrix", "Print the test jobs of staged sets."),
+        "policy": ("policy", "Check whether the policy lets a set be promoted."),
+        "keys": ("keys", "Create or show a key that signs evidence."),
+        "docs": ("docs", "Build and publish the documentation site."),
+    },
+}
+"""Name of a group -> its commands."""
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -101,6 +104,7 @@ def _print_version(
 @cloup.group(
     cls=LazyGroup,
     sections=SECTIONS,
+    groups=GROUPS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(

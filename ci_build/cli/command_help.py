@@ -25,19 +25,14 @@ def read_commands(
         sections: title of a help section -> names of its commands, as in
             `ci_build.cli.SECTIONS`.
     """
-    titles = {
-        name: title
-        for title, entries in sections.items()
-        for names in entries
-        for name in names.split(", ")
-    }
+    titles = {}
+    for title, entries in sections.items():
+        titles.update(dict.fromkeys(entries, title))
     # click keeps the help option of a command that it makes for the first context.
     root = click.Context(group, info_name="ci_build", **group.context_settings)
-    commands = [
-        help_
-        for name in group.list_commands(root)
-        for help_ in _below(root, name, titles[name])
-    ]
+    commands: list[CommandHelp] = []
+    for name in group.list_commands(root):
+        commands += _below(root, name, titles[name])
     order = [*sections]
     return tuple(sorted(commands, key=lambda command: order.index(command.section)))
 

@@ -38,10 +38,10 @@ _SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"[^"]*"|\\.)+""")
 ASKS_FOR_HELP = "ci_build.asks_for_help"
 """Key of a context's `meta`."""
 Entries = Mapping[str, tuple[str, str]]
-"""Name of a command, or names of a pair such as "pin, unpin" -> location below `commands`, summary.
+"""Name of a command -> location below `commands`, summary.
 
-A location is a module, or "module:attribute" if the attribute differs from the
-command's name.
+A location is a module, "module:attribute" if the attribute differs from the command's
+name, or empty for a group of `LazyGroup.groups`.
 """
 
 
@@ -50,6 +50,7 @@ class LazyGroup(cloup.Group):
 
     Args:
         sections: title of a help section -> its commands.
+        groups: name of a group among these commands -> its commands.
         more: further arguments of cloup.Group.
     """
 
@@ -57,18 +58,15 @@ class LazyGroup(cloup.Group):
         self,
         *,
         sections: Mapping[str, Entries],
+        groups: Mapping[str, Entries] | None = None,
         **more: Any,  # noqa: ANN401 - click's own arguments
     ) -> None:
         super().__init__(**more)
         self._sections = sections
-        rows = [
-            (names, location)
-            for entries in sections.values()
-            for names, (location, _) in entries.items()
-        ]
-        self._locations = {
-            name: location for names, location in rows for name in names.split(", ")
-        }
+        self._groups = groups or {}
+        self._entries: dict[str, tuple[str, str]] = {}
+        for entries in sections.values():
+            self._entries.update(entries)
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return the help option, which the help of a group omits."""
@@ -84,7 +82,7 @@ class LazyGroup(cloup.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands."""
-        return [*self._locations]
+        return [*self._entries]
 
     def list_sections(
         self,
@@ -96,8 +94,8 @@ class LazyGroup(cloup.Group):
             cloup.Section(
                 title,
                 [
-                    click.Command(names, short_help=text)
-                    for names, (_, text) in entries.items()
+                    click.Command(name, short_help=text)
+                    for name, (_, text) in entries.items()
                 ],
             )
             for title, entries in self._sections.items()
@@ -111,14 +109,20 @@ class LazyGroup(cloup.Group):
     ) -> click.UsageError:
         """Suggest similar names of commands."""
         return click.NoSuchCommand(
-            bad_name, possibilities=[*self._locations], ctx=error.ctx
+            bad_name, possibilities=[*self._entries], ctx=error.ctx
         )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command with this name; None if there is none."""
-        if cmd_name not in self._locations:
+        if cmd_name not in self._entries:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self._locations[cmd_name].partition(":")
+        location, summary = self._entries[cmd_name]
+        if cmd_name in self._groups:
+            entries = self._groups[cmd_name]
+            return LazyGroup(
+                name=cmd_name, help=summary, sections={"Commands": entries}
+            )
+        module, _, attribute = location.partition(":")
         command = getattr(
             importlib.import_module(f"ci_build.cli.commands.{module}"),
             attribute or cmd_name,

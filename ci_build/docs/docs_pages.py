@@ -117,7 +117,8 @@ def _tables(file: Path) -> str:
             error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         )
         raise RequestError(
-            f"{file} cannot be read: {reason}.", hint="Write it with `ci_build compat`."
+            f"{file} cannot be read: {reason}.",
+            hint="Write it with `ci_build index compat`.",
         ) from error
 
 

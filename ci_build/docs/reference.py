@@ -21,7 +21,7 @@ EXIT_CODES = {
     1: (
         "",
         (
-            "The result is negative, such as a problem that `verify` found, or the"
+            "The result is negative, such as a problem that `index verify` found, or the"
             " error is of no kind below."
         ),
     ),
@@ -256,7 +256,7 @@ def bucket_keys() -> Iterator[tuple[str, str]]:
                     _content(member),
                 )
     yield _shown(keys.nights_folder("INDEX")), _content(keys.nights_folder)
-    yield keys.DOCS, "The documentation site, which `ci_build docs` publishes."
+    yield keys.DOCS, "The documentation site, which `ci_build ci docs` publishes."
 
 
 def _shown(key: str) -> str:

@@ -215,7 +215,7 @@ class ImageBuilder:
         folder = self.cache / "images" / "files" / pin.digest
         path = folder / "file"
         folder.mkdir(parents=True, exist_ok=True)
-        # Mark the entry as used, for `cache gc`.
+        # Mark the entry as used, for `ci_build cache`.
         os.utime(folder)
         if path.exists():
             return path

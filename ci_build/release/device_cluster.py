@@ -29,6 +29,7 @@ from promotion.gates.device.device_cluster import (
 )
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.gpu_machine import (
+    KUBE,
     MachineInfo,
     detect_allotment,
     detect_machine,
@@ -140,13 +141,8 @@ def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
     staged = stage(bucket, context.inputs["set"])
     seconds = json.loads(context.inputs["seconds"].read_text())
     reporter = Reporter(terminal=False)
-    with leased(arguments["gfx"], request.devices or 1, context.runner) as (
-        environ,
-        cpus,
-    ):
-        config = device_gate.parse_config(
-            replace(request, cpus=cpus), environ, context.runner, None, ""
-        )
+    with leased(arguments["gfx"], request.devices or 1, context.runner) as environ:
+        config = device_gate.parse_config(request, environ, context.runner, None, "")
         config = replace(config, seconds=seconds, bucket=arguments["bucket"])
         (evidence, *_) = device_gate.run(
             config, staged, bucket, reporter, context.runner, redo=True, channel="local"
@@ -167,12 +163,10 @@ def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
 
 
 @contextmanager
-def leased(
-    gfx: str, count: int, runner: HostRunner
-) -> Iterator[tuple[Mapping[str, str], int | None]]:
+def leased(gfx: str, count: int, runner: HostRunner) -> Iterator[Mapping[str, str]]:
     """Take GPUs that no other task of this worker uses.
 
-    Provide an environment with only these, and a share of cores.
+    Provide an environment with only these, and a share of cores as Kubernetes' limit.
 
     Args:
         gfx: kind of GPU; empty for a run on a CPU, which gets all cores.
@@ -182,7 +176,7 @@ def leased(
     """
     environ = dict(runner.environment)
     if not gfx:
-        yield environ, None
+        yield environ
         return
     present = visible_devices(
         detect_machine(JaxPlatform.ROCM, runner).devices, JaxPlatform.ROCM, environ
@@ -195,7 +189,7 @@ def leased(
     }
     cores = detect_allotment(environ).cores
     try:
-        yield masked, max(1, cores * count // len(present))
+        yield {**masked, KUBE: str(max(1, cores * count // len(present)))}
     finally:
         with _LOCK:
             _TAKEN.difference_update(taken)

@@ -6,7 +6,6 @@ Its configuration from options, and the output of its evidence.
 from __future__ import annotations
 
 import gzip
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -39,7 +38,7 @@ from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.merge import make_merge_gate
 from promotion.gates.device.sessions.processes import end_interrupted
 from promotion.gates.device.shards import collect_shards, parse_shard
-from promotion.gates.device.suite import parse_source, read_list, suite_id
+from promotion.gates.device.suite import parse_source, suite_id
 from promotion.policy.families import load_families
 from promotion.policy.promotion_policy import load_waivers
 from promotion.stage import read_staged, refuse_changed_files
@@ -86,10 +85,7 @@ def parse_config(
         source=source,
         suite=suite_id(source, runner),
         devices=device_counts(request, platform),
-        listed=(
-            *request.tests,
-            *(read_list(request.test_list) if request.test_list else ()),
-        ),
+        listed=tuple(request.tests),
         shard=parse_shard(request.shard) if request.shard else None,
         python=request.python,
         bucket=bucket,
@@ -108,7 +104,6 @@ def device_counts(request: DeviceRequest, platform: JaxPlatform) -> tuple[int, .
 def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
     """Raise RequestError if options are invalid, contradict each other or have no effect."""
     rocm = platform is JaxPlatform.ROCM
-    chosen = request.tests or request.test_list
     if rocm and not request.family:
         raise RequestError(
             "Platform rocm needs --family.",
@@ -120,27 +115,17 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
         "--rocm-of-set": request.rocm_of_set and not rocm,
         "--also": request.also is not None and platform is not JaxPlatform.CUDA,
         "--devices": request.devices is not None and platform is JaxPlatform.CPU,
-        "--workers-per-device": (
-            bool(request.workers_per_device) and platform is JaxPlatform.CPU
-        ),
-        "--workers": bool(request.workers) and platform is not JaxPlatform.CPU,
     }
     if unused := [name for name, is_unused in without_effect.items() if is_unused]:
         raise RequestError(
             f"Platform {platform} does not use {', '.join(unused)}.",
             hint="Omit these options.",
         )
-    share = request.workers_per_device
     checks = (
         (
             request.size and not request.jax_tests,
             "--size requires --jax-tests.",
             "Give --jax-tests too.",
-        ),
-        (
-            request.offline != (request.wheelhouse is not None),
-            "--offline and --wheelhouse need each other.",
-            "Give both, or neither.",
         ),
         (
             request.suite_env and not request.jax_tests,
@@ -153,19 +138,14 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
             "Give one of them.",
         ),
         (
-            request.size and chosen,
-            "--size contradicts --test and --test-list.",
+            request.size and request.tests,
+            "--size contradicts --test.",
             "Give one of them.",
         ),
         (
-            request.shard and chosen,
-            "--shard contradicts --test and --test-list.",
+            request.shard and request.tests,
+            "--shard contradicts --test.",
             "Give one of them.",
-        ),
-        (
-            share and not re.fullmatch(r"auto|[1-9][0-9]?", share),
-            f"--workers-per-device is invalid: {share!r}.",
-            "Give a number or auto.",
         ),
         (
             request.image and platform is JaxPlatform.CUDA,

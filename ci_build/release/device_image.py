@@ -295,7 +295,7 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
         )
     given = [
         path.absolute()
-        for path in (request.rocm, request.also, request.test_list, request.wheelhouse)
+        for path in (request.rocm, request.also, request.wheelhouse)
         if path is not None
     ]
     source = parse_source(request.jax_tests) if request.jax_tests else None

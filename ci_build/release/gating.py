@@ -65,12 +65,12 @@ def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
 
 
 def parse_staged(text: str) -> StagedSet:
-    """Parse `<index>/<digest>`, as `ci_build stage` prints it."""
+    """Parse `<index>/<digest>`, as `ci_build set stage` prints it."""
     index, slash, digest = text.rpartition("/")
     if not slash:
         raise RequestError(
             f"{text!r} is not a staged set.",
-            hint="Give INDEX/DIGEST as `ci_build stage` prints it.",
+            hint="Give INDEX/DIGEST as `ci_build set stage` prints it.",
         )
     return StagedSet(index=index, digest=digest)
 
@@ -114,7 +114,7 @@ def check_set_folder(folder: Path) -> None:
     if not (folder / WHEELS_JSON).is_file():
         raise RequestError(
             f"{folder} has no {WHEELS_JSON}.",
-            hint="Build a set with `ci_build dist_wheels` or `ci_build adopt`.",
+            hint="Build a set with `ci_build dist_wheels` or `ci_build set adopt`.",
         )
 
 

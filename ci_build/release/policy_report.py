@@ -106,15 +106,8 @@ def missing_evidence(
 def _words(requirement: Requirement) -> list[str]:
     """Return the options of a gate that needs no GPU."""
     targets = [] if requirement.target == ANY else ["--targets", requirement.target]
-    chosen = {
-        name: requirement.settings[name]
-        for name in ("corpus", "installers")
-        if name in requirement.settings
-    }
-    return [
-        *targets,
-        *(word for name, value in chosen.items() for word in (f"--{name}", value)),
-    ]
+    corpus = requirement.settings.get("corpus")
+    return [*targets, *(["--corpus", corpus] if corpus else [])]
 
 
 def device_request(

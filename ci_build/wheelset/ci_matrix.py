@@ -21,7 +21,7 @@ from core.targets import expand
 from wheelkit.recipe_base import requires_python
 
 _SPLIT = ","
-_HELP_HINT = "See `ci_build matrix --help`."
+_HELP_HINT = "See `ci_build ci matrix --help`."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -254,7 +254,7 @@ class _Run:
         self._use(self.inputs.folder(built.sha256))
 
     def _use(self, folder: Path) -> None:
-        """Keep an entry of the cache from `cache gc` until the end of the run.
+        """Keep an entry of the cache from `ci_build cache` until the end of the run.
 
         A later step may take hours.
         """

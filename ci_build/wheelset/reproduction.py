@@ -72,7 +72,7 @@ def read_recorded_set(place: Path) -> WheelSet:
         )
     if wheel_set.request.get("kernels"):
         raise RequestError(
-            "The set contains kernels, which `reproduce` does not build.",
+            "The set contains kernels, which `set reproduce` does not build.",
             hint=(
                 "Give a set without kernels; rebuild kernels with `ci_build kernels"
                 " build` and an empty --cache-dir."

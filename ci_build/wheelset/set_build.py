@@ -116,9 +116,7 @@ def _manifest(request: WheelSetRequest, rocm: Rocm | None, reporter: Reporter) -
     else:
         raise InputError(
             f"--rocm-manifest: {path} does not exist.",
-            hint=(
-                "Create it with `ci_build rocm manifest`, or give the folder of a ROCm."
-            ),
+            hint="Give the folder of a ROCm, or the manifest of a set.",
         )
     if manifest.rocm_version != version:
         raise RequestError(

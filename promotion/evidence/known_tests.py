@@ -6,7 +6,6 @@ expired ones are ignored. Waivers of flaky tests are part of the policy.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import tomllib
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from core.errors import RequestError
 from core.targets import load_table
@@ -253,43 +251,6 @@ def known_tests_for(
         over=tuple(entry for entry in chosen if entry.state(today)),
         today=today,
     )
-
-
-def check_run(*, jax: str, family: str) -> None:
-    """Refuse an unknown family and an invalid version of jax, to which no entry would apply.
-
-    Raises:
-        RequestError: the family is not in core/targets.toml, or the version is invalid.
-    """
-    families = load_table().families
-    if family and family not in families:
-        near = difflib.get_close_matches(family, families) or families
-        raise RequestError(
-            f"Unknown family: {family!r}.",
-            hint=f"Give a family such as {', '.join(near)}.",
-        )
-    try:
-        Version(jax)
-    except InvalidVersion as error:
-        raise RequestError(
-            f"Invalid version of jax: {jax!r}.", hint="Give a version such as 0.10.2."
-        ) from error
-
-
-def inapplicable_reason(
-    entry: KnownTest, *, jax: str, family: str, platform: str, today: date
-) -> str:
-    """Return why an entry does not apply to a run; empty if it applies."""
-    reasons = []
-    if platform not in entry.platforms:
-        reasons.append(f"it is for the platforms {', '.join(entry.platforms)}")
-    if entry.families and family not in entry.families:
-        reasons.append(f"it is for the families {', '.join(entry.families)}")
-    if not entry.jax.contains(jax, prereleases=True):
-        reasons.append(f"it is for jax {entry.jax}")
-    if state := entry.state(today):
-        reasons.append(f"it {state}")
-    return ", and ".join(reasons)
 
 
 def regex_of(pattern: str) -> str:

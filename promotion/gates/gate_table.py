@@ -195,7 +195,6 @@ _ROWS = (
         evidence="the set",
         start=4,
         summary="Install the set with pip, uv and others.",
-        options=("installers",),
         policy_settings=("installers",),
     ),
 )

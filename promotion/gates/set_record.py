@@ -1,7 +1,7 @@
 """Comparison of wheels.json and of the files beside the wheels with the wheels of a set.
 
 A set's digest covers wheels.json and these files, but says nothing about their truth:
-policies, index pages, installers and `reproduce` rely on them.
+policies, index pages, installers and `set reproduce` rely on them.
 """
 
 from __future__ import annotations

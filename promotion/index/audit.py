@@ -1,4 +1,4 @@
-"""`verify`.
+"""`index verify`.
 
 Recompute the states, digests and pages of an index, and report differences without any
 change.
@@ -121,7 +121,7 @@ def verify(
     yield from _attestations(
         bucket, released, held, verify_attestations or lazy_verifier()
     )
-    repair = f"`ci_build verify {released.index} --repair`"
+    repair = f"`ci_build index verify {released.index} --repair`"
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), ledger.head):
         yield (
             f"{released.status} was written from entry {snapshot.number} of"
@@ -178,7 +178,7 @@ def _other_version(
     return (
         f"{key} was written by another version of ci_build (form {version} of the"
         f" pages; this version writes form {PAGES_VERSION}), so it cannot be compared"
-        f" with the ledger: `ci_build index publish {released.index} --everything`"
+        f" with the ledger: `ci_build index verify {released.index} --repair`"
         " rewrites it."
     )
 
@@ -187,7 +187,7 @@ def _unnamed(
     bucket: Bucket, released: ReleasedIndex, inventory: Inventory, *, read: bool
 ) -> Iterator[str]:
     """Yield a sentence for each object outside of the ledger or damaged file."""
-    repair = f"`ci_build verify {released.index} --repair"
+    repair = f"`ci_build index verify {released.index} --repair"
     others = []
     for key in inventory.unnamed(bucket, released):
         if key in inventory.kept:

@@ -1,4 +1,4 @@
-"""`verify --repair`.
+"""`index verify --repair`.
 
 Restore pages and tombstones, and remove what interrupted sweeps and promotions left.
 

@@ -197,7 +197,7 @@ class Summaries:
         try:
             data = self._bucket.get(key)
         except AbsentError:
-            return None  # `verify` reports it
+            return None  # `index verify` reports it
         with contextlib.suppress(BucketError):
             return (
                 load_summary(data, key)

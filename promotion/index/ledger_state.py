@@ -1,7 +1,7 @@
 """The state of an index after each ledger entry.
 
 Sets are identified by the number of the entry that promoted them. Each entry contains
-the complete state after it, so commands read the last entry only; `verify` recomputes
+the complete state after it, so commands read the last entry only; `index verify` recomputes
 all states.
 """
 
@@ -185,5 +185,5 @@ def _refuse(state: IndexState, change: Change) -> None:
         numbers = ", ".join(map(str, strange))
         raise RequestError(
             f"{change.kind} is not possible for the set of ledger entry {numbers}.",
-            hint="Run `ci_build history` to see the state of each set.",
+            hint="Run `ci_build index history` to see the state of each set.",
         )

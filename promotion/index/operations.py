@@ -107,7 +107,7 @@ def rollback(
             raise RequestError(
                 f"The ledger of {released.index} has no entry {number}; the last one is"
                 f" {head.number}.",
-                hint=f"Run `ci_build history {released.index}` to see its entries.",
+                hint=f"Run `ci_build index history {released.index}` to see its entries.",
             )
         earlier = entries.at(number).state if number else IndexState()
         numbers.clear()
@@ -218,7 +218,7 @@ def sign(
             problem = f"has a signed entry: {signed}" if ledger else "is empty"
             raise RequestError(
                 f"The ledger of {released.index} {problem}.",
-                hint=f"Run `verify {released.index}`.",
+                hint=f"Run `ci_build index verify {released.index}`.",
             )
         return Change(kind=EntryKind.SIGN, number=len(ledger) + 1)
 

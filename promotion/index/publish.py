@@ -28,7 +28,7 @@ from promotion.index.index_status import (
     render_overview,
 )
 from promotion.index.ledger import Entries, Head, find_head
-from promotion.index.listing import listing_row, lists_index, update_listing
+from promotion.index.listing import listing_row, update_listing
 from promotion.index.overview import overview_entry
 from promotion.index.page_diff import (
     PageState,
@@ -110,34 +110,6 @@ def publish(
     raise BusyError(
         f"The pages of {released.index} changed during each of {_MAX_RACES} attempts.",
         hint="Run the command again.",
-    )
-
-
-def pages_changed(bucket: Bucket, released: ReleasedIndex) -> bool:
-    """Return whether a page is missing or is not the one that a publisher wrote last.
-
-    Only properties are read.
-    """
-    snapshot = read_snapshot(bucket, released)
-    written = {released.overview: snapshot.overview}
-    for project, record in snapshot.pages.items():
-        written |= zip(
-            project_pages(released.simple, project), record.etags, strict=True
-        )
-    roots = {
-        page.key: sha256_of(page.data)
-        for page in root_pair(released.simple, snapshot.pages)
-    }
-    keys = [*written, *roots]
-    for key, stored in zip(keys, map_concurrently(bucket.head, keys), strict=True):
-        if stored is None or (
-            stored.etag != written[key]
-            if key in written
-            else stored.sha256 != roots[key]
-        ):
-            return True
-    return bool(snapshot.number) and not lists_index(
-        bucket, listing_row(released, snapshot.rows)
     )
 
 

@@ -57,7 +57,7 @@ def find_set(
             return matches[0][0]
     raise RequestError(
         f"The index {released.index} has no set {text}.",
-        hint=f"Run `ci_build history {released.index}` to see its entries.",
+        hint=f"Run `ci_build index history {released.index}` to see its entries.",
     )
 
 

@@ -17,7 +17,7 @@
     - `index.html`: the overview page for people
 - `v2/index.html`: the list of indexes for people
 - `v2/_claims/<index>.json`: the promotion or repair that changes the index now
-- `docs/`: the documentation site (`ci_build docs`)
+- `docs/`: the documentation site (`ci_build ci docs`)
 """
 
 from __future__ import annotations

@@ -120,7 +120,9 @@ def try_release(major: int, release: str, given: str, folder: Path) -> Row:
     )
     if done.returncode:
         row["refused"] = _last_error(done.stderr, folder)
-        adopted = ci_build("adopt", str(wheels), f"--out={out}", *options, cache=cache)
+        adopted = ci_build(
+            "set", "adopt", str(wheels), f"--out={out}", *options, cache=cache
+        )
         if adopted.returncode:
             return {**row, "adopt_refused": _last_error(adopted.stderr, folder)}
     made = json.loads((out / "wheels.json").read_text())

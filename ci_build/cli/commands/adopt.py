@@ -1,4 +1,4 @@
-"""The command `ci_build adopt`."""
+"""The command `ci_build set adopt`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `ci_build attest`."""
+"""The command `ci_build set attest`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def attest(
 ) -> None:
     """Sign the wheels of a staged set with the identity of this CI job (PEP 740).
 
-    Promotion publishes the attestations. SET is INDEX/DIGEST as printed by `stage`.
+    Promotion publishes the attestations. SET is INDEX/DIGEST as printed by `set stage`.
     With --verify, SET may also be a wheel or a directory of wheels, with the
     attestations (`<wheel>.provenance`) beside the wheels. The policy of the channel
     lists the accepted signers.

@@ -1,4 +1,4 @@
-"""The command `ci_build bucket`."""
+"""The command `ci_build index policy`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from promotion.storage.bucket_url import is_url, s3_location
 from promotion.storage.roles import Role, bucket_policy
 
 
-@cloup.group()
-def bucket() -> None:
-    """Print the access policy of a bucket."""
-
-
-@bucket.command("policy")
+@cloup.command()
 @click.argument("name", metavar="NAME[/PREFIX]")
 @click.option(
     "--builder",

@@ -1,4 +1,4 @@
-"""The command `ci_build bundle`."""
+"""The command `ci_build set bundle`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from promotion.offline_bundle import is_bundle, staged_for_bundle
     ),
 )
 @click.option(
-    "--with-gate", is_flag=True, help="Write a folder for `gate device --offline`."
+    "--with-gate", is_flag=True, help="Write a folder for `gate device --wheelhouse`."
 )
 @click.option(
     "--platform",
@@ -71,11 +71,11 @@ def bundle(
 ) -> None:
     """Archive a set and its dependencies for machines without a network.
 
-    SET is INDEX/DIGEST as printed by `stage`, or the set's directory. If the bucket has
+    SET is INDEX/DIGEST as printed by `set stage`, or the set's directory. If the bucket has
     the set, the archive contains its evidence.
 
-    With --with-gate, the result is a folder, the --wheelhouse of `gate device
-    --offline` (docs/offline-tests.md).
+    With --with-gate, the result is a folder, the --wheelhouse of `gate
+    device` (docs/offline-tests.md).
     """
     gate = _gate_bundle(values, with_gate=with_gate)
     if out is not None:

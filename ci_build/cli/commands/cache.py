@@ -1,4 +1,4 @@
-"""`ci_build cache`: list and clean the cache."""
+"""The command `ci_build cache`."""
 
 from __future__ import annotations
 
@@ -9,77 +9,70 @@ import cloup
 
 from ci_build.cli.common import State, print_json
 from core.cache_entries import collect, entries
-from core.defaults import defaults
+from core.errors import RequestError
 from core.report import print_line, print_table
 from core.units import human, parse_size
 
-_CACHE_DIR = click.option(
-    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
-)
 
-
-@cloup.group()
-def cache() -> None:
-    """List and clean the cache of downloads, ROCm trees and finished steps."""
-
-
-@cache.command("ls")
-@_CACHE_DIR
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.pass_obj
-def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
-    """List the entries of the cache, most recently used first."""
-    root = state.settings({"cache_dir": cache_dir}).cache_dir
-    found = entries(root)
-    if as_json:
-        print_json(
-            [
-                {"name": e.name, "path": str(e.path), "size": e.size, "used": e.used}
-                for e in found
-            ]
-        )
-        return
-    rows = [
-        (
-            entry.name,
-            human(entry.size),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)),
-        )
-        for entry in found
-    ]
-    print_table(("entry", "size", "last used"), rows, numeric=(1,))
-    print_line(
-        f"{len(found)} entries, {human(sum(entry.size for entry in found))}, in {root}"
-    )
-
-
-@cache.command("gc")
-@_CACHE_DIR
+@cloup.command()
 @click.option(
     "--limit",
     metavar="SIZE",
-    help=f"Maximum size of the cache afterwards.  [default: {defaults()['build']['cache_limit']}]",
+    help="Remove the least recently used entries until the cache has this size.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Print what would be removed without removing it."
+    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="With --limit: print what would be removed without removing it.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the listed or removed entries as JSON.",
 )
 @click.pass_obj
-def gc(
-    state: State, cache_dir: str | None, limit: str | None, *, dry_run: bool
+def cache(
+    state: State,
+    limit: str | None,
+    cache_dir: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Remove the least recently used entries.
+    """List the cache of downloads, ROCm trees and finished steps, or clean it.
 
-    Entries that are in use or were used within the last hour are always kept, even with
-    --limit=0.
+    With --limit, entries that are in use or were used within the last hour are kept,
+    even with --limit=0.
     """
-    settings = state.settings({"cache_dir": cache_dir, "cache_limit": limit})
-    setting = settings.get("cache_limit")
-    origin = setting.origin if limit is None else "--limit"
-    most = parse_size(str(setting.value), origin)
-    removed = collect(settings.cache_dir, limit=most, dry_run=dry_run)
-    for entry in removed:
-        print_line(
-            f"{'would remove' if dry_run else 'removed'} {entry.name} ({human(entry.size)})"
+    root = state.settings({"cache_dir": cache_dir}).cache_dir
+    if limit is None and dry_run:
+        raise RequestError(
+            "--dry-run has no effect without --limit.", hint="Give --limit, or omit it."
         )
-    summary = f"{len(removed)} entries, {human(sum(entry.size for entry in removed))}"
-    print_line(f"{summary}; the limit is {human(most)} ({origin})")
+    if limit is None:
+        found = entries(root)
+    else:
+        found = collect(root, limit=parse_size(limit, "--limit"), dry_run=dry_run)
+    size = human(sum(entry.size for entry in found))
+    if as_json:
+        rows = [
+            {"name": e.name, "path": str(e.path), "size": e.size, "used": e.used}
+            for e in found
+        ]
+        print_json(rows)
+    elif limit is None:
+        cells = []
+        for entry in found:
+            used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+            cells.append((entry.name, human(entry.size), used))
+        print_table(("entry", "size", "last used"), cells, numeric=(1,))
+        print_line(f"{len(found)} entries, {size}, in {root}")
+    else:
+        word = "would remove" if dry_run else "removed"
+        for entry in found:
+            print_line(f"{word} {entry.name} ({human(entry.size)})")
+        print_line(f"{len(found)} entries, {size}; the limit is {limit}")

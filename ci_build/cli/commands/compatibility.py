@@ -1,4 +1,4 @@
-"""`ci_build compat`: compatibility tables from evidence."""
+"""`ci_build index compat`: compatibility tables from evidence."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _newest_lock(
     if sha256_of(data) != newest.files[ROCM_LOCK]:
         raise BucketError(
             f"{key} has other bytes than were promoted.",
-            hint=f"Run `ci_build verify {released.index}`.",
+            hint=f"Run `ci_build index verify {released.index}`.",
         )
     return parse_lock(data, key)
 

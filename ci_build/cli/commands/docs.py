@@ -1,4 +1,4 @@
-"""`ci_build docs`: build the documentation site, and publish it beside the indexes of a bucket."""
+"""The command `ci_build ci docs`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from promotion.storage.bucket_url import bucket_name
     "--compatibility",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Page of compatibility tables to include, as written by `compat --out FILE`.",
+    help="Page of compatibility tables to include, as written by `index compat --out FILE`.",
 )
 @click.option(
     "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"

@@ -1,4 +1,4 @@
-"""`ci_build history`: changes of an index, and the numbers of its nights."""
+"""`ci_build index history`: changes of an index, and the numbers of its nights."""
 
 from __future__ import annotations
 

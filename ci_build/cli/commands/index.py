@@ -1,4 +1,4 @@
-"""`ci_build index`: serve, publish, sign and check a package index."""
+"""`ci_build index serve`, `index sign` and `index check`."""
 
 from __future__ import annotations
 
@@ -13,29 +13,19 @@ from ci_build.cli.options.release_options import (
     bucket_option,
     dry_run_option,
     index_channel_option,
-    installers_option,
     ledger_key_option,
 )
-from ci_build.release.index_authority import find_authority, read_authority
+from ci_build.release.index_authority import find_authority
 from ci_build.release.release_request import SERVE_PORT
-from core.errors import RequestError
 from core.report import print_line
-from promotion.gates.install.installer_table import NEWEST
 from promotion.index import operations
-from promotion.index.publish import pages_changed, read_head
-from promotion.index.publish import publish as write_pages
 from promotion.index.serve import IndexServer
 from promotion.index.served_files import served_files
 from promotion.published_check import check_published, raise_for_checks, read_published
 from promotion.storage.object_keys import ReleasedIndex
 
 
-@cloup.group()
-def index() -> None:
-    """Serve, publish, sign or check the package index of a bucket."""
-
-
-@index.command("serve")
+@cloup.command()
 @bucket_option
 @click.option(
     "--port",
@@ -57,42 +47,7 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
         server.wait()
 
 
-@index.command("publish")
-@click.argument("index")
-@click.option("--everything", is_flag=True, help="Rewrite every page from the ledger.")
-@index_channel_option
-@bucket_option
-@dry_run_option
-@click.pass_obj
-def publish(
-    state: State,
-    /,
-    index: str,
-    bucket: str,
-    channel: str | None,
-    *,
-    everything: bool,
-    dry_run: bool,
-) -> None:
-    """Update the pages of INDEX to the state of its ledger.
-
-    Missing and changed pages are restored.
-    """
-    reporter = state.reporter()
-    opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    released = ReleasedIndex(index=index)
-    authority = read_authority(opened, released, channel)
-    if read_head(opened, released, authority)[0].number == 0:
-        raise RequestError(
-            f"The bucket has no index {index}.",
-            hint="Promote a set to this index first.",
-        )
-    everything = everything or pages_changed(opened, released)
-    written = write_pages(opened, released, everything=everything, authority=authority)
-    reporter.line(f"{len(written)} pages written" if written else "nothing to do")
-
-
-@index.command("sign")
+@cloup.command()
 @click.argument("index")
 @click.option("--reason", required=True, help="Reason to record in the ledger.")
 @index_channel_option
@@ -114,7 +69,7 @@ def sign(
     """Sign the ledger of INDEX, which was written without signatures.
 
     The new entry contains the digest of the last unsigned entry; check them with
-    `history` and `verify` first.
+    `index history` and `index verify` first.
     """
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
@@ -131,7 +86,7 @@ def sign(
         reporter.line(f"ledger entry {done.entry.number}: signed by {done.entry.key}")
 
 
-@index.command("check")
+@cloup.command()
 @click.argument("url", metavar="URL")
 @click.option(
     "--set",
@@ -145,7 +100,6 @@ def sign(
     metavar="X.Y,…",
     help="Python versions to install for.  [default: all on this machine]",
 )
-@installers_option("newest")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
 @click.pass_obj
 def check(
@@ -154,7 +108,6 @@ def check(
     url: str,
     digest: str | None,
     python: str | None,
-    installers: str | None,
     *,
     as_json: bool,
 ) -> None:
@@ -175,7 +128,6 @@ def check(
         host_runner(reporter),
         reporter,
         pythons=pythons,
-        installers=installers or NEWEST,
         cache=cache,
     )
     checks = tuple(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -73,13 +73,20 @@ def rollback(
         _report(done, reporter.line)
 
 
-def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Command:
-    """Return a command that marks sets, or removes a mark."""
+def _marking(name: str, kinds: tuple[EntryKind, EntryKind], text: str) -> click.Command:
+    """Return a command that marks sets, or removes a mark.
+
+    Args:
+        kinds: kind of the ledger entry that marks sets, and of the one that undoes it.
+    """
 
     @cloup.command(name, help=text)
     @click.argument("sets", nargs=-1, required=True, metavar="INDEX/SET…")
+    @click.option("--undo", is_flag=True, help=f"Undo `{name}`.")
     @click.option(
-        "--reason", required=reason, default="", help="Reason to record in the ledger."
+        "--reason",
+        default="",
+        help="Reason to record in the ledger; required without --undo.",
     )
     @index_channel_option
     @ledger_key_option
@@ -96,28 +103,23 @@ def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Co
         channel: str | None,
         ledger_key: Path | None,
         *,
+        undo: bool,
         dry_run: bool,
         as_json: bool,
     ) -> None:
+        if not (undo or reason):
+            raise click.UsageError("Missing option '--reason'.")
         reporter = state.reporter()
         request = ledger_request(ledger_key, channel)
         opened = open_bucket(bucket, reporter, dry_run=dry_run)
-        by_index: dict[str, list[str]] = {}
-        for name in sets:
-            index, slash, digest = name.rpartition("/")
-            if not slash:
-                raise click.UsageError(
-                    f"{name!r} is not a set: write INDEX/DIGEST or INDEX/NUMBER."
-                )
-            by_index.setdefault(index, []).append(digest)
         results = []
-        for index, digests in by_index.items():
+        for index, digests in _by_index(sets).items():
             released = ReleasedIndex(index=index)
             authority = find_authority(opened, released, request, host_runner(reporter))
             done = operations.mark(
                 opened,
                 released,
-                kind,
+                kinds[undo],
                 digests,
                 reason=reason,
                 actor=actor(),
@@ -132,24 +134,30 @@ def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Co
     return command
 
 
+def _by_index(sets: Sequence[str]) -> Mapping[str, list[str]]:
+    """Return index -> digests or numbers of the sets INDEX/DIGEST and INDEX/NUMBER."""
+    found: dict[str, list[str]] = {}
+    for name in sets:
+        index, slash, digest = name.rpartition("/")
+        if not slash:
+            raise click.UsageError(
+                f"{name!r} is not a set: write INDEX/DIGEST or INDEX/NUMBER."
+            )
+        found.setdefault(index, []).append(digest)
+    return found
+
+
 yank = _marking(
     "yank",
-    EntryKind.YANK,
+    (EntryKind.YANK, EntryKind.UNYANK),
     "Hide sets from users who do not pin them (PEP 592).",
-    reason=True,
 )
-unyank = _marking("unyank", EntryKind.UNYANK, "Undo a yank.", reason=False)
 quarantine = _marking(
     "quarantine",
-    EntryKind.QUARANTINE,
-    "Withdraw sets until `unquarantine`; a rollback does not restore them.",
-    reason=True,
+    (EntryKind.QUARANTINE, EntryKind.FREE),
+    "Withdraw sets until --undo; a rollback does not restore them.",
 )
-unquarantine = _marking(
-    "unquarantine", EntryKind.FREE, "Undo a quarantine.", reason=False
-)
-pin = _marking("pin", EntryKind.PIN, "Protect sets from retention.", reason=True)
-unpin = _marking("unpin", EntryKind.UNPIN, "Undo a pin.", reason=False)
+pin = _marking("pin", (EntryKind.PIN, EntryKind.UNPIN), "Protect sets from retention.")
 
 
 def _result(index: str, done: OperationResult) -> Mapping[str, object]:

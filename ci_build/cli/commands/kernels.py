@@ -96,6 +96,13 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
     help="Compile only part I of N of the device code, without building the wheel.",
 )
 @click.option(
+    "--merge",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="First merge the shards in the cache directory DIR of another machine.",
+)
+@click.option(
     "--units",
     metavar="REGEX",
     help="Compile only units whose name matches, without building the wheel.",
@@ -114,6 +121,7 @@ def build(
     jobs: int | None,
     memory: int | None,
     shard: str | None,
+    merge: tuple[Path, ...],
     units: str | None,
     forecast: bool,
     **after: object,
@@ -157,6 +165,9 @@ def build(
         ]
         show_plan(lines, as_json=False)
         return
+    for other in merge:
+        copied, damaged = api.merge_stores(settings.cache_dir, other)
+        reporter.line(f"{other}: {copied} merged, {damaged} damaged")
     runner = host_runner(reporter)
     place = find_compilers(asked, settings.cache_dir, runner)
     if shard or units or forecast:
@@ -236,28 +247,3 @@ def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
     )
     for line in lines:
         reporter.line(line)
-
-
-@kernels.command("merge")
-@click.argument(
-    "others",
-    metavar="DIR…",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path, exists=True),
-)
-@click.option(
-    "--cache-dir",
-    metavar="DIR",
-    help="Cache directory to merge into.  [default: user's cache]",
-)
-@click.pass_obj
-def merge(state: State, others: tuple[Path, ...], cache_dir: str | None) -> None:
-    """Merge the shards that other machines compiled.
-
-    DIR is the cache directory of a machine that ran `kernels build --shard`.
-    """
-    cache = state.settings({"cache_dir": cache_dir}).cache_dir
-    for other in others:
-        copied, damaged = api.merge_stores(cache, other)
-        state.reporter().line(f"{other}: {copied} merged, {damaged} damaged")

@@ -1,4 +1,4 @@
-"""`ci_build keys`: keys that sign evidence and ledger entries."""
+"""The command `ci_build ci keys`."""
 
 from __future__ import annotations
 
@@ -15,46 +15,35 @@ from ci_build.cli.options.environment import (
 from core.errors import RequestError
 
 
-@cloup.group()
-def keys() -> None:
-    """Create and show keys that sign evidence and ledger entries."""
-
-
-@keys.command("new")
-@click.argument("file", type=click.Path(path_type=Path))
-def new(file: Path) -> None:
-    """Create an Ed25519 key in FILE, and print its public key.
-
-    Only the owner of FILE can read it.
-    """
-    # Start-up time: it loads cryptography.
-    from promotion.evidence.signing import new_key
-
-    try:
-        click.echo(new_key(file).key)
-    except FileExistsError as error:
-        raise RequestError(
-            f"{file} already exists.",
-            hint="Keys are never overwritten: name another file.",
-        ) from error
-
-
-@keys.command("show")
+@cloup.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--new", is_flag=True, help="Create an Ed25519 key in FILE first.")
 @click.option("--ledger", is_flag=True, help=f"Print the key in {LEDGER_KEY} instead.")
-def show(file: Path | None, *, ledger: bool) -> None:
+def keys(file: Path | None, *, new: bool, ledger: bool) -> None:
     """Print the public key of FILE, for promotion/policy.toml.
 
     Without FILE, print the public key that `gate` and `release` would sign evidence
-    with.
+    with. Only the owner of a new FILE can read it.
     """
-    # Start-up time: it loads cryptography.
+    # Start-up time: both load cryptography.
     from ci_build.release.index_authority import signer_of
+    from promotion.evidence.signing import new_key
 
     if ledger and file is not None:
         raise RequestError(
             "FILE and --ledger exclude each other.", hint="Omit one of them."
         )
+    if new:
+        if file is None:
+            raise RequestError("--new needs a FILE.", hint="Name the file of the key.")
+        try:
+            click.echo(new_key(file).key)
+        except FileExistsError as error:
+            raise RequestError(
+                f"{file} already exists.",
+                hint="Keys are never overwritten: name another file.",
+            ) from error
+        return
     key = ledger_request(None).key if ledger else find_signing_key(file)
     if key is None:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""The command `ci_build matrix`."""
+"""The commands `ci_build ci matrix` and `ci_build ci tests`."""
 
 from __future__ import annotations
 
@@ -34,31 +34,6 @@ _FORMAT = click.option(
 )
 
 
-class _BuildsByDefault(cloup.Group):
-    """Group of the matrix commands; `matrix` without a command means `matrix builds`."""
-
-    def format_params(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of `matrix builds`."""
-        assert isinstance(builds, cloup.Command)
-        builds.format_params(ctx, formatter)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in self.commands:
-            return super().resolve_command(ctx, args)
-        return "builds", self.commands["builds"], args
-
-
-@cloup.group(cls=_BuildsByDefault, context_settings={"ignore_unknown_options": True})
-def matrix() -> None:
-    """Print the jobs of a CI service as JSON: builds, or the tests of a set.
-
-    `matrix builds` may be shortened to `matrix`. Further arguments are added to the
-    command of every build.
-    """
-
-
 def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, ...]]:
     """Return the cells and the excluded combinations of a matrix.
 
@@ -87,7 +62,7 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
     return cells, excluded
 
 
-@matrix.command(context_settings={"ignore_unknown_options": True})
+@cloup.command(context_settings={"ignore_unknown_options": True})
 @click.option(
     "--python-versions",
     metavar="X.Y,…",
@@ -133,7 +108,7 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
 )
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @_FORMAT
-def builds(*, output_format: str, **given: object) -> None:
+def matrix(*, output_format: str, **given: object) -> None:
     """Print the builds of a CI service with their commands.
 
     One build makes the set for all Pythons of a JAX release, a ROCm and a family.
@@ -147,7 +122,7 @@ def builds(*, output_format: str, **given: object) -> None:
         print_json({"include": cells, "excluded": excluded})
 
 
-@matrix.command()
+@cloup.command()
 @click.argument("wheel_sets", metavar="INDEX/SET|N…", nargs=-1, required=True)
 @click.option(
     "--when",
@@ -208,7 +183,7 @@ def tests(
 ) -> None:
     """Print the test jobs of staged sets with their runners and commands.
 
-    A set is INDEX/DIGEST as printed by `stage`, with at least the first 6 digits of the
+    A set is INDEX/DIGEST as printed by `set stage`, with at least the first 6 digits of the
     digest, or INDEX/N with the number of its ledger entry. Only families with targets
     of a set get jobs.
 

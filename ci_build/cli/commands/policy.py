@@ -1,4 +1,4 @@
-"""The command `ci_build policy`."""
+"""The command `ci_build ci policy`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ from core.report import print_line
 from promotion.check import raise_if_blocked
 
 
-@cloup.group()
-def policy() -> None:
-    """Check whether a set may be promoted."""
-
-
-@policy.command("check")
+@cloup.command()
 @click.argument("wheel_set", metavar="SET")
 @channel_option
 @bucket_option
@@ -33,7 +28,7 @@ def policy() -> None:
 @allow_lower_option
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.pass_obj
-def check(
+def policy(
     state: State,
     /,
     wheel_set: str,
@@ -46,7 +41,7 @@ def check(
 ) -> None:
     """Check whether the policy lets a staged set be promoted.
 
-    SET is INDEX/DIGEST as printed by `stage`, of which six digits suffice. The command
+    SET is INDEX/DIGEST as printed by `set stage`, of which six digits suffice. The command
     prints the required evidence of each target, with the command that produces what is
     missing, and the waiver that would accept each flaky test.
     """

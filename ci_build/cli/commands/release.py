@@ -1,4 +1,4 @@
-"""`ci_build release`, and its steps `stage` and `promote`."""
+"""`ci_build release`, and `ci_build set stage` and `ci_build promote`."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def promote(
 ) -> None:
     """Promote a set to `v2` if the policy accepts its evidence.
 
-    SET is INDEX/DIGEST as printed by `stage`, or the set's directory.
+    SET is INDEX/DIGEST as printed by `set stage`, or the set's directory.
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.release import gating

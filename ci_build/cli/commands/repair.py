@@ -1,4 +1,4 @@
-"""The command `ci_build repair`."""
+"""The command `ci_build set repair`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
     for option in ("targets", "out"):
         if not settings.given(option):
             raise RequestError(
-                f"--{option} is missing.", hint="See `ci_build repair --help`."
+                f"--{option} is missing.", hint="See `ci_build set repair --help`."
             )
     spec = settings.text("targets")
     rocm = settings.get("rocm_version").value

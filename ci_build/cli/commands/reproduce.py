@@ -1,4 +1,4 @@
-"""The command `ci_build reproduce`."""
+"""The command `ci_build set reproduce`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
     from core.http.client import Connect
 
 _FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose", "quiet")
-"""Options that `reproduce` reads from its command line instead of the recorded request."""
+"""Options that `set reproduce` reads from its command line instead of the recorded request."""
 _CONTAINER = ("container_engine", "image_registry")
-"""Options that `reproduce` reads from its command line if the build runs in a container."""
+"""Options that `set reproduce` reads from its command line if the build runs in a container."""
 
 
 @cloup.command()

@@ -1,4 +1,4 @@
-"""`ci_build rocm`: builds of ROCm, locks and manifests."""
+"""`ci_build rocm`: builds of ROCm, and locks."""
 
 from __future__ import annotations
 
@@ -13,55 +13,15 @@ from ci_build.cli.options.rocm_options import rocm_storage
 from ci_build.rocm import tarball_listing as listing
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.rocm_request import check_families
-from ci_build.rocm.tree import read_tree
-from core.atomic import write_whole
 from core.defaults import defaults
 from core.errors import RequestError
-from core.model import RocmVersion
 from core.report import print_line, print_table
 from core.units import human
-from wheelkit.rocm_manifest import dump_manifest
 
 
 @cloup.group()
 def rocm() -> None:
-    """List, show, verify and describe the ROCm of a build."""
-
-
-@rocm.command("manifest")
-@click.argument("tree", metavar="PATH", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File to write.  [default: standard output]",
-)
-@click.option(
-    "--rocm-version",
-    metavar="X.Y.Z",
-    help="Version of the ROCm, if the tree does not record it.",
-)
-@click.pass_obj
-def write_manifest(
-    state: State, tree: Path, out: Path | None, rocm_version: str | None
-) -> None:
-    """Write the symbols that the ROCm in PATH exports.
-
-    `--rocm-manifest` and the ABI gate read the written JSON.
-    """
-    reporter = state.reporter()
-    version = str(RocmVersion(text=rocm_version)) if rocm_version else ""
-    manifest, notes = read_tree(tree, version, progress=reporter)
-    data = dump_manifest(manifest)
-    if out is None:
-        click.echo(data, nl=False)
-    else:
-        write_whole(out, data)
-    for note in notes:
-        reporter.warning(note)
-    symbols = sum(len(library.symbols) for library in manifest.libraries.values())
-    count = f"{len(manifest.libraries)} libraries, {symbols} symbols"
-    reporter.line(f"ROCm {manifest.rocm_version}: {count}, {human(len(data))} of JSON")
+    """List, show and verify the ROCm of a build."""
 
 
 @rocm.command("list")
@@ -73,21 +33,12 @@ def write_manifest(
     metavar="URL",
     help=f"Page that lists the builds.  [default: {defaults()['build']['therock_listing']}]",
 )
-@click.option(
-    "--limit",
-    metavar="N",
-    default=20,
-    type=click.IntRange(0),
-    show_default=True,
-    help="Number of builds to list; 0 lists all.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def list_builds(
     state: State,
     family: str | None,
     therock_listing: str | None,
-    limit: int,
     *,
     as_json: bool,
 ) -> None:
@@ -105,7 +56,6 @@ def list_builds(
         for build in builds
         if family in (None, build.family)
     ]
-    shown = shown[: limit or None]
     if as_json:
         print_json(shown)
     else:
@@ -113,16 +63,32 @@ def list_builds(
         print_table(("version", "family", "URL"), rows)
 
 
-_LOCK = click.argument(
+@rocm.command("show")
+@click.argument(
     "lock", metavar="[LOCK]", default="rocm.lock", type=click.Path(path_type=Path)
 )
+@click.option(
+    "--verify",
+    "verified",
+    is_flag=True,
+    help="Verify the ROCm of the lock instead; a missing ROCm is downloaded.",
+)
+@click.option(
+    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the lock as JSON.")
+@click.pass_obj
+def show(
+    state: State, lock: Path, cache_dir: str | None, *, verified: bool, as_json: bool
+) -> None:
+    """Show or verify the ROCm of a lock.
 
-
-@rocm.command("show")
-@_LOCK
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def show(lock: Path, *, as_json: bool) -> None:
-    """Show the ROCm of a lock."""
+    If the ROCm is an unpacked archive, every file is verified; if it is a directory,
+    only the files that the lock records.
+    """
+    if verified:
+        _verify(state, lock, cache_dir)
+        return
     known = load_lock(lock)
     if known is None:
         raise RequestError(
@@ -146,18 +112,7 @@ def show(lock: Path, *, as_json: bool) -> None:
         print_line(f"  {soname} {version}".rstrip())
 
 
-@rocm.command("verify")
-@_LOCK
-@click.option(
-    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
-)
-@click.pass_obj
-def verify(state: State, lock: Path, cache_dir: str | None) -> None:
-    """Verify the ROCm of a lock; a missing ROCm is downloaded.
-
-    If the ROCm is an unpacked archive, every file is read; if it is a directory, only
-    the files that the lock records.
-    """
+def _verify(state: State, lock: Path, cache_dir: str | None) -> None:
     from ci_build.rocm import source  # Start-up time: it loads requests.
 
     reporter = state.reporter()

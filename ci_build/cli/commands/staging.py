@@ -1,4 +1,4 @@
-"""`ci_build staging`: list the staged sets of an index, and remove old ones."""
+"""The command `ci_build set collect`."""
 
 from __future__ import annotations
 
@@ -9,45 +9,11 @@ import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release_options import Duration, bucket_option
-from core.report import print_table
 from core.wheels_json import load_wheel_set
 from promotion import staged_sets
 
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the result as JSON."
-)
 
-
-@cloup.group()
-def staging() -> None:
-    """List staged sets, and remove old ones."""
-
-
-@staging.command("list")
-@click.argument("index")
-@bucket_option
-@_json_option
-@click.pass_obj
-def list_sets(state: State, /, index: str, bucket: str, *, as_json: bool) -> None:
-    """List the staged sets of INDEX, the least recently used first."""
-    folders = staged_sets.staged_folders(
-        open_bucket(bucket, state.reporter()), index, days=0
-    )
-    if as_json:
-        print_json(folders)
-        return
-    rows = [
-        (
-            str(folder.staged),
-            f"{folder.used:%Y-%m-%d %H:%M}",
-            "complete" if folder.complete else "incomplete",
-        )
-        for folder in folders
-    ]
-    print_table(("set", "last used", "upload"), rows)
-
-
-@staging.command("gc")
+@cloup.command()
 @click.argument("index")
 @click.option(
     "--days",
@@ -72,7 +38,7 @@ def list_sets(state: State, /, index: str, bucket: str, *, as_json: bool) -> Non
     help="Remove the sets. Without it, only print them.",
 )
 @bucket_option
-@_json_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def collect(
     state: State,
@@ -85,7 +51,10 @@ def collect(
     really: bool,
     as_json: bool,
 ) -> None:
-    """Remove old staged sets of INDEX. Released sets have their own files; pinned sets stay."""
+    """List the staged sets of INDEX, and remove old ones with --apply.
+
+    Released sets have their own files; pinned sets stay.
+    """
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter)
     digests = [
@@ -104,10 +73,10 @@ def collect(
         print_json(folders)
         return
     for folder in folders:
-        reporter.line(
-            f"  {folder.staged}"
-            f" {f'stays: {folder.kept}' if folder.kept else 'is removed'}"
-        )
+        fate = f"stays: {folder.kept}" if folder.kept else "is removed"
+        upload = "" if folder.complete else ", incomplete upload"
+        used = f"last used {folder.used:%Y-%m-%d %H:%M}{upload}"
+        reporter.line(f"  {folder.staged} {fate}; {used}")
     if not removable:
         reporter.line("nothing to do")
     elif not really:

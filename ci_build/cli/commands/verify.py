@@ -1,4 +1,4 @@
-"""The command `ci_build verify`."""
+"""The command `ci_build index verify`."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def verify(
         reporter.line(
             f"{index} matches its ledger; channel {authority.channel} requires {keys}"
         )
-        reporter.line(f"newest entry, to record for `verify --since`: {last}")
+        reporter.line(f"newest entry, to record for `index verify --since`: {last}")
 
 
 def _refuse_unused(*, repair: bool) -> None:

@@ -149,18 +149,6 @@ def require_explicit_channel(bucket: str) -> None:
         )
 
 
-def installers_option(default: str) -> Callable[[_F], _F]:
-    """Return the option that selects installers; `default` describes its default."""
-    return click.option(
-        "--installers",
-        type=click.Choice(["newest", "all"]),
-        help=(
-            "The newest pip and uv, or also the oldest supported pip.  [default:"
-            f" {default}]"
-        ),
-    )
-
-
 def has_folder(
     context: click.Context, parameter: click.Parameter, value: Path | None
 ) -> Path | None:

@@ -153,7 +153,7 @@ _ROCM_OPTIONS: Table = (
         ("--rocm-manifest",),
         {
             "metavar": "FILE|DIR",
-            "help": "Output of `rocm manifest`, or the tree of the ROCm.",
+            "help": "Manifest of the ROCm in a set, or the ROCm's tree.",
         },
     ),
 )

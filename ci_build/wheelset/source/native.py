@@ -110,7 +110,7 @@ class SourceBuilder:
             return recorded
         self.builds.mkdir(parents=True, exist_ok=True)
         # Only one run at a time may use Bazel's output tree, this folder and the copy
-        # of a read-only disk cache; `cache gc` must keep the tree meanwhile.
+        # of a read-only disk cache; `ci_build cache` must keep the tree meanwhile.
         with FileLock(self.work.with_suffix(".lock")), lock_in_use(self.bazel_tree):
             if (recorded := _recorded(record)) is not None and inputs.has(recorded):
                 return recorded

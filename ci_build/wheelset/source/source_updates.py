@@ -26,7 +26,7 @@ from core.process import Runner
 JAX_TAG, ROCM_JAX_TAG = "jax-v", "rocm-jax-v"
 """Prefixes of the release tags of jax-ml/jax and ROCm/rocm-jax."""
 _HEADER = """\
-# Commits of each JAX release, written by `ci_build sources update`.
+# Commits of each JAX release, written by `ci_build sources --update`.
 #
 # tags        release -> commit of the tag jax-v<release> of jax-ml/jax
 # unsupported release -> reason why its ROCm wheels cannot be built from source

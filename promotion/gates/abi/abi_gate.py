@@ -44,8 +44,7 @@ _WEAK_MANIFEST = (
     " were not compared."
 )
 _ADD_MANIFEST = (
-    "Write a manifest with `ci_build rocm manifest PATH` and build the set with"
-    " --rocm-manifest, or pass --rocm PATH to this gate."
+    "Build the set with --rocm-manifest DIR, or pass --rocm DIR to this gate."
 )
 _ADD_LAYOUT = (
     "Add the folder to core/rocm_layouts.toml, from which RUNPATH and the loader of the"

@@ -54,5 +54,5 @@ def locked_environment(
                     ),
                 ) from problem
             store.publish(environment, key)
-    os.utime(folder)  # `cache gc` keeps recently used entries
+    os.utime(folder)  # `ci_build cache` keeps recently used entries
     return folder

@@ -57,7 +57,7 @@ def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
             raise GateError(
                 f"The ROCm manifest has an invalid path for {library.soname}:"
                 f" {library.path}.",
-                hint="Write the manifest again with `ci_build rocm manifest`.",
+                hint="Build the set again with --rocm-manifest.",
             )
         out = folder / path
         out.parent.mkdir(parents=True, exist_ok=True)

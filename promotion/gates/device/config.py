@@ -23,7 +23,7 @@ from promotion.policy.waivers import FlakeWaiver
 from promotion.storage.bucket import sha256_of
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
-_NOT_REPEATED = ("size", "test_list", "tests", "shard", "inside", "work")
+_NOT_REPEATED = ("size", "tests", "shard", "inside", "work")
 """Options that do not affect how a single test runs."""
 
 

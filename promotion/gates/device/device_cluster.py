@@ -30,7 +30,6 @@ SHARDS = 8
 """Default number of tasks of a run: some for each worker, so that slow ones get fewer."""
 NOT_SENT = (
     *(
-        "test_list",
         "tests",
         "shard",
         "also",
@@ -39,10 +38,8 @@ NOT_SENT = (
         "image",
         "inside",
         "work",
-        "cpus",
-        "workers",
     ),
-    *("offline", "wheelhouse"),
+    "wheelhouse",
 )
 """Options of the gate that a run on a cluster does not have."""
 

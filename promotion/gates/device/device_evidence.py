@@ -46,7 +46,7 @@ _LOG_BYTES = 8 << 20
 """Maximum size of each log; of a longer log, only the end is stored."""
 
 _WAIVER_HINT = (
-    "To accept the flake, add the waiver that `policy check` prints to"
+    "To accept the flake, add the waiver that `ci policy` prints to"
     " promotion/policy.toml."
 )
 

@@ -35,20 +35,14 @@ class DeviceRequest:
             downloaded.
         devices: required number of devices; None uses the numbers of the family's
             runners.
-        workers_per_device: number, or "auto" to derive the number from free device
-            memory, cores and RAM; empty means "auto".
-        workers: number of workers on a CPU; 0 derives the number.
-        cpus: number of cores to use; None uses all allotted cores.
         image: container image in which the gate runs, as NAME@sha256:…; empty runs the
             gate on this machine.
         inside: container engine with its version if the gate already runs in a
             container of `image`.
-        offline: whether packages come from `wheelhouse` only.
-        wheelhouse: folder that `bundle --with-gate` made, or a folder of wheels; None
-            without `offline`.
+        wheelhouse: folder that `set bundle --with-gate` made, or a folder of wheels,
+            from which all packages come; None uses the network.
         work: folder of the run, from which an interrupted run resumes; None uses a
             temporary folder.
-        test_timeout: seconds for each test.
     """
 
     platform: str
@@ -56,7 +50,6 @@ class DeviceRequest:
     jax_tests: str = ""
     suite_env: tuple[str, ...] = ()
     size: str = ""
-    test_list: Path | None = None
     tests: tuple[str, ...] = ()
     shard: str = ""
     python: str = ""
@@ -64,16 +57,10 @@ class DeviceRequest:
     rocm: Path | None = None
     rocm_of_set: bool = False
     devices: int | None = None
-    workers_per_device: str = ""
-    workers: int = 0
-    cpus: int | None = None
     image: str = ""
     inside: str = ""
-    offline: bool = False
     wheelhouse: Path | None = None
     work: Path | None = None
-    retries: int = RETRIES
-    test_timeout: float = TEST_TIMEOUT
 
 
 def parse_suite_env(pairs: Sequence[str]) -> dict[str, str]:

@@ -31,7 +31,12 @@ from promotion.gates.device.baseline import (
 from promotion.gates.device.blame import SET_UNUSABLE, query_control
 from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
 from promotion.gates.device.device_evidence import checks_of_tests
-from promotion.gates.device.device_request import DeviceRequest, parse_suite_env
+from promotion.gates.device.device_request import (
+    RETRIES,
+    TEST_TIMEOUT,
+    DeviceRequest,
+    parse_suite_env,
+)
 from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
 from promotion.gates.device.gpu_machine import detect_allotment
 from promotion.gates.device.lease import (
@@ -131,7 +136,6 @@ class _GateRun:
         context.progress.step("preflight of the machine")
         self.host = detect_allotment(
             config.environ,
-            cpus=config.request.cpus,
             first=self.devices[0].index if self.devices else 0,
         )
         wheel_set = context.wheel_set
@@ -331,19 +335,11 @@ class _GateRun:
     ) -> RunPlan:
         config = self.config
         shard = self.config.shard
-        request = self.config.request
-        share = request.workers_per_device
-        per_device = (
-            workers_per_device(self.devices, self.host)
-            if share in ("", "auto")
-            else int(share)
-        )
         single = leases(
             config.platform,
             self.devices,
             self.host,
-            per_device=per_device,
-            workers=request.workers,
+            per_device=workers_per_device(self.devices, self.host),
         )
         whole = whole_machine_lease(config.platform, self.devices, self.host)
         if shard is not None:
@@ -362,15 +358,15 @@ class _GateRun:
             env=env,
             passes=passes(config.passes, single, whole),
             skips=config.skips,
-            limits=SessionLimits(test=request.test_timeout),
-            retries=request.retries,
+            limits=SessionLimits(test=TEST_TIMEOUT),
+            retries=RETRIES,
             identity=json.dumps(
                 [
                     self.context.staged.digest,
                     config.settings,
                     str(shard),
                     config.listed,
-                    *_rocm_identity(request.rocm),
+                    *_rocm_identity(config.request.rocm),
                 ]
             ),
         )

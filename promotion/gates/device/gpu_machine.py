@@ -156,7 +156,6 @@ def _nvidia_machine(runner: Runner) -> MachineInfo:
 def detect_allotment(
     environ: Mapping[str, str],
     *,
-    cpus: int | None = None,
     first: int = 0,
     root: Path = Path("/"),
 ) -> Allotment:
@@ -168,7 +167,6 @@ def detect_allotment(
 
     Args:
         environ: the inherited environment.
-        cpus: value of `--cpus`.
         first: index of the first device in use; it differs between jobs that share a
             host.
         root: root of the file system.
@@ -181,8 +179,6 @@ def detect_allotment(
     limits += [(quota, "a control group") for quota in quotas(root)]
     if text := environ.get(KUBE):
         limits.append((_cores(text), f"{KUBE}={text}"))
-    if cpus is not None:
-        limits.append((float(cpus), f"--cpus {cpus}"))
     least, why = min(limits)
     cores = max(1, int(least))
     start = first * cores % len(allowed)

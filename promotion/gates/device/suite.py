@@ -24,7 +24,7 @@ SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
 SIZES_FILE = Path(__file__).with_name("sizes.toml")
 TESTS = "tests"
 """Folder of JAX's tests."""
-CORRECT = "Correct --test or --test-list."
+CORRECT = "Correct --test."
 """Hint for listed tests that do not exist."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REMOTE = re.compile(r"(?:[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:).+")
@@ -242,28 +242,6 @@ def _files_of_size(root: Path, size: str) -> tuple[tuple[str, ...], tuple[str, .
     return tuple(name for name in names if name not in missing), (
         (note,) if missing else ()
     )
-
-
-def read_list(path: Path) -> tuple[str, ...]:
-    """Read a file with a test file or a test on each line.
-
-    Raises:
-        RequestError: the file is unreadable or lists no tests.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise RequestError(
-            f"Cannot read {path}: {problem}.", hint="Pass a file that lists tests."
-        ) from problem
-    lines = tuple(
-        name for line in text.splitlines() if (name := line.partition("#")[0].strip())
-    )
-    if not lines:
-        raise RequestError(
-            f"{path} lists no tests.", hint="Write a test file or a test on each line."
-        )
-    return lines
 
 
 def _local_commit(source: SuiteSource, runner: Runner) -> str:

@@ -204,22 +204,22 @@ OTHERS = {
         "is a ROCm for Windows",
     ),
     "verify": (
-        "rocm|verify|/etc/passwd",
+        "rocm|show|--verify|/etc/passwd",
         6,
         "^error: /etc/passwd cannot be read: .*Give the rocm.lock of a build",
     ),
     "adopt into proc": (
-        "adopt|wheels|--out=/proc/x",
+        "set|adopt|wheels|--out=/proc/x",
         2,
         "--out=/proc/x cannot be written",
     ),
     "adopt damaged": (
-        "adopt|wheels|--out=set",
+        "set|adopt|wheels|--out=set",
         6,
         r"wheels/jax_rocm7_plugin-.*\.whl is damaged: jax_rocm7_plugin/_prng",
     ),
     "null": (
-        "stage|set|--bucket=b",
+        "set|stage|set|--bucket=b",
         13,
         "wheels.json of a wheel set: it contains null instead of an object",
     ),
@@ -283,7 +283,8 @@ def test_failure_of_pip_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "words", [["inspect", "locked"], ["adopt", "locked", "--out=set"], ["inspect", "."]]
+    "words",
+    [["inspect", "locked"], ["set", "adopt", "locked", "--out=set"], ["inspect", "."]],
 )
 def test_folder_that_cannot_be_read_is_named(
     words: Sequence[str], place: Place

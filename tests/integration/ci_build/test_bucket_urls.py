@@ -17,14 +17,14 @@ from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 STORE = "s3://name/prefix?endpoint_url=http://127.0.0.1:9&region=us-east-1"
 COMMANDS = {
-    "matrix tests": ("{set}",),
+    "ci tests": ("{set}",),
     "gate abi": (f"multi-arch/{'0' * 64}",),
     "nightly": ("--index", "multi-arch", "--steps", "gates", "--channel", "nightly"),
-    "stage": ("{folder}", "--dry-run"),
+    "set stage": ("{folder}", "--dry-run"),
     "status": ("--cache-dir={folder}/cache",),
     "promote": ("{set}", "--channel", "local", "--dry-run"),
-    "yank": ("multi-arch/1", "--reason", "slow", "--dry-run"),
-    "index publish": ("multi-arch", "--dry-run"),
+    "index yank": ("multi-arch/1", "--reason", "slow", "--dry-run"),
+    "index verify": ("multi-arch", "--repair", "--dry-run"),
     "index serve": ("--port", "0"),
 }
 """Command -> its arguments without --bucket."""

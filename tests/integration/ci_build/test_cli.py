@@ -48,7 +48,7 @@ def test_invalid_value_from_environment_names_variable(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["stage", "targets"])
+@pytest.mark.parametrize("command", ["set", "targets"])
 def test_build_options_before_other_commands_are_refused(
     command: str, tmp_path: Path
 ) -> None:
@@ -126,7 +126,15 @@ def imported(*words: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "words",
-    ["", "dist_wheels", "gate abi", "matrix", "images build", "rocm list", "keys"],
+    [
+        "",
+        "dist_wheels",
+        "gate abi",
+        "ci matrix",
+        "images build",
+        "rocm list",
+        "ci keys",
+    ],
 )
 def test_help_imports_no_heavy_package(words: str) -> None:
     assert HEAVY & imported(*words.split(), "--help") == set()

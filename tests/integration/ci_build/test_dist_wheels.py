@@ -128,7 +128,7 @@ def test_reproduce_repairs_published_wheels_again(
 ) -> None:
     """wheels.json alone suffices; a set whose wheel was another one is told apart."""
     done = ci_build(
-        "reproduce", str(made / "wheels.json"), f"--cache-dir={cache}", "--json"
+        "set", "reproduce", str(made / "wheels.json"), f"--cache-dir={cache}", "--json"
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["differences"] == {}
@@ -137,7 +137,9 @@ def test_reproduce_repairs_published_wheels_again(
     pjrt, *others = wheel_set.wheels
     other = replace(wheel_set, wheels=(replace(pjrt, sha256="0" * 64), *others))
     (tmp_path / "wheels.json").write_text(dump_wheel_set(other))
-    done = ci_build("reproduce", str(tmp_path / "wheels.json"), f"--cache-dir={cache}")
+    done = ci_build(
+        "set", "reproduce", str(tmp_path / "wheels.json"), f"--cache-dir={cache}"
+    )
     assert done.returncode == ReproducibilityError.exit_code
     assert f"OTHER {pjrt.filename}" in done.stdout
     assert "has another sha256" in done.stdout

@@ -31,7 +31,7 @@ SET = [
 
 
 def gate(out: Path, bucket: Path) -> None:
-    succeed("stage", str(out), f"--bucket={bucket}")
+    succeed("set", "stage", str(out), f"--bucket={bucket}")
     for name in ("inspection", "abi", "coverage"):
         succeed("gate", name, str(out), f"--bucket={bucket}")
 

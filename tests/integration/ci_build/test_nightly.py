@@ -343,7 +343,7 @@ def test_history_lists_nights_with_their_numbers(
     nights.failing = ["load"]
     assert night(nights, NEW_ROCM) == GateError.exit_code
     capsys.readouterr()
-    words = ("history", INDEX, "--nights", f"--bucket={nights.bucket}")
+    words = ("index", "history", INDEX, "--nights", f"--bucket={nights.bucket}")
     assert cli.run([*words, "--json"]) == 0
     new, old = json.loads(capsys.readouterr().out)
     assert (old["entry"], old["visible"], old["checked"], old["rocm"]) == (

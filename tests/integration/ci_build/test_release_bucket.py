@@ -147,6 +147,7 @@ def test_release_never_promotes_withdrawn_set_again(
     assert (
         cli.run(
             [
+                "index",
                 "rollback",
                 INDEX,
                 "--to",

@@ -1,4 +1,4 @@
-"""`ci_build repair` with the published wheels: inspection, installation, and a failure."""
+"""`ci_build set repair` with the published wheels: inspection, installation, and a failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sha256(path: Path) -> str:
 
 
 def repair(*words: str) -> list[dict[str, Any]]:
-    rows = json.loads(succeed("repair", *words, *OPTIONS, "--json").stdout)
+    rows = json.loads(succeed("set", "repair", *words, *OPTIONS, "--json").stdout)
     assert isinstance(rows, list)
     return rows
 
@@ -82,7 +82,7 @@ def test_failed_repair_leaves_nothing_behind(
         "--rocm-version=7.2.0",
         *OPTIONS,
     )
-    done = ci_build("repair", str(good), str(bad), *words)
+    done = ci_build("set", "repair", str(good), str(bad), *words)
     assert done.returncode == 7, done.stderr
     assert bad.name in done.stderr
     assert str(tmp_path / "cache") not in done.stderr

@@ -107,7 +107,7 @@ def test_reproduce_gives_same_wheels(place: Place, dist: Path) -> None:
         f"--rocm-lock={dist.with_suffix('.lock')}",
         f"--cache-dir={place.folder / 'cache'}",
     ]
-    done = ci_build("reproduce", str(dist), *words, env=place.engine.environment)
+    done = ci_build("set", "reproduce", str(dist), *words, env=place.engine.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("same  ") == 3
     assert not list((place.folder / "cache").glob("reproduce-*"))

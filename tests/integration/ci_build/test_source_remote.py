@@ -183,7 +183,11 @@ def test_reproduce_runs_every_remote_action_again(
             f"--rocm-lock={place.folder / 'remote.lock'}",
         ]
         done = ci_build(
-            "reproduce", str(place.folder / "remote"), *words, env=place.environment
+            "set",
+            "reproduce",
+            str(place.folder / "remote"),
+            *words,
+            env=place.environment,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert service.ran(worker) > 20

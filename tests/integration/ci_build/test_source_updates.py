@@ -83,7 +83,7 @@ def server(tmp_path: Path) -> Path:
 def update(server: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return run_ci_build(
         "sources",
-        "update",
+        "--update",
         f"--pins={server / 'pins.toml'}",
         f"--source-mirror={server}",
         *more,

@@ -93,7 +93,9 @@ def test_seed_command_verifies_and_locks_rocm_first(
     assert json.loads(run(tmp_path, "rocm", "show", "--json").stdout)["targets"] == [
         "gfx942"
     ]
-    verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
+    verified = run(
+        tmp_path, "rocm", "show", "--verify", f"--cache-dir={tmp_path / 'cache'}"
+    )
     assert (verified.returncode, "every file was read" in verified.stderr) == (
         0,
         True,
@@ -101,12 +103,14 @@ def test_seed_command_verifies_and_locks_rocm_first(
     (header,) = (tmp_path / "cache/rocm/trees").glob("*/rocm/include/hip/hip_runtime.h")
     header.chmod(0o644)
     header.write_text("#pragma twice\n")
-    changed = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
+    changed = run(
+        tmp_path, "rocm", "show", "--verify", f"--cache-dir={tmp_path / 'cache'}"
+    )
     assert changed.returncode == 6
     assert "include/hip/hip_runtime.h: mode 644" in changed.stderr
 
     told.files[PATH] = tarball(tmp_path / "made", extra=b"replaced behind our back")
-    listed = run(tmp_path, "cache", "ls", f"--cache-dir={tmp_path / 'cache'}").stdout
+    listed = run(tmp_path, "cache", f"--cache-dir={tmp_path / 'cache'}").stdout
     assert "rocm/tarballs/" in listed
     elsewhere = run(
         tmp_path, f"--therock-path={told.url}{PATH}", "--cache-dir=other", "dist_wheels"

@@ -84,7 +84,7 @@ def _serve(argv: list[str]) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory, work_cache: Path) -> Path:
     """Return the site in a folder."""
     folder = tmp_path_factory.mktemp("built") / "site"
-    succeed("docs", "--out", str(folder), f"--cache-dir={work_cache}")
+    succeed("ci", "docs", "--out", str(folder), f"--cache-dir={work_cache}")
     return folder
 
 
@@ -95,7 +95,7 @@ def test_site_is_strict_reproducible_and_complete(
     """The strict build is clean, repeatable, self-contained and refuses broken links."""
     monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
     again = tmp_path / "again"
-    succeed("docs", "--out", str(again))
+    succeed("ci", "docs", "--out", str(again))
     argv = [sys.executable, str(ROOT / "build" / "ci_build"), "docs"]
     (tmp_path / "bad.md").write_text(
         "# Tables\n\n[one][1] [two][2]\n\n[1]: nothing.md\n[2]: trust.md#nothing\n"

@@ -2,7 +2,7 @@
 
 Signed through a private Sigstore on loopback, verified, and refused.
 
-`ci_build attest` signs with sigstore's own client; sigstore's own verifier verifies
+`ci_build set attest` signs with sigstore's own client; sigstore's own verifier verifies
 with the private instance's trust, which it reads from a file in the real format. No
 public service is used.
 """
@@ -54,7 +54,7 @@ Provenance = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a Python with only the packages of the lock file for `attest`."""
+    """Return a Python with only the packages of the lock file for `set attest`."""
     folder = tmp_path_factory.mktemp("attest") / "venv"
     subprocess.run([UV, "venv", "-q", "--python", sys.executable, folder], check=True)
     lock = ROOT / "build" / "requirements-attest.lock"
@@ -132,7 +132,7 @@ class Attested:
 
     @property
     def own(self) -> list[str]:
-        """Return the names of the wheels that `attest` signs."""
+        """Return the names of the wheels that `set attest` signs."""
         wheels = read_staged(self.bucket, self.staged).wheels
         return sorted(wheel.filename for wheel in wheels if not wheel.as_published)
 
@@ -160,6 +160,7 @@ def attested(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Attested:
     with serving(sigstore) as env:
         made.trust.write_text(json.dumps(sigstore.trust_config()))
         words = (
+            "set",
             "attest",
             staged,
             "--bucket",
@@ -236,12 +237,14 @@ def test_attested_set_is_promoted_and_verified(
     assert (
         f"{names[0]}.provenance is invalid: failed to build timestamp" in doubted.stderr
     )
-    looked = strict("attest", attested.staged, "--verify", *where, *trust, "--json")
+    looked = strict(
+        "set", "attest", attested.staged, "--verify", *where, *trust, "--json"
+    )
     assert (looked.returncode, json.loads(looked.stdout)["attested"]) == (
         0,
         {ME: names},
     ), looked.stderr
-    asked = strict("policy", "check", attested.staged, *where, *trust, "--json")
+    asked = strict("ci", "policy", attested.staged, *where, *trust, "--json")
     assert (asked.returncode, json.loads(asked.stdout)["attested"]) == (
         0,
         {ME: names},
@@ -250,12 +253,12 @@ def test_attested_set_is_promoted_and_verified(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["attested"] == {ME: names}
     assert f"{ME}: {len(names)} wheels" in bucket.get(RELEASED.overview).decode()
-    whole = strict("verify", "multi-arch", *where, *trust, "--json")
+    whole = strict("index", "verify", "multi-arch", *where, *trust, "--json")
     assert (whole.returncode, json.loads(whole.stdout)["problems"]) == (
         0,
         [],
     ), whole.stderr
-    doubted = strict("verify", "multi-arch", *where, *stranger, "--json")
+    doubted = strict("index", "verify", "multi-arch", *where, *stranger, "--json")
     assert doubted.returncode == BucketError.exit_code
     assert len(json.loads(doubted.stdout)["problems"]) == len(names)
 
@@ -312,6 +315,7 @@ def test_attest_verify_reports_damaged_attestations(
     )
     attested.download(tmp_path / "wheels", damages)
     done = cli(
+        "set",
         "attest",
         tmp_path / "wheels",
         "--verify",
@@ -340,7 +344,7 @@ def test_attest_without_identity_reports_remedy(
     cli: Cli, staged: tuple[DirBucket, StagedSet]
 ) -> None:
     bucket, one = staged
-    done = cli("attest", one, "--bucket", bucket.root)
+    done = cli("set", "attest", one, "--bucket", bucket.root)
     assert (done.returncode, done.stdout) == (18, "")
     assert "No identity for Sigstore was found." in done.stderr
 
@@ -359,7 +363,14 @@ def test_attest_with_unusable_sigstore_stores_nothing(
         ):
             trust.write_text(json.dumps(config))
             done = cli(
-                "attest", one, "--bucket", bucket.root, "--trust-config", trust, env=env
+                "set",
+                "attest",
+                one,
+                "--bucket",
+                bucket.root,
+                "--trust-config",
+                trust,
+                env=env,
             )
             assert done.returncode == code
             assert text in done.stderr.splitlines()[-1]
@@ -372,6 +383,7 @@ def test_attest_verify_refuses_invalid_trust_config(
     attested.download(tmp_path / "wheels", {attested.own[0]: unchanged})
     (tmp_path / "trust.json").write_text("{}")
     done = cli(
+        "set",
         "attest",
         tmp_path / "wheels",
         "--verify",
@@ -392,7 +404,7 @@ def test_attest_verify_offline_uses_cached_public_root(
         "XDG_CACHE_HOME": str(tmp_path / "c"),
         "XDG_DATA_HOME": str(tmp_path / "d"),
     }
-    done = cli("attest", tmp_path / "wheels", "--verify", "--json", env=home)
+    done = cli("set", "attest", tmp_path / "wheels", "--verify", "--json", env=home)
     assert done.returncode == PromotionBlockedError.exit_code, done.stderr
     said = json.loads(done.stdout)
     assert said["notes"] == [
@@ -402,6 +414,6 @@ def test_attest_verify_offline_uses_cached_public_root(
         "is invalid: failed to build timestamp certificate chain" in said["problems"][0]
     )
     nowhere = dict.fromkeys(home, "/dev/null")
-    done = cli("attest", tmp_path / "wheels", "--verify", env=nowhere)
+    done = cli("set", "attest", tmp_path / "wheels", "--verify", env=nowhere)
     assert (done.returncode, done.stdout) == (18, "")
     assert "error: Sigstore's trust root cannot be read: " in done.stderr

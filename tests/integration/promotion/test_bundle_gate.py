@@ -86,7 +86,7 @@ def test_gate_without_network_installs_from_folder(
     assert made == tmp_path / "wheelhouse"
     said = (made / "README.txt").read_text()
     options = (
-        "gate device DIR/set --offline --wheelhouse DIR"
+        "gate device DIR/set --wheelhouse DIR"
         f" --platform cpu --python {OWN} --jax-tests file://"
     )
     assert options in said.replace(" \\\n       ", "")

@@ -83,6 +83,7 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
         "CUDA_VISIBLE_DEVICES",
     ):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("promotion.gates.device.device_cluster.SHARDS", 9)
     with cluster_processes(tmp_path / "cluster") as cluster:
         yield Gpus(tmp_path, cluster, monkeypatch)
 
@@ -92,7 +93,7 @@ def test_shards_share_gpus_of_workers(
 ) -> None:
     gpus.worker("a", devices=2, offered=2)
     gpus.worker("b", devices=1, offered=1)
-    assert gpus.gate("--shards=9") == 0
+    assert gpus.gate() == 0
     (evidence,) = json.loads(capsys.readouterr().out)
     assert (evidence["target"], evidence["outcome"], evidence["counts"]["passed"]) == (
         "gfx942",
@@ -128,5 +129,5 @@ def test_shards_share_gpus_of_workers(
         Signer(signing_key().encode(), origin="tests").key
     }
     # A second run uses the evidence.
-    assert gpus.gate("--shards=9") == 0
+    assert gpus.gate() == 0
     assert len(gpus.shards()) == 9

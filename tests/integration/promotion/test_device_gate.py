@@ -322,9 +322,7 @@ def test_merge_joins_shards_into_evidence(place: Place) -> None:
     assert status == 2, said
     seen: dict[str, str] = {}
     for number in (1, 2):
-        status, (evidence,), said = place.gate(
-            "device", source, f"--shard={number}/2", "--workers=1"
-        )
+        status, (evidence,), said = place.gate("device", source, f"--shard={number}/2")
         assert (status, f"shard {number}/2 is stored beside the set" in said) == (
             0,
             True,
@@ -346,9 +344,7 @@ def test_merge_joins_shards_into_evidence(place: Place) -> None:
     assert (status, again) == (0, evidence)
     assert "passed before" in said
     # With more runners than tests, a runner without tests does not fail.
-    status, (evidence,), said = place.gate(
-        "device", source, "--shard=12/12", "--workers=1"
-    )
+    status, (evidence,), said = place.gate("device", source, "--shard=12/12")
     assert (status, evidence["outcome"]) == (0, "skipped"), said
     assert "there are more shards than tests" in evidence["findings"][0]["message"]
 

@@ -16,7 +16,7 @@ import pytest
 from botocore.exceptions import ClientError
 from click.testing import CliRunner
 
-from ci_build.cli.commands.bucket import bucket as bucket_command
+from ci_build.cli.commands.bucket import policy as policy_command
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import DOCS, ReleasedIndex, StagedSet
 from promotion.storage.roles import Role
@@ -69,7 +69,7 @@ NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """A bucket with objects of all kinds and the policy that `bucket policy` prints."""
+    """A bucket with objects of all kinds and the policy that `index policy` prints."""
 
     owner: Any
     name: str
@@ -119,10 +119,8 @@ def as_client(server: ceph.Ceph, user: ceph.User) -> Any:
 
 
 def printed_policy(name: str, *words: str) -> str:
-    """Return what `ci_build bucket policy` prints."""
-    done = CliRunner().invoke(
-        bucket_command, ["policy", f"s3://{name}/{PREFIX}", *words]
-    )
+    """Return what `ci_build index policy` prints."""
+    done = CliRunner().invoke(policy_command, [f"s3://{name}/{PREFIX}", *words])
     assert done.exit_code == 0, done.output
     return done.output
 

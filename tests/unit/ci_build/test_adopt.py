@@ -1,4 +1,4 @@
-"""`adopt`: wheels of any origin as a set, byte for byte; refusals list all reasons."""
+"""`set adopt`: wheels of any origin as a set, byte for byte; refusals list all reasons."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_adopt_without_jaxlib_pins_it(tmp_path: Path) -> None:
 
 
 def test_adopt_refuses_zeroed_bytes(tmp_path: Path) -> None:
-    """As `stage` refuses them in a set; a wheel alone has only its RECORD and its CRCs."""
+    """As `set stage` refuses them in a set; a wheel alone has only its RECORD and its CRCs."""
     member = "jax_rocm7_plugin/_prng.so"
     words = written(tmp_path / "w", pjrt(), plugin())
     zero_bytes(Path(words[1]), member)

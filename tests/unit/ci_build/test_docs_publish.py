@@ -119,7 +119,7 @@ def test_docs_refuses_contradictions(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CI_BUILD_BUCKET", raising=False)
-    assert run(["docs", *words]) == 2
+    assert run(["ci", "docs", *words]) == 2
     assert problem in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []
 

@@ -1,4 +1,4 @@
-"""`ci_build matrix tests`: the jobs of a staged set, as entered on the command line."""
+"""`ci_build ci tests`: the jobs of a staged set, as entered on the command line."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def staged(
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     """Return the printed JSON, or the outputs of --format=github by name."""
-    assert cli.run(["matrix", "tests", *words]) == 0
+    assert cli.run(["ci", "tests", *words]) == 0
     said = capsys.readouterr().out
     if "--format=github" not in words:
         return json.loads(said)
@@ -203,7 +203,7 @@ def test_matrix_tests_refuses_bad_requests(
     code: int,
     problem: str,
 ) -> None:
-    assert cli.run(["matrix", "tests", *words]) == code
+    assert cli.run(["ci", "tests", *words]) == code
     done = capsys.readouterr()
     assert problem in done.err
     assert done.out == ""

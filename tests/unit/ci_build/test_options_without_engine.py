@@ -16,7 +16,6 @@ BASE = "--base-docker=mine:1"
 ROCM = (
     "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
 )
-CHECKOUTS = ("--jax-source-dir=.", "--rocm-jax-source-dir=.")
 CLUSTER = ("--cluster=tcp://a:1", "--cluster-store=x")
 KERNELS = (
     "kernels",
@@ -52,26 +51,33 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             "--shard and --cluster exclude each other",
         ),
         (
-            ("sources", "update", "--source-mirror=x", *CHECKOUTS),
-            "--source-mirror has no effect with both checkouts",
+            ("sources", "--source-mirror=x"),
+            "have no effect without --update",
         ),
         (
-            ("attest", "multi-arch/1", "--verify", "--dry-run"),
+            ("set", "attest", "multi-arch/1", "--verify", "--dry-run"),
             "--dry-run has no effect with --verify",
         ),
         (
-            ("attest", "multi-arch/1", "--channel=nightly"),
+            ("set", "attest", "multi-arch/1", "--channel=nightly"),
             "--channel has no effect without --verify",
         ),
-        (("reproduce", "dist", "--bucket=b"), "--bucket has no effect with dist"),
+        (
+            ("set", "reproduce", "dist", "--bucket=b"),
+            "--bucket has no effect with dist",
+        ),
         (("dist_wheels", "--rocm-version=7.2.0rc1"), "needs a ROCm"),
         (
             ("dist_wheels", "--payload=published", f"--out={__file__}"),
             "is not a folder",
         ),
         (
-            ("gate", "device", "set", "--platform=cpu", "--shards=2"),
-            "--shards has no effect without --cluster",
+            ("gate", "structure", "set", "--family=gfx942"),
+            "The gate structure does not use --family",
+        ),
+        (
+            ("gate", "merge", "set", "--shard=1/2"),
+            "The gate merge does not use --shard",
         ),
         (
             ("gate", "compile", "set", "--jobs=2", "--update-golden", *CLUSTER),
@@ -83,11 +89,11 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (("images", "update", "absent"), "has no absent"),
         (("rocm", "show", "absent.lock"), "absent.lock does not exist"),
-        (("rocm", "verify", "absent.lock"), "absent.lock does not exist"),
-        (("matrix", "builds"), "--rocm-versions is missing"),
+        (("rocm", "show", "--verify", "absent.lock"), "absent.lock does not exist"),
+        (("ci", "matrix"), "--rocm-versions is missing"),
         (("release",), "`release` requires --bucket or --local"),
-        (("repair", "wheels"), "--targets is missing"),
-        (("keys", "show", "file", "--ledger"), "FILE and --ledger exclude each other"),
+        (("set", "repair", "wheels"), "--targets is missing"),
+        (("ci", "keys", "file", "--ledger"), "FILE and --ledger exclude each other"),
         (
             ("dist_wheels", "--payload=published", "--verbose", "--quiet"),
             "--verbose and --quiet exclude each other",

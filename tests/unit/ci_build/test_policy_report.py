@@ -58,7 +58,7 @@ def command(
 @pytest.mark.parametrize(
     ("gate", "target", "settings", "options", "runners"),
     [
-        ("install", "any", {"installers": "all"}, "--installers all", ()),
+        ("install", "any", {"installers": "all"}, "", ()),
         ("compile", "gfx942", {"corpus": "full"}, "--targets gfx942 --corpus full", ()),
         (
             "device",

@@ -131,8 +131,8 @@ def test_commands_of_groups_read_the_file(
     """
     write(tmp_path, "bucket = 'my-bucket'\nchannel = 'nightly'\n")
     monkeypatch.chdir(tmp_path)
-    run(["verify", "multi-arch"])
+    run(["index", "verify", "multi-arch"])
     assert str(tmp_path / "my-bucket") in capsys.readouterr().err
     monkeypatch.setenv("CI_BUILD_BUCKET", str(tmp_path / "other"))
-    run(["verify", "multi-arch"])
+    run(["index", "verify", "multi-arch"])
     assert str(tmp_path / "other") in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Plans of `ci_build repair`: names, recipes, refusals; publication of all wheels or none."""
+"""Plans of `ci_build set repair`: names, recipes, refusals; publication of all wheels or none."""
 
 from __future__ import annotations
 
@@ -177,6 +177,7 @@ def test_repair_dry_run_writes_nothing(
     monkeypatch.chdir(tmp_path)
     pjrt("0.10.2").write(tmp_path)
     words = [
+        "set",
         "repair",
         ".",
         "--targets=gfx1151",

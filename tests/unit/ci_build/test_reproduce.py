@@ -147,7 +147,9 @@ def test_reproduce_fails_with_differences(
 ) -> None:
     found = reproduce.Reproduction(same=(), differences={"a.whl": ()}, digest="")
     monkeypatch.setattr("ci_build.cli.commands.reproduce._reproduced", lambda *_: found)
-    assert cli.run(["reproduce", str(tmp_path)]) == ReproducibilityError.exit_code
+    assert (
+        cli.run(["set", "reproduce", str(tmp_path)]) == ReproducibilityError.exit_code
+    )
 
 
 def test_reproduce_refuses_adopted_wheels(tmp_path: Path) -> None:

@@ -23,51 +23,50 @@ pytestmark = pytest.mark.usefixtures("clean_main")
 
 READ = (
     "targets",
-    "sources list",
+    "sources",
     "kernels list",
-    "cache ls {cache}",
-    "cache gc {cache} --dry-run",
+    "cache {cache}",
+    "cache {cache} --limit=1GB --dry-run",
     "status {cache} {bucket} --channel=local",
-    "staging list multi-arch {bucket}",
-    "staging gc multi-arch {bucket}",
-    "policy check {ready} {bucket} --channel=local",
-    "history multi-arch {bucket}",
-    "history multi-arch --nights {bucket}",
-    "gate explain a_test.py::test_x",
+    "set collect multi-arch {bucket}",
+    "set collect multi-arch --days=0 {bucket}",
+    "ci policy {ready} {bucket} --channel=local",
+    "index history multi-arch {bucket}",
+    "index history multi-arch --nights {bucket}",
     "inspect {wheels} --targets=gfx942,gfx950",
-    "verify multi-arch {bucket}",
-    "retention multi-arch --days=1 {bucket}",
-    "rollback multi-arch --reason=because --dry-run {bucket}",
-    "matrix builds --rocm-versions=7.2.0 --families=gfx94X-dcgpu",
-    "matrix tests {ready} {bucket}",
+    "index verify multi-arch {bucket}",
+    "index retention multi-arch --days=1 {bucket}",
+    "index rollback multi-arch --reason=because --dry-run {bucket}",
+    "ci matrix --rocm-versions=7.2.0 --families=gfx94X-dcgpu",
+    "ci tests {ready} {bucket}",
     "dist_wheels --payload=published --dry-run",
     "release --local --dry-run {bucket}",
     "images build --dry-run",
     "kernels build --dry-run",
-    "repair {wheels} --targets=gfx942 --rocm-version=7.2.0 --out={out} --dry-run",
+    "set repair {wheels} --targets=gfx942 --rocm-version=7.2.0 --out={out} --dry-run",
     (
-        "bucket policy s3://bucket/prefix --promoter=arn:aws:iam::1:role/p"
+        "index policy s3://bucket/prefix --promoter=arn:aws:iam::1:role/p"
         " --tester=arn:aws:iam::1:role/s"
     ),
-    "keys show {key}",
+    "ci keys {key}",
     "doctor",
 )
 """Commands that change nothing; words in braces stand for folders and sets."""
 CHANGING = (
-    "keys new {new_key}",
-    "adopt {wheels} --out={out}",
-    "stage {folder} {bucket}",
+    "ci keys --new {new_key}",
+    "set adopt {wheels} --out={out}",
+    "set stage {folder} {bucket}",
     "gate inspection {ready} {bucket} --redo",
     "promote {ready} {bucket}",
-    "yank multi-arch/2 --reason=because {bucket}",
-    "unyank multi-arch/2 {bucket}",
-    "quarantine multi-arch/2 --reason=because {bucket}",
-    "unquarantine multi-arch/2 {bucket}",
-    "pin multi-arch/2 --reason=because {bucket}",
-    "unpin multi-arch/2 {bucket}",
-    "retention multi-arch --days=1 --keep-newest=1 --apply {bucket}",
-    "index publish multi-arch {bucket}",
-    "compat multi-arch {bucket}",
+    "index yank multi-arch/2 --reason=because {bucket}",
+    "index yank multi-arch/2 --undo {bucket}",
+    "index quarantine multi-arch/2 --reason=because {bucket}",
+    "index quarantine multi-arch/2 --undo {bucket}",
+    "index pin multi-arch/2 --reason=because {bucket}",
+    "index pin multi-arch/2 --undo {bucket}",
+    "index retention multi-arch --days=1 --keep-newest=1 --apply {bucket}",
+    "index verify multi-arch --repair {bucket}",
+    "index compat multi-arch {bucket}",
 )
 WRONG = (
     (
@@ -84,7 +83,7 @@ WRONG = (
     "gate inspection {blocked} {bucket} --redo",
 )
 """Commands that fail."""
-FOR_PROGRAMS = ("matrix", "keys", "compat", "bucket policy")
+FOR_PROGRAMS = ("ci matrix", "ci tests", "ci keys", "index compat", "index policy")
 """Commands whose output is a file or the value of an option."""
 COPIED = re.compile(
     r"\s*(\$ |[$#]? ?(pip|uv|docker|podman|python3|ci_build|http|/\S+python -m"
@@ -137,7 +136,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         "out": str(tmp_path / "out"),
         "new_key": str(tmp_path / "new-key"),
     }
-    assert cli.run(["keys", "new", words["key"]]) == 0
+    assert cli.run(["ci", "keys", "--new", words["key"]]) == 0
     return words
 
 

@@ -78,7 +78,7 @@ def broken_rules(path: str, source: str) -> set[str]:
             if rule.fullmatch(name) and not path.startswith(tuple(places)):
                 found.add(name)
     found |= {name for name in names if FORBIDDEN.fullmatch(name)}
-    # Without an imported HTTP client, `verify` refers to digests.
+    # Without an imported HTTP client, `index verify` refers to digests.
     bad = {
         ("shell", True),
         *([("verify", False)] if any(map(CLIENTS.fullmatch, names)) else []),

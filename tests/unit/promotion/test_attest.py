@@ -362,7 +362,7 @@ def test_attest_verify_fails_with_problems(
     report = VerificationReport(attested={}, problems=("missing",), notes=())
     monkeypatch.setattr("ci_build.cli.commands.attest.verify_files", lambda *_: report)
     assert (
-        cli.run(["attest", str(tmp_path), "--verify"])
+        cli.run(["set", "attest", str(tmp_path), "--verify"])
         == PromotionBlockedError.exit_code
     )
 

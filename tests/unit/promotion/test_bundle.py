@@ -44,7 +44,7 @@ def test_bundle_into_missing_folder_leaves_nothing(
 ) -> None:
     before = listing(folder.parent)
     assert (
-        cli.run(["bundle", str(folder), "--out=missing/x.tar"])
+        cli.run(["set", "bundle", str(folder), "--out=missing/x.tar"])
         == RequestError.exit_code
     )
     assert "does not exist" in capsys.readouterr().err
@@ -65,7 +65,10 @@ def test_bundle_refuses_existing_out_before_work(
         archive.add("notes.txt")
     before = listing(folder.parent)
     monkeypatch.setattr(command, "open_bucket", None)
-    assert cli.run(["bundle", str(folder), f"--out={out}"]) == RequestError.exit_code
+    assert (
+        cli.run(["set", "bundle", str(folder), f"--out={out}"])
+        == RequestError.exit_code
+    )
     assert "error: --out " in capsys.readouterr().err
     assert listing(folder.parent) == before
 
@@ -74,7 +77,7 @@ def test_bundle_of_incomplete_set_leaves_nothing(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = listing(folder.parent)
-    assert cli.run(["bundle", str(folder)]) == WheelSetError.exit_code
+    assert cli.run(["set", "bundle", str(folder)]) == WheelSetError.exit_code
     assert "has no lock file" in capsys.readouterr().err
     assert listing(folder.parent) == before
 
@@ -103,7 +106,7 @@ def test_bundle_for_gate_refuses_contradictions(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     before = listing(folder.parent)
-    assert cli.run(["bundle", str(folder), *words]) == RequestError.exit_code
+    assert cli.run(["set", "bundle", str(folder), *words]) == RequestError.exit_code
     assert said in capsys.readouterr().err
     assert listing(folder.parent) == before
 
@@ -146,7 +149,7 @@ def test_bundle_refuses_forged_file(
     path = bucket.path(staged.file(name))
     path.unlink()
     path.write_bytes(b"forged")
-    assert cli.run(["bundle", str(staged)]) == BucketError.exit_code
+    assert cli.run(["set", "bundle", str(staged)]) == BucketError.exit_code
     assert name in capsys.readouterr().err
     assert not [*Path.cwd().glob("*.tar")]
 

@@ -129,7 +129,10 @@ def test_read_evidence_returns_each_check_once(
     )
     words = [f"--rocm-lock={tmp_path}/rocm.lock", f"--images={tmp_path}/images.json"]
     assert (
-        ci_build(["compat", "multi-arch", f"--bucket={tmp_path}/bucket", *words]) == 0
+        ci_build(
+            ["index", "compat", "multi-arch", f"--bucket={tmp_path}/bucket", *words]
+        )
+        == 0
     )
     table = capsys.readouterr().out
     link = re.escape(

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from ci_build import cli
 from ci_build.release import device_cluster, device_gate
 from ci_build.release.device_cluster import (
     check_cluster_options,
@@ -35,7 +34,7 @@ from promotion.gates.device.device_cluster import (
     with_offered_devices,
 )
 from promotion.gates.device.device_request import DeviceRequest
-from promotion.gates.device.gpu_machine import MachineInfo
+from promotion.gates.device.gpu_machine import KUBE, MachineInfo
 from promotion.gates.device.shards import (
     ShardResult,
     digest_of_tests,
@@ -221,22 +220,6 @@ def test_task_without_shard_is_refused(place: Place, tmp_path: Path) -> None:
         cluster._received(context, config, done)
 
 
-def test_shards_without_cluster_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        cli.run(
-            [
-                "gate",
-                "device",
-                "multi-arch/" + "0" * 64,
-                "--family=gfx942",
-                "--shards=2",
-            ]
-        )
-        == 2
-    )
-    assert "--shards has no effect without --cluster." in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -312,12 +295,13 @@ def test_tasks_of_a_worker_share_neither_gpus_nor_cores(
         {"ROCR_VISIBLE_DEVICES": "0,1,2", "HIP_VISIBLE_DEVICES": "0,2", "KEPT": "1"}
     )
     with (
-        leased("gfx942", 1, runner) as (first, cpus),
-        leased("gfx942", 1, runner) as (second, _),
+        leased("gfx942", 1, runner) as first,
+        leased("gfx942", 1, runner) as second,
     ):
         tokens = [first["ROCR_VISIBLE_DEVICES"], second["ROCR_VISIBLE_DEVICES"]]
         assert tokens == [devices[0].token, devices[2].token]
-        assert (cpus, first["KEPT"], "HIP_VISIBLE_DEVICES" in first) == (5, "1", False)
+        assert (first[KUBE], first["KEPT"]) == ("5", "1")
+        assert "HIP_VISIBLE_DEVICES" not in first
         with (
             pytest.raises(
                 MachineError, match="0 free GPUs of gfx942, and a task needs 1"
@@ -325,7 +309,7 @@ def test_tasks_of_a_worker_share_neither_gpus_nor_cores(
             leased("gfx942", 1, runner),
         ):
             pass
-    with leased("gfx942", 2, runner) as (both, cpus):
-        assert (both["ROCR_VISIBLE_DEVICES"], cpus) == (",".join(tokens), 10)
-    with leased("", 1, runner) as (same, no_limit):
-        assert (same, no_limit) == (runner.environment, None)
+    with leased("gfx942", 2, runner) as both:
+        assert (both["ROCR_VISIBLE_DEVICES"], both[KUBE]) == (",".join(tokens), "10")
+    with leased("", 1, runner) as same:
+        assert same == runner.environment

@@ -111,10 +111,10 @@ def test_detect_allotment_uses_smallest_limit(
     root = write_files(tmp_path, files)
     assert detect_allotment({}, root=root).cores == 12
     assert detect_allotment({module.KUBE: "7500m"}, root=root).cores == 7
-    assert detect_allotment({module.KUBE: "8"}, cpus=3, root=root).cores == 3
     # Jobs with other devices use other cores.
     first, second = (
-        detect_allotment({}, cpus=4, first=device, root=root).cpus for device in (0, 1)
+        detect_allotment({module.KUBE: "4"}, first=device, root=root).cpus
+        for device in (0, 1)
     )
     assert not set(first) & set(second)
     assert set(first) | set(second) <= set(range(4, 20))

@@ -17,7 +17,6 @@ from promotion.gates.device.suite import (
     SuiteSource,
     jax_suite,
     parse_source,
-    read_list,
     smoke_suite,
     suite_sizes,
 )
@@ -102,10 +101,8 @@ def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
     root = checkout(
         tmp_path / "jax-src", empty=[f"tests/{name}_test.py" for name in "abc"]
     )
-    (tmp_path / "list").write_text(
-        "tests/a_test.py::A::one  # slow\n\ntests/b_test.py\n"
-    )
-    tests = prepared(root, tmp_path / "work", listed=read_list(tmp_path / "list"))
+    listed = ["tests/a_test.py::A::one", "tests/b_test.py"]
+    tests = prepared(root, tmp_path / "work", listed=listed)
     assert tests.files == ("tests/a_test.py", "tests/b_test.py")
     there = [
         "tests/a_test.py::A::one",
@@ -124,9 +121,6 @@ def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
         )
     with pytest.raises(RequestError, match=r"The suite has no test_nump\.py\."):
         smoke_suite(["test_numpy.py", "test_nump.py"])
-    (tmp_path / "list").write_text("# none\n")
-    with pytest.raises(RequestError, match="lists no tests"):
-        read_list(tmp_path / "list")
 
 
 AT_COMMIT: Any = SimpleNamespace(

@@ -47,7 +47,8 @@ def bucket(
 
 
 def run(bucket: DirBucket, *words: str) -> int:
-    return cli.run([*words, "--bucket", str(bucket.root)])
+    group = [] if words[0] in ("gate", "set") else ["index"]
+    return cli.run([*group, *words, "--bucket", str(bucket.root)])
 
 
 def answer(bucket: DirBucket, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -88,12 +89,9 @@ def test_rollback_and_undo_restore_index(
     assert (verified["head"].partition(":")[0], verified["problems"]) == ("4", [])
 
 
-@pytest.mark.parametrize(
-    ("kind", "back"),
-    [("yank", "unyank"), ("quarantine", "unquarantine"), ("pin", "unpin")],
-)
+@pytest.mark.parametrize("kind", ["yank", "quarantine", "pin"])
 def test_mark_commands_change_index(
-    bucket: DirBucket, kind: str, back: str, capsys: pytest.CaptureFixture[str]
+    bucket: DirBucket, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = offered(bucket)
     for entry in (3, None):
@@ -101,7 +99,7 @@ def test_mark_commands_change_index(
         assert (done["index"], done["ledger_entry"]) == ("multi-arch", entry)
     assert (offered(bucket) == before) == (kind == "pin")
     for entry in (4, None):  # running it again, because it died, is no mistake
-        (done,) = answer(bucket, capsys, back, "multi-arch/2")
+        (done,) = answer(bucket, capsys, kind, "multi-arch/2", "--undo")
         assert done["ledger_entry"] == entry
     assert offered(bucket) == before
     assert run(bucket, "verify", "multi-arch") == 0
@@ -162,7 +160,7 @@ def test_commands_refuse_unknown_names(
     for words in (
         ("verify",),
         ("history",),
-        ("index", "publish", "--everything"),
+        ("verify", "--repair"),
         ("retention", "--days=1"),
     ):
         assert run(bucket, *words, "gfx94X-dcgpu") == RequestError.exit_code
@@ -182,7 +180,7 @@ def test_stage_prints_json(
     wheels = make_wheels(tmp_path / "more", pythons=("3.12",))
     made = make_set(wheels)
     folder = write_set(tmp_path / "set", wheels, made)
-    said = answer(bucket, capsys, "stage", str(folder))
+    said = answer(bucket, capsys, "set", "stage", str(folder))
     assert said == {
         "index": "multi-arch",
         "digest": made.digest,
@@ -200,7 +198,7 @@ def test_stage_prints_json(
         ("index.html", None),
     ],
 )
-def test_index_publish_restores_page(
+def test_verify_repair_restores_page(
     bucket: DirBucket, page: str, data: bytes | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = objects(bucket)
@@ -211,16 +209,16 @@ def test_index_publish_restores_page(
         path.write_bytes(data)
     assert run(bucket, "verify", "multi-arch", "--json") == BucketError.exit_code
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
-    assert run(bucket, "index", "publish", "multi-arch") == 0
+    assert run(bucket, "verify", "multi-arch", "--repair") == 0
     assert {
         key: one for key, one in objects(bucket).items() if "status.json" not in key
     } == {key: one for key, one in before.items() if "status.json" not in key}
-    assert run(bucket, "index", "publish", "multi-arch") == 0
-    assert "nothing to do" in capsys.readouterr().err
+    assert run(bucket, "verify", "multi-arch", "--repair") == 0
+    assert "nothing to repair" in capsys.readouterr().err
     assert run(bucket, "verify", "multi-arch") == 0
 
 
-@pytest.mark.parametrize("command", [("promote",), ("policy", "check")])
+@pytest.mark.parametrize("command", [("promote",), ("ci", "policy")])
 def test_shared_bucket_needs_explicit_channel(
     command: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from core.errors import RequestError
 from promotion.evidence.known_tests import (
     KnownTest,
-    check_run,
     known_tests_for,
     load_entries,
     parse_entry,
@@ -167,20 +166,3 @@ def test_state_changes_with_dates(day: date, state: str) -> None:
         assert known.active == (entry(),)
         assert entry().matches(tests[0])
         assert known.missed(tests) == ()
-
-
-@pytest.mark.parametrize(
-    ("jax", "family", "said"),
-    [
-        ("0.10.2", "gfx94x-dcgpu", "Unknown fam"),
-        ("0.10.2", "gfx94", "Unknown fam"),
-        ("new", "", "Invalid version"),
-    ],
-)
-def test_check_run_refuses_unknown_family_or_version(
-    jax: str, family: str, said: str
-) -> None:
-    check_run(jax="0.10.2", family="gfx94X-dcgpu")
-    check_run(jax="0.10.2", family="")
-    with pytest.raises(RequestError, match=said):
-        check_run(jax=jax, family=family)

@@ -154,17 +154,25 @@ def place(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Pl
 
 
 CHANGES = [
-    ("yank", "multi-arch/2", "--reason", "slow"),
-    ("quarantine", "multi-arch/2", "--reason", "slow"),
-    ("pin", "multi-arch/2", "--reason", "slow"),
-    ("rollback", "multi-arch", "--reason", "slow"),
-    ("retention", "multi-arch", "--days", "0", "--keep-newest", "0", "--apply"),
+    ("index", "yank", "multi-arch/2", "--reason", "slow"),
+    ("index", "quarantine", "multi-arch/2", "--reason", "slow"),
+    ("index", "pin", "multi-arch/2", "--reason", "slow"),
+    ("index", "rollback", "multi-arch", "--reason", "slow"),
+    (
+        "index",
+        "retention",
+        "multi-arch",
+        "--days",
+        "0",
+        "--keep-newest",
+        "0",
+        "--apply",
+    ),
 ]
-UNDO = ("unyank", "multi-arch/2")
-PLAN = ("retention", "multi-arch", "--days", "0", "--keep-newest", "0")
+UNDO = ("index", "yank", "multi-arch/2", "--undo")
+PLAN = ("index", "retention", "multi-arch", "--days", "0", "--keep-newest", "0")
 PUBLISH = [
-    ("index", "publish", "multi-arch"),
-    ("index", "publish", "multi-arch", "--everything"),
+    ("index", "verify", "multi-arch", "--repair"),
 ]
 
 
@@ -192,13 +200,14 @@ def test_promotion_and_its_checks_refuse_forged_entry(
 ) -> None:
     place.forge()
     before = objects(place.bucket)
-    words = ("policy", "check", str(place.staged), "--channel", "nightly")
+    words = ("ci", "policy", str(place.staged), "--channel", "nightly")
     for code in (place.promote(), place.run(*words, key=None)):
         assert code == BucketError.exit_code
     assert capsys.readouterr().err.count("ledger/00000003.json is not signed.") == 2
     assert objects(place.bucket) == before
     assert (
-        place.run("verify", "multi-arch", "--json", key=None) == BucketError.exit_code
+        place.run("index", "verify", "multi-arch", "--json", key=None)
+        == BucketError.exit_code
     )
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert not any("belongs to channel" in problem for problem in problems)
@@ -209,7 +218,7 @@ def test_verify_reports_change_of_channel(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place.forge("local")
-    assert place.run("verify", "multi-arch", key=None) == BucketError.exit_code
+    assert place.run("index", "verify", "multi-arch", key=None) == BucketError.exit_code
     assert (
         f"{RELEASED.ledger_entry(3)} belongs to channel local, not nightly."
         in capsys.readouterr().err
@@ -242,7 +251,7 @@ def test_command_signs_with_listed_key_only(
         "refs/heads/main",
         True,
     )
-    assert place.run("verify", "multi-arch", key=None) == 0
+    assert place.run("index", "verify", "multi-arch", key=None) == 0
     assert (
         "matches its ledger; channel nightly requires signatures of ci"
         in capsys.readouterr().err
@@ -259,7 +268,7 @@ def test_promote_without_key_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "command", [("verify",), ("index", "publish"), ("rollback", "--reason=x")]
+    "command", [("index", "verify"), ("index", "rollback", "--reason=x")]
 )
 def test_channel_names_policy_instead_of_ledger(
     place: Place, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -299,8 +308,8 @@ def test_listed_key_signs_no_ledger_of_replaced_channel(
 def test_local_index_needs_channel_for_listed_key_only(place: Place) -> None:
     shutil.rmtree(place.bucket.root / "v2")
     assert place.run("promote", str(place.staged), key="other.key") == 0
-    yank = ("yank", "multi-arch/1", "--reason", "slow")
-    unyank = ("unyank", "multi-arch/1")
+    yank = ("index", "yank", "multi-arch/1", "--reason", "slow")
+    unyank = ("index", "yank", "multi-arch/1", "--undo")
     assert place.run(*yank, key="other.key") == 0
     assert place.run(*unyank, key=None) == 0
     assert place.run(*yank) == RequestError.exit_code
@@ -321,12 +330,13 @@ def test_index_sign_begins_signing(
     assert place.promote(key=None) == 0
     place.policy.write_text(text)
     assert (
-        place.run("yank", "multi-arch/1", "--reason", "slow") == BucketError.exit_code
+        place.run("index", "yank", "multi-arch/1", "--reason", "slow")
+        == BucketError.exit_code
     )
     assert "channel nightly requires it, see `index sign`" in " ".join(
         capsys.readouterr().err.split()
     )
-    assert place.run("verify", "multi-arch", key=None) == BucketError.exit_code
+    assert place.run("index", "verify", "multi-arch", key=None) == BucketError.exit_code
     words = ("index", "sign", "multi-arch", "--reason", "reviewed")
     assert place.run(*words, "--dry-run") == 0
     assert len(read_ledger(place.bucket, RELEASED).entries) == 1
@@ -340,8 +350,8 @@ def test_index_sign_begins_signing(
         place.key.key,
         "somebody",
     )
-    assert place.run("verify", "multi-arch", key=None) == 0
-    assert place.run("yank", "multi-arch/1", "--reason", "slow") == 0
+    assert place.run("index", "verify", "multi-arch", key=None) == 0
+    assert place.run("index", "yank", "multi-arch/1", "--reason", "slow") == 0
     capsys.readouterr()
     assert place.run(*words) == RequestError.exit_code
     assert "has a signed entry: 2" in capsys.readouterr().err
@@ -375,8 +385,8 @@ def test_promote_from_unprotected_checkout_needs_owner_and_reason(
     before = objects(place.bucket)
     monkeypatch.setattr(authority, "_git_status", lambda _: status)
     words: tuple[str, ...] = (
+        "ci",
         "policy",
-        "check",
         str(place.staged),
         "--channel",
         "nightly",
@@ -423,15 +433,15 @@ def test_permission_is_refused_where_it_has_no_effect(
 def test_keys_show_prints_ledger_key_and_no_process_inherits_a_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["keys", "show", "--ledger"]) == RequestError.exit_code
+    assert cli.run(["ci", "keys", "--ledger"]) == RequestError.exit_code
     assert "CI_BUILD_LEDGER_KEY is not set." in capsys.readouterr().err
     key = new_key(tmp_path / "key")
     for name in (LEDGER_KEY, SIGNING_KEY):
         monkeypatch.setenv(name, (tmp_path / "key").read_text())
-    assert cli.run(["keys", "show", "--ledger"]) == 0
+    assert cli.run(["ci", "keys", "--ledger"]) == 0
     assert capsys.readouterr().out == f"{key.key}\n"
     assert (
-        cli.run(["keys", "show", "--ledger", str(tmp_path / "key")])
+        cli.run(["ci", "keys", "--ledger", str(tmp_path / "key")])
         == RequestError.exit_code
     )
     assert not {LEDGER_KEY, SIGNING_KEY} & child_environment().keys()
@@ -464,9 +474,9 @@ def test_policy_refuses_invalid_ledger_key(
 @pytest.mark.parametrize(
     "command",
     [
-        "retention x --days",
-        "retention x --days=1 --grace-days",
-        "staging gc x --days",
+        "index retention x --days",
+        "index retention x --days=1 --grace-days",
+        "set collect x --days",
     ],
 )
 def test_duration_that_no_date_allows_is_refused(

@@ -107,7 +107,7 @@ def test_load_policy_refuses_unknown_channel() -> None:
 def test_policy_file_has_every_channel(channel: str) -> None:
     assert load_policy("multi-arch", channel=channel).channel == channel
     assert load_policy("", channel=channel).channel == channel, (
-        "without an index, as `attest --verify WHEEL` reads it"
+        "without an index, as `set attest --verify WHEEL` reads it"
     )
 
 

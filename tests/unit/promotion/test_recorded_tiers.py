@@ -334,7 +334,7 @@ def test_verify_refuses_forged_tier(
     bucket.path(RELEASED.status).unlink()
     publish(bucket, RELEASED, everything=True)
     assert (
-        cli.run(["verify", "multi-arch", "--bucket", str(bucket.root)])
+        cli.run(["index", "verify", "multi-arch", "--bucket", str(bucket.root)])
         == BucketError.exit_code
     )
     assert (

@@ -328,7 +328,9 @@ def test_repair_removes_nothing_from_cut_ledger(index: DirBucket) -> None:
 
 
 def run(bucket: DirBucket, *words: str) -> int:
-    return cli.run(["verify", "multi-arch", "--bucket", str(bucket.root), *words])
+    return cli.run(
+        ["index", "verify", "multi-arch", "--bucket", str(bucket.root), *words]
+    )
 
 
 def test_verify_names_command_that_repairs(
@@ -339,7 +341,7 @@ def test_verify_names_command_that_repairs(
     foreign = put(index, "stranger")
     assert run(index) == BucketError.exit_code
     assert (
-        f"{RELEASED.overview} is missing. `ci_build verify multi-arch --repair` restores it."
+        f"{RELEASED.overview} is missing. `ci_build index verify multi-arch --repair` restores it."
         in (capsys.readouterr().err)
     )
     assert run(index, "--repair", "--remove-foreign", "--dry-run") == 0

@@ -65,13 +65,13 @@ def test_keys_new_creates_private_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "keys" / "ci"
-    assert cli.run(["keys", "new", str(file)]) == 0
+    assert cli.run(["ci", "keys", "--new", str(file)]) == 0
     made = capsys.readouterr().out
     assert file.stat().st_mode & 0o777 == 0o600
     assert public_key(made) == made.strip()
-    assert cli.run(["keys", "show", str(file)]) == 0
+    assert cli.run(["ci", "keys", str(file)]) == 0
     assert capsys.readouterr().out == made
-    assert cli.run(["keys", "new", str(file)]) == 2
+    assert cli.run(["ci", "keys", "--new", str(file)]) == 2
     assert "already exists" in capsys.readouterr().err
 
 
@@ -258,7 +258,7 @@ def test_bypass_and_waiver_are_reported_everywhere(
 ) -> None:
     use_policy(tmp_path, monkeypatch, BYPASS + WAIVER)
     words = (str(nightly), "--channel", "nightly", "--json")
-    assert run(bucket, "policy", "check", *words) == 0
+    assert run(bucket, "ci", "policy", *words) == 0
     said = capsys.readouterr()
     verdict = json.loads(said.out)
     (waiver,) = verdict["waived"]
@@ -301,7 +301,7 @@ def test_bypass_and_waiver_are_reported_everywhere(
     # The waiver has expired since; it was valid at the time of the entry, which has the
     # policy.
     use_policy(tmp_path, monkeypatch, "")
-    assert run(bucket, "verify", "multi-arch", "--channel", "nightly") == 0
+    assert run(bucket, "index", "verify", "multi-arch", "--channel", "nightly") == 0
 
 
 def test_promote_refuses_changed_log(

@@ -1,4 +1,4 @@
-"""`verify --since`.
+"""`index verify --since`.
 
 An entry that a user recorded shows later that the ledger was cut or rewritten.
 """
@@ -130,7 +130,7 @@ def test_verify_prints_entry_that_since_accepts(
 ) -> None:
     bucket = DirBucket(tmp_path / "bucket")
     filled(bucket, tmp_path)
-    words = ["verify", "multi-arch", "--bucket", str(bucket.root)]
+    words = ["index", "verify", "multi-arch", "--bucket", str(bucket.root)]
     assert cli.run(words) == 0
     recorded = capsys.readouterr().err.split()[-1]
     assert recorded == str(newest(bucket))
@@ -145,5 +145,13 @@ def test_verify_prints_entry_that_since_accepts(
 
 @pytest.mark.parametrize("text", ["2", "0:" + "0" * 64, "2:" + "0" * 63])
 def test_verify_refuses_malformed_since(tmp_path: Path, text: str) -> None:
-    words = ["verify", "multi-arch", "--bucket", str(tmp_path), "--since", text]
+    words = [
+        "index",
+        "verify",
+        "multi-arch",
+        "--bucket",
+        str(tmp_path),
+        "--since",
+        text,
+    ]
     assert cli.run(words) == RequestError.exit_code

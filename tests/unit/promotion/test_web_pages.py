@@ -232,7 +232,7 @@ def test_report_does_not_claim_results_that_it_cannot_read() -> None:
 
 
 def test_change_of_page_bytes_has_a_new_number() -> None:
-    """`verify` tells pages of other versions from forged ones by their number."""
+    """`index verify` tells pages of other versions from forged ones by their number."""
     targets = ("gfx942", "gfx1100")
     row: ListedIndex = {
         "index": "gfx94X-dcgpu",

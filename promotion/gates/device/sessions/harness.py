@@ -237,9 +237,7 @@ class Harness:
                 f"{len(failed)} tests failed for {len(groups)} causes, more than"
                 f" {most}; none was retried."
             )
-            self._warnings.append(
-                warning("not-retried", text, "Fix the causes, or raise --retries.")
-            )
+            self._warnings.append(warning("not-retried", text, "Fix the causes."))
             return
         for first, *others in groups:
             self._retry_one(pass_, first.id)
