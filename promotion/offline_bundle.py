@@ -1,49 +1,57 @@
-"""One archive with a set and its dependencies, for machines without a network.
+"""A set and its dependencies for machines without a network, as an archive.
 
-For the gate device, one folder.
-
-- `wheels/`: the unchanged wheels of the set, and the wheels that its lock file pins
-- `simple/`: an index of all these wheels (PEP 503)
+- `set/`: the set without its wheels: wheels.json, the lock file, signed evidence
+- `wheels/`: the wheels of the set and of its dependencies
 - `requirements-<python>.txt`: the wheels for one Python, with hashes
-- `set/`: wheels.json, SHA256SUMS, the lock file, evidence and its signatures, unchanged
-  from the bucket
 - `README.txt`: the commands that install the set
+
+For the device gate, a folder for one Python, with further files:
+
+- `set/`: also the wheels of the set, so that the folder is a set
+- `wheels/`: also the packages of this program and of the tests
+- `gate/*.lock`: the lock files of these packages, which pip verifies
+- `gate/jax.git`: the commit of JAX's suite
+- `program/`: this program
 """
 
 from __future__ import annotations
 
-import email.parser
-import functools
 import os
 import re
-import sys
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
-from core.errors import BucketError, WheelSetError
-from core.model import PYLOCK, WHEELS_JSON, Progress, WheelSet
+from core.digests import file_sha256
+from core.errors import InputError, ProcessError, RequestError
+from core.model import PYLOCK, Progress, WheelSet
+from core.own_files import NOT_RUN, PACKAGES, ROOT
 from core.process import Runner
-from core.wheels_json import load_wheel_set
-from promotion.bundle_gate import GateBundle, add_gate, check_gate_bundle, resolved_pins
-from promotion.gates.common.installers import download
-from promotion.gates.common.set_requirements import locked, wheels_for
-from promotion.index.core_metadata import core_metadata
-from promotion.index.index_reader import IndexedWheel
-from promotion.index.ledger_wheel import LedgerWheel
-from promotion.index.pages import pages
-from promotion.stage import find_staged, stage
-from promotion.storage.bucket import Bucket, fetch_to, sha256_of
-from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.object_keys import METADATA_SUFFIX, ReleasedIndex, StagedSet
+from core.wheelset import read_set, refuse_changes
+from promotion.gates.common.installers import LOCKED, Command, download
+from promotion.gates.common.set_requirements import locked, wheels_for, write_lines
+from promotion.gates.device.suite import SuiteSource
+from promotion.stage import fetch_set
+from promotion.storage.bucket import Bucket, fetch_to
+from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
 
+SUITE = "gate/jax.git"
+_LOCKS = (
+    ROOT / "build" / "requirements.lock",
+    ROOT / "build" / "requirements-gate.lock",
+)
+"""Packages of this program, with uv and pip, and packages that run the tests."""
+_ALSO = "also.lock"
+"""Name of the user's lock file in the bundle; it differs from the names of this program's."""
 _SECONDS = 1800.0
 _README = """\
-{name}: {what}
+{name}: jax {jax} for ROCm {rocm}, {targets}
 
 Copy this folder to the machine. In the folder, run the command for the Python of the
 machine ({pythons}):
@@ -53,228 +61,163 @@ machine ({pythons}):
 pip verifies every file by its sha256 and uses no network. set/ describes the wheels,
 their origin and their tests (set/evidence).
 """
+_INSTALL = (
+    "    python{python} -m pip install --no-index --find-links wheels"
+    " --require-hashes --requirement requirements-{python}.txt"
+)
+_GATE_README = """
+Tests without a network
+-----------------------
+
+This folder has all that the gate device needs besides Python {python}. Run with this folder as DIR:
+
+    python{python} DIR/program/build/ci_build gate device DIR/set \\
+        --wheelhouse DIR {options}
+
+Evidence and results go into the bucket that --bucket names.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateBundle:
+    """A request to add the tools and tests of the gate device.
+
+    Attributes:
+        platform: platform of the tests: rocm, cpu or cuda.
+        python: Python version such as 3.12.
+        suite: JAX's suite with its commit; None for the smoke suite, which is part of
+            this program.
+        also: hash-locked requirements to install with the set, such as NVIDIA's plugin.
+    """
+
+    platform: str
+    python: str
+    suite: SuiteSource | None = None
+    also: Path | None = None
 
 
 def bundle(
     bucket: Bucket,
-    staged: StagedSet,
+    source: StagedSet | Path,
     out: Path,
     runner: Runner,
     progress: Progress,
     gate: GateBundle | None = None,
 ) -> Path:
-    """Write the archive of a staged or released set; equal sets and evidence give equal bytes.
+    """Write the archive of a set; equal sets and evidence give equal bytes.
 
     Args:
+        source: a staged or released set, or the folder of a set.
         out: path of the archive, a plain tar because wheels are compressed, or of the
             folder if it is for the gate. It appears when it is complete.
-        runner: runner of pip, which downloads the pinned wheels from the user's package
-            index.
-        gate: what to add for the gate device; None adds nothing. The result is then a
-            folder for one Python, and a set without lock file gets the newest
-            compatible versions.
+        runner: runner of pip, which downloads the dependencies from the user's package
+            index: the pinned ones, or the newest if the set has no lock file.
 
     Raises:
-        BucketError: the bucket does not have the set, or a wheel differs from
+        BucketError: the bucket does not have the set, or a file differs from
             wheels.json.
-        WheelSetError: the set has no lock file.
+        WheelSetError: a file in the folder differs from wheels.json.
         RequestError: the set does not support the Python of the gate, or options of the
             gate contradict each other.
     """
-    wheel_set, wheels, files = _find(bucket, staged)
-    if gate is not None:
-        check_gate_bundle(gate, wheel_set)
-    elif PYLOCK not in wheel_set.files:
-        raise WheelSetError(
-            f"Set {staged} has no lock file: {PYLOCK}.",
-            hint="Build the set again with `ci_build dist_wheels`.",
-        )
-    name = f"{staged.index}-{staged.digest[:12]}"
     with tempfile.TemporaryDirectory(
         prefix=".bundle-", dir=out.absolute().parent
     ) as work:
-        root = Path(work) / name
-        (root / "wheels").mkdir(parents=True)
-        progress.step(f"collect {len(wheels)} wheels of {staged}")
-        for filename, key in wheels.items():
-            fetch_to(bucket, key, root / "wheels" / filename)
+        root = Path(work) / out.name.removesuffix(".tar")
+        progress.step("collect the files of the set")
+        wheel_set = _collect(bucket, source, root / "set")
+        pythons = wheel_set.python_versions
+        if gate is not None:
+            _check_gate(gate, wheel_set)
+            pythons = (gate.python,)
+        (root / "wheels").mkdir()
         for wheel in wheel_set.wheels:
-            if (actual := sha256_of(root / "wheels" / wheel.filename)) != wheel.sha256:
-                raise BucketError(
-                    f"{wheels[wheel.filename]} has sha256 {actual}, not {wheel.sha256}."
-                )
-        for file, key in files.items():
-            fetch_to(bucket, key, root / "set" / file)
-        _refuse_changes(wheel_set, root / "set", staged)
-        lock = bucket.get(files[PYLOCK]).decode() if PYLOCK in wheel_set.files else ""
-        pythons = (gate.python,) if gate else tuple(wheel_set.python_versions)
-        for version in pythons:
-            progress.step(f"fetch the pinned wheels for Python {version}")
-            _fetch_pins(wheel_set, lock, version, root, runner)
-        readme = _readme(name, wheel_set, pythons)
+            path = root / "set" / wheel.filename
+            (root / "wheels" / wheel.filename).hardlink_to(path)
+            if gate is None:  # an archive has each wheel once
+                path.unlink()
+        for python in pythons:
+            progress.step(f"fetch the dependencies for Python {python}")
+            _fetch_dependencies(wheel_set, python, root, runner)
+        lines = [_INSTALL.format(python=python) for python in pythons]
+        readme = _README.format(
+            name=root.name,
+            jax=wheel_set.jax_version,
+            rocm=wheel_set.rocm_version,
+            targets=", ".join(wheel_set.targets),
+            pythons=", ".join(pythons),
+            lines="\n".join(lines),
+        )
         if gate is not None:
             progress.step("fetch what the gate device needs")
-            readme += add_gate(root, gate, wheel_set, runner)
-        for page in pages("simple/", _offers(root / "wheels")):
-            (root / page.key).parent.mkdir(parents=True, exist_ok=True)
-            (root / page.key).write_bytes(page.data)
+            readme += _add_gate(root, gate, runner)
         (root / "README.txt").write_text(readme)
         progress.step(f"write {out}")
         if gate is not None:
             root.rename(out)
             return out
-        part = Path(work) / "bundle.tar"
+        part = Path(work) / "bundle.part"
         _tar(root, part)
         part.replace(out)
     return out
 
 
-def is_bundle(path: Path) -> bool:
-    """Return whether a file is an archive that `set bundle` wrote; its first file is README.txt."""
-    if not path.is_file():
-        return False
-    try:
-        with tarfile.open(path, "r:") as archive:
-            first = archive.next()
-    except (OSError, tarfile.TarError):
-        return False
-    return (
-        first is not None
-        and re.fullmatch(r"[^/]+-[0-9a-f]{12}/README\.txt", first.name) is not None
-    )
-
-
-@contextmanager
-def staged_for_bundle(
-    bucket: Bucket, folder: Path, beside: Path, progress: Progress
-) -> Iterator[tuple[Bucket, StagedSet]]:
-    """Provide the set in a folder as a staged set, for the duration of the block.
-
-    A set that is not staged yet is staged in a temporary bucket, so that the bundle
-    leaves nothing but the archive.
-
-    Args:
-        beside: folder of the archive, in which the temporary bucket is created.
-
-    Yields:
-        The bucket, and the set in it.
-    """
-    if staged := find_staged(bucket, folder):
-        yield bucket, staged
-        return
-    with tempfile.TemporaryDirectory(prefix=".bundle-", dir=beside) as work:
-        temporary = DirBucket(Path(work))
-        yield temporary, stage(temporary, folder, progress=progress)
-
-
-def _find(
-    bucket: Bucket, staged: StagedSet
-) -> tuple[WheelSet, Mapping[str, str], Mapping[str, str]]:
-    """Return a set, the keys of its wheels, and the keys of its other files, by name."""
+def _collect(bucket: Bucket, source: StagedSet | Path, folder: Path) -> WheelSet:
+    """Copy a set into a new folder, with the evidence that the bucket has."""
+    if isinstance(source, Path):
+        wheel_set = read_set(source)
+        shutil.copytree(source, folder)
+        refuse_changes(folder, wheel_set)
+        staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
+    else:
+        folder.mkdir(parents=True)
+        wheel_set = fetch_set(bucket, source, folder)
+        staged = source
     released = ReleasedIndex(index=staged.index)
-    in_set: Callable[[str], str] = staged.file
-    folder = staged.root
-    if bucket.head(staged.file(WHEELS_JSON)) is None:
-        folder = released.set_file(staged.digest, "")
-        in_set = functools.partial(released.set_file, staged.digest)
-    if bucket.head(in_set(WHEELS_JSON)) is None:
-        raise BucketError(
-            f"The bucket has no set {staged}.",
-            hint="Give INDEX/DIGEST as `ci_build set stage` prints it.",
-        )
-    wheel_set = load_wheel_set(bucket.get(in_set(WHEELS_JSON)))
-    names = {wheel.filename for wheel in wheel_set.wheels}
-    wheels = {
-        wheel.filename: (
-            released.wheel(wheel.name, wheel.filename)
-            if folder != staged.root
-            else in_set(wheel.filename)
-        )
-        for wheel in wheel_set.wheels
-    }
-    files = {key.removeprefix(folder): key for key in bucket.list(folder)}
-    others = {
-        name: key
-        for name, key in files.items()
-        if name not in names
-        and name.removesuffix(METADATA_SUFFIX) not in names
-        and not name.startswith("simple/")
-    }
-    return wheel_set, wheels, others
+    for root in (staged.root, released.set_file(staged.digest, "")):
+        for key in bucket.list(f"{root}{EVIDENCE_FOLDER}/"):
+            fetch_to(bucket, key, folder / key.removeprefix(root))
+    return wheel_set
 
 
-def _refuse_changes(wheel_set: WheelSet, folder: Path, staged: StagedSet) -> None:
-    """Raise BucketError if a file beside the wheels differs from wheels.json."""
-    for name, sha256 in wheel_set.files.items():
-        if not (folder / name).is_file() or sha256_of(folder / name) != sha256:
-            hint = "Stage the set again, or bundle an unchanged copy."
-            raise BucketError(
-                f"{name} of {staged} is missing or differs from {WHEELS_JSON}.",
-                hint=hint,
-            )
-
-
-def _fetch_pins(
-    wheel_set: WheelSet, lock: str, version: str, root: Path, runner: Runner
+def _fetch_dependencies(
+    wheel_set: WheelSet, python: str, root: Path, runner: Runner
 ) -> None:
-    """Download the wheels that the lock file pins for one Python, and write its requirements file.
-
-    Args:
-        lock: text of the set's lock file; empty resolves jax and its dependencies.
-    """
+    """Download the dependencies for one Python, and write its requirements file."""
     own = {wheel.name for wheel in wheel_set.wheels}
-    lines = (
-        locked(lock, version, own)
-        if lock
-        else resolved_pins(wheel_set, version, root, runner)
-    )
-    mine = wheels_for(wheel_set, version)
-    requirements = root / f"requirements-{version}.txt"
-    requirements.write_text("".join(f"{line}\n" for line in lines))
-    command = download(Path(sys.executable), version, requirements, root / "wheels")
+    mine = wheels_for(wheel_set, python)
+    if PYLOCK in wheel_set.files:
+        lines = locked((root / "set" / PYLOCK).read_text(), python, own)
+        _download(lines, python, root, runner)
+    else:
+        newest = root / "newest"
+        wanted = [f"{name}=={pin}" for name, pin in wheel_set.pins.items()]
+        wanted += [f"{wheel.name}=={wheel.version}" for wheel in mine]
+        links = f"--find-links={root / 'wheels'}"
+        jax = f"jax=={wheel_set.jax_version}"
+        _run(runner, download(python, newest, links, jax, *wanted))
+        lines = []
+        for path in newest.iterdir():
+            name, version, _, _ = parse_wheel_filename(path.name)
+            if name not in own:
+                lines.append(f"{name}=={version} --hash=sha256:{file_sha256(path)}")
+                path.rename(root / "wheels" / path.name)
+        shutil.rmtree(newest)
+    for wheel in mine:
+        lines.append(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}")
+    write_lines(root / f"requirements-{python}.txt", sorted(lines))
+
+
+def _download(lines: list[str], python: str, root: Path, runner: Runner) -> None:
+    """Download hash-locked requirements."""
+    needed = write_lines(root / "needed.txt", lines)
+    what = (*LOCKED, f"--requirement={needed}")
+    _run(runner, download(python, root / "wheels", *what))
+    needed.unlink()
+
+
+def _run(runner: Runner, command: Command) -> None:
     runner.run(command.argv, env=command.env, timeout=_SECONDS)
-    lines += [
-        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in mine
-    ]
-    requirements.write_text("".join(f"{line}\n" for line in sorted(lines)))
-
-
-def _offers(wheels: Path) -> Iterator[IndexedWheel]:
-    """Yield an index row for each wheel of a folder, and write its core metadata beside it."""
-    for path in sorted(wheels.glob("*.whl")):
-        with path.open("rb") as file:
-            metadata = core_metadata(file, path.name)
-        fields = email.parser.BytesParser().parsebytes(metadata, headersonly=True)
-        project, version, _, _ = parse_wheel_filename(path.name)
-        path.with_name(path.name + METADATA_SUFFIX).write_bytes(metadata)
-        yield IndexedWheel(
-            wheel=LedgerWheel(
-                project=project,
-                filename=path.name,
-                version=str(version),
-                size=path.stat().st_size,
-                sha256=sha256_of(path),
-                metadata_sha256=sha256_of(metadata),
-                requires_python=fields.get("Requires-Python", ""),
-                requires_dist=tuple(fields.get_all("Requires-Dist", ())),
-            ),
-            href=f"../../wheels/{path.name.replace('+', '%2B')}",
-        )
-
-
-def _readme(name: str, wheel_set: WheelSet, versions: Sequence[str]) -> str:
-    lines = "\n".join(
-        f"    python{version} -m pip install --no-index --find-links wheels"
-        f" --require-hashes --requirement requirements-{version}.txt"
-        for version in versions
-    )
-    what = (
-        f"jax {wheel_set.jax_version} for ROCm {wheel_set.rocm_version},"
-        f" {', '.join(wheel_set.targets)}"
-    )
-    return _README.format(
-        name=name, what=what, pythons=", ".join(versions), lines=lines
-    )
 
 
 def _tar(root: Path, path: Path) -> None:
@@ -288,3 +231,95 @@ def _tar(root: Path, path: Path) -> None:
                 archive.addfile(info, data)
     with path.open("rb") as written:
         os.fsync(written.fileno())
+
+
+def _check_gate(request: GateBundle, wheel_set: WheelSet) -> None:
+    """Raise RequestError if a set or a request does not fit."""
+    if request.python not in wheel_set.python_versions:
+        raise RequestError(
+            f"The set does not support Python {request.python}.",
+            hint=f"Give one of {', '.join(wheel_set.python_versions)}.",
+        )
+    if request.suite is not None and not request.suite.commit:
+        raise RequestError(
+            "--jax-tests has no commit.",
+            hint="Write it like URL@COMMIT or PATH@COMMIT.",
+        )
+    needs_also = request.platform == "cuda"
+    if (request.also is not None) != needs_also:
+        verb = "needs" if needs_also else "does not use"
+        raise RequestError(
+            f"--platform {request.platform} {verb} --also.",
+            hint="Give the lock file of NVIDIA's packages for --platform cuda only.",
+        )
+
+
+def _add_gate(root: Path, request: GateBundle, runner: Runner) -> str:
+    """Add this program and the tools and tests of the gate to the folder of a bundle.
+
+    Return the text for its README.
+
+    Raises:
+        InputError: the suite cannot be fetched.
+        ProcessError: a package cannot be downloaded.
+    """
+    folder = root / "gate"
+    folder.mkdir()
+    locks = {lock.name: lock for lock in _LOCKS}
+    if request.also is not None:
+        locks[_ALSO] = request.also
+    for name, lock in locks.items():
+        shutil.copyfile(lock, folder / name)
+        lines = list(_applicable(lock, request.python))
+        _download(lines, request.python, root, runner)
+    for name in ("build", *PACKAGES):
+        shutil.copytree(
+            ROOT / name,
+            root / "program" / name,
+            ignore=shutil.ignore_patterns(*NOT_RUN),
+        )
+    shutil.copyfile(ROOT / "pyproject.toml", root / "program" / "pyproject.toml")
+    options = [f"--platform {request.platform}", f"--python {request.python}"]
+    if request.platform == "rocm":
+        options.append("--family FAMILY")
+    if request.also is not None:
+        options.append(f"--also DIR/gate/{_ALSO}")
+    if request.suite is not None:
+        _fetch_suite(request.suite, root / SUITE, runner)
+        suite = f"file://$(realpath DIR)/{SUITE}@{request.suite.commit}"
+        options.append(f"--jax-tests {suite}")
+    return _GATE_README.format(python=request.python, options=" ".join(options))
+
+
+def _applicable(lock: Path, python: str) -> Iterator[str]:
+    """Yield the requirements of a lock file for Linux and one Python, without markers.
+
+    `pip download` evaluates markers for the Python that runs it.
+    """
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    text = re.sub(r"\\\n\s*", " ", lock.read_text(encoding="utf-8"))
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        text, *hashes = re.split(r"\s+--hash=", line.strip())
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            requirement.marker = None
+            yield " --hash=".join((str(requirement), *hashes))
+
+
+def _fetch_suite(suite: SuiteSource, folder: Path, runner: Runner) -> None:
+    """Fetch one commit into a bare repository, from which the gate fetches it again."""
+    location = suite.location if suite.remote else str(Path(suite.location).absolute())
+    inside = ("git", "-C", str(folder))
+    fetch = ("fetch", "--quiet", "--depth=1", "--no-tags", "--", location, suite.commit)
+    try:
+        runner.run(("git", "init", "--quiet", "--bare", str(folder)), timeout=_SECONDS)
+        runner.run((*inside, *fetch), timeout=_SECONDS)
+    except ProcessError as problem:
+        raise InputError(
+            f"Cannot fetch {location}: {problem.message}", hint="Check the commit."
+        ) from problem
+    runner.run((*inside, "update-ref", "refs/heads/suite", suite.commit))
+    runner.run((*inside, "symbolic-ref", "HEAD", "refs/heads/suite"))
+    shutil.rmtree(folder / "hooks", ignore_errors=True)

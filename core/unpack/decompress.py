@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import zstandard
 from isal import igzip, isal_zlib
@@ -107,8 +107,8 @@ def _plain(chunks: Chunks, compression: str) -> Iterator[bytes]:
     if compression == "tar":
         yield from map(bytes, chunks)
         return
-    packed = _ChunkFile(chunks)
-    file: IO[bytes]
+    packed = cast("IO[bytes]", _ChunkFile(chunks))
+    file: Any
     match compression:
         case "gz":
             file = igzip.IGzipFile(None, "rb", fileobj=packed)  # type: ignore[no-untyped-call]

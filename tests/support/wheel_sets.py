@@ -14,8 +14,6 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet
 from core.wheels_json import dump_wheel_set
-from promotion.index.pages import pages
-from promotion.offline_bundle import _offers
 from promotion.policy.promotion_policy import Policy, load_policy
 from tests.support.made_wheel import (
     GLIBC,
@@ -219,10 +217,18 @@ def lock_text(index: Path) -> str:
 
 def write_index(folder: Path) -> None:
     """Write the pages of a package index for the wheels in the folder `wheels` of a folder."""
-    for page in pages("simple/", _offers(folder / "wheels")):
-        path = folder / page.key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(page.data)
+    pages: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("wheels/*.whl")):
+        project = parse_wheel_filename(path.name)[0]
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        href = f"../../wheels/{path.name.replace('+', '%2B')}#sha256={digest}"
+        link = f'<a href="{href}">{path.name}</a>'
+        pages.setdefault(f"simple/{project}", []).append(link)
+        pages.setdefault("simple", []).append(f'<a href="{project}/">{project}</a>')
+    for page, links in pages.items():
+        (folder / page).mkdir(parents=True, exist_ok=True)
+        text = "<!DOCTYPE html><html><body>{}</body></html>".format("\n".join(links))
+        (folder / page / "index.html").write_text(text)
 
 
 def of_major(made: MadeWheel, major: int) -> MadeWheel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,12 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket
 from ci_build.cli.options.release_options import bucket_option
 from core.errors import RequestError
-from promotion.bundle_gate import GateBundle
+from core.wheelset import read_set
 from promotion.evidence.known_tests import PLATFORMS
 from promotion.gates.device.suite import parse_source
+from promotion.offline_bundle import GateBundle
 from promotion.offline_bundle import bundle as write_bundle
-from promotion.offline_bundle import is_bundle, staged_for_bundle
+from promotion.storage.object_keys import StagedSet
 
 
 @cloup.command()
@@ -71,60 +71,47 @@ def bundle(
 ) -> None:
     """Archive a set and its dependencies for machines without a network.
 
-    SET is INDEX/DIGEST as printed by `set stage`, or the set's directory. If the bucket has
-    the set, the archive contains its evidence.
+    SET is the folder of a set, or INDEX/DIGEST as printed by `set stage`; the archive then
+    contains its evidence.
 
-    With --with-gate, the result is a folder, the --wheelhouse of `gate
-    device` (docs/offline-tests.md).
+    With --with-gate, the result is a folder, the --wheelhouse of `gate device`
+    (docs/offline-tests.md).
     """
     gate = _gate_bundle(values, with_gate=with_gate)
     if out is not None:
-        _check_out(out, with_gate=with_gate)
+        _check_out(out)
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
-    beside = (out or Path("bundle")).absolute().parent
-    if not os.access(beside, os.W_OK):
-        what = "is not writable" if beside.exists() else "does not exist"
-        raise RequestError(
-            f"--out: the folder {beside} {what}.", hint="Give another --out."
-        )
     reporter = state.reporter()
-    folder = Path(wheel_set)
+    source: StagedSet | Path = Path(wheel_set)
+    if Path(wheel_set).is_dir():
+        gating.check_set_folder(Path(wheel_set))
+        opened = open_bucket(bucket, reporter, existing=False)
+        found = read_set(Path(wheel_set))
+        name = f"{found.index}-{found.digest[:12]}"
+    else:
+        opened = open_bucket(bucket, reporter)
+        source = gating.find_staged(wheel_set, opened)
+        name = f"{source.index}-{source.digest[:12]}"
+    if out is None:
+        out = Path(name if with_gate else f"{name}.tar")
+        _check_out(out)
     runner = host_runner(reporter)
-    opened = open_bucket(bucket, reporter, existing=not folder.is_dir())
-    with ExitStack() as ended:
-        if folder.is_dir():
-            gating.check_set_folder(folder)
-            opened, staged = ended.enter_context(
-                staged_for_bundle(opened, folder, beside, reporter)
-            )
-        else:
-            staged = gating.find_staged(wheel_set, opened)
-        if out is None:
-            out = Path(
-                f"{staged.index}-{staged.digest[:12]}{'' if with_gate else '.tar'}"
-            )
-            _check_out(out, with_gate=with_gate)
-        click.echo(write_bundle(opened, staged, out, runner, reporter, gate))
+    click.echo(write_bundle(opened, source, out, runner, reporter, gate))
 
 
-def _check_out(out: Path, *, with_gate: bool) -> None:
-    """Refuse a path that exists, unless it is an earlier bundle to replace."""
-    if not os.path.lexists(out) or (not with_gate and is_bundle(out)):
-        return
-    if with_gate:
+def _check_out(out: Path) -> None:
+    """Refuse a path that exists, or whose folder cannot be written."""
+    if os.path.lexists(out):
         raise RequestError(
             f"--out exists: {out}.", hint="Give another --out, or remove it."
         )
-    if out.is_dir():
+    folder = out.absolute().parent
+    if not os.access(folder, os.W_OK):
+        problem = "is not writable" if folder.exists() else "does not exist"
         raise RequestError(
-            f"--out is a folder: {out}.",
-            hint="Give the path of an archive, such as bundle.tar.",
+            f"--out: the folder {folder} {problem}.", hint="Give another --out."
         )
-    raise RequestError(
-        f"--out exists and is not a bundle: {out}.",
-        hint="Give another --out, or remove the file.",
-    )
 
 
 def _gate_bundle(values: Mapping[str, Any], *, with_gate: bool) -> GateBundle | None:

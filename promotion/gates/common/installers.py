@@ -280,18 +280,17 @@ _DRY = (
 )
 
 
-def download(python: Path, version: str, requirements: Path, folder: Path) -> Command:
-    """Return the command that downloads hash-locked requirements from the user's index."""
-    lock = (*LOCKED, "--only-binary=:all:", f"--requirement={requirements}")
-    args = (
-        "download",
-        "--no-input",
-        f"--dest={folder}",
-        f"--python-version={version}",
-        *_PLATFORM_OPTIONS,
-        *lock,
+def download(version: str, folder: Path, *what: str) -> Command:
+    """Return the command that downloads wheels for one Python from the user's index.
+
+    Args:
+        what: requirements, and options that name or restrict them.
+    """
+    options = ("--no-input", "--only-binary=:all:", *_PLATFORM_OPTIONS)
+    where = (f"--dest={folder}", f"--python-version={version}")
+    return Command(
+        argv=(sys.executable, *_PIP, "download", *options, *where, *what), env=UNSET
     )
-    return Command(argv=(*_pip(python), *args), env=UNSET)
 
 
 def bypass_proxy(hosts: str) -> Mapping[str, str]:

@@ -190,46 +190,6 @@ class Uv:
         argv = (*self._compile(python), *alone, str(requirements))
         return Command(argv=argv, env={**UNSET, **_UNSET_UV, **self._direct})
 
-    def lock_for(
-        self, version: str, requirements: Path, overrides: Path, folder: Path
-    ) -> Command:
-        """Resolve requirements for any Python on Linux to hashed ones, without installing.
-
-        Args:
-            overrides: versions that replace all others.
-            folder: directory of wheels in addition to the user's indexes.
-        """
-        output = (
-            "--quiet",
-            "--no-header",
-            "--no-annotate",
-            "--generate-hashes",
-            f"--override={overrides}",
-        )
-        target = (
-            "--no-python-downloads",
-            f"--python-version={version}",
-            f"--python-platform=x86_64-{PLATFORM.removesuffix('_x86_64')}",
-        )
-        offline = ("--no-index",) if self.no_index else ()
-        argv = (
-            self._program,
-            "pip",
-            "compile",
-            "--only-binary=:all:",
-            *output,
-            *target,
-            *self.arguments,
-            *offline,
-        )
-        links = ",".join(
-            filter(None, (self.environment.get("UV_FIND_LINKS", ""), str(folder)))
-        )
-        return Command(
-            argv=(*argv, str(requirements)),
-            env={**UNSET, **self.environment, "UV_FIND_LINKS": links},
-        )
-
     def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
         """Parse a lock file (PEP 751), which lists all compatible wheels of a version."""
         try:

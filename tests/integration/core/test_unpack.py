@@ -231,7 +231,7 @@ def test_unpack_refuses_bombs(tmp_path: Path) -> None:
 def test_unpack_refuses_damaged_compression(tmp_path: Path, compression: str) -> None:
     data = COMPRESS[compression](GOOD)
     damaged = (
-        data[:-3],
+        data[: len(data) * 7 // 8],
         data[: len(data) // 2],
         data[:-40] + b"\xff" * 20 + data[-20:],
         b"text",

@@ -14,13 +14,12 @@ import pytest
 
 from core.errors import MachineError
 from core.process import HostRunner
-from promotion import bundle_gate
-from promotion.bundle_gate import GateBundle
+from promotion import offline_bundle
 from promotion.gates.common.gate_site import make_site
 from promotion.gates.common.installers import offline_variables
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.suite import SuiteSource, _fetch
-from promotion.offline_bundle import bundle
+from promotion.offline_bundle import GateBundle, bundle
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.integration.promotion.test_device_gate import git
@@ -67,7 +66,7 @@ def test_gate_without_network_installs_from_folder(
     staged = stage(
         bucket, write_set(tmp_path / "set", wheels, make_set(wheels, more), more)
     )
-    monkeypatch.setattr(bundle_gate, "_LOCKS", (write_lock(index, "tool"),))
+    monkeypatch.setattr(offline_bundle, "_LOCKS", (write_lock(index, "tool"),))
     repository = write_files(
         tmp_path / "jax-src", {"tests/a_test.py": "def test(): pass\n"}
     )
@@ -112,7 +111,7 @@ def test_gate_without_network_installs_from_folder(
     runner.run(command.argv, env=command.env)
     assert "tool-1.0.dist-info" in installed(site)
     copy = SuiteSource(
-        location=f"file://{made / bundle_gate.SUITE}", commit=suite.commit
+        location=f"file://{made / offline_bundle.SUITE}", commit=suite.commit
     )
     assert (_fetch(copy, tmp_path / "fetched", runner) / "tests/a_test.py").is_file()
     # A package that the folder lacks is a failure of the machine.
