@@ -25,8 +25,8 @@ from core.model import (
     WheelSet,
 )
 from core.versions import KERNELS_PROJECT
-from promotion.compatibility.promoted_results import GATES, EvidenceChecks, read_checks
-from promotion.compatibility.tables import load_spec, module_support
+from promotion.compatibility.check_outcomes import GATES, EvidenceChecks, read_checks
+from promotion.compatibility.module_support import load_spec, module_support
 from promotion.evidence.evidence import latest_by_target, load_evidence, time_of
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.set_requirements import hashed, locked, wheels_for
@@ -155,7 +155,7 @@ def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetCo
 
 
 def _modules(checks: Mapping[str, EvidenceChecks]) -> Iterator[ModuleTest]:
-    for module in load_spec()[0]:
+    for module in load_spec().module:
         if support := module_support(module, checks):
             bad: dict[str, list[str]] = {}
             for item in support:

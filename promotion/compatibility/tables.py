@@ -1,6 +1,4 @@
-"""Compatibility tables.
-
-Promoted sets, tested support of JAX's modules, ROCm's libraries, and container images.
+"""Compatibility tables: promoted sets, support of JAX's modules, ROCm's libraries and images.
 
 Support is stated only with evidence; modules without evidence are listed as not tested.
 """
@@ -8,88 +6,58 @@ Support is stated only with evidence; modules without evidence are listed as not
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from packaging.version import Version
 
-from core.errors import RequestError
-from core.model import Outcome, Tier
-from promotion.compatibility.promoted_results import (
-    GATES,
-    GOOD,
-    SILENT,
-    EvidenceChecks,
-    images_of,
+from promotion.compatibility.module_support import (
+    CompatibilitySpec,
+    DocumentedLibrary,
+    load_spec,
 )
-from promotion.evidence.known_tests import regex_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
-from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
+from promotion.index.set_summary import REPORT, SetContent, written_with
+from promotion.storage.object_keys import ReleasedIndex
 
-COMPAT_FILE = Path(__file__).with_name("compatibility.toml")
-_SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JaxModule:
-    """A part of JAX and the checks that cover it; see `compatibility.toml`."""
-
-    name: str
-    description: str
-    checks: tuple[str, ...]
-
-    def counts(self, check: str) -> bool:
-        """Return whether a check covers this module."""
-        return any(re.fullmatch(regex_of(pattern), check) for pattern in self.checks)
+_TEMPLATE = Path(__file__).with_name("compatibility.md.jinja")
+_SPECIAL = re.compile(r"[\\|<>*_`]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentedLibrary:
-    """A library of ROCm; see `compatibility.toml`."""
+class ListedSet:
+    """A promoted set: its content, its tested tiers by target, and the key of its report."""
 
-    name: str
-    soname: str
-    purpose: str
-    used_in: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModuleSupport:
-    """Support of a module on one target, according to the strongest evidence of one set.
-
-    Attributes:
-        gate: the gate of the evidence.
-        tier: tier at which the module was tested. None if it does not work.
-        checks: number of passed checks.
-        unsupported: name and reason of each check that did not pass.
-        evidence: key of the evidence in the bucket.
-    """
-
-    target: str
-    gate: str
-    tier: Tier | None
-    checks: int
-    unsupported: tuple[tuple[str, str], ...]
-    evidence: str
+    digest: str
+    jax: str
+    rocm: str
+    pythons: tuple[str, ...]
+    tiers: Mapping[str, str]
+    offered: bool
+    report: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleRow:
-    """A module in the newest set.
+    """A part of JAX in the newest set.
 
     Attributes:
-        words: support by target. Empty without evidence.
-        since_jax, since_rocm: versions of the oldest set from which on the module works
-            on some target in every set. Empty if the module does not work in the newest
-            set.
+        works: gfx target -> tier at which the part works.
+        unsupported: what is known not to work, with the targets.
+        tested: whether the newest set has evidence about the part.
+        since_jax, since_rocm: versions of the oldest set from which on the part works
+            on some target in every set. Empty if it does not work in the newest set.
     """
 
-    module: JaxModule
-    words: tuple[ModuleSupport, ...]
+    name: str
+    description: str
+    works: Mapping[str, str]
+    unsupported: tuple[str, ...]
+    tested: bool
     since_jax: str
     since_rocm: str
 
@@ -98,21 +66,10 @@ class ModuleRow:
 class LibraryRow:
     """A library and its version in the given ROCm; the version is empty if unknown."""
 
-    library: DocumentedLibrary
+    name: str
     version: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListedSet:
-    """A promoted set: its content, tested tiers and evidence."""
-
-    digest: str
-    jax: str
-    rocm: str
-    pythons: tuple[str, ...]
-    tiers: Mapping[str, Tier]
-    offered: bool
-    evidence: str
+    purpose: str
+    used_in: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +79,7 @@ class Tables:
     Attributes:
         rocm: version of the given ROCm. Empty when none was given.
         rocm_source: source of the given ROCm, with its digest.
-        images: build record of each image, in which `evidence` lists the keys of
-            evidence of device runs in the image.
+        images: build record of each image.
     """
 
     index: str
@@ -135,76 +91,6 @@ class Tables:
     images: tuple[Mapping[str, Any], ...]
 
 
-def load_spec(
-    file: Path = COMPAT_FILE,
-) -> tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, ...]]:
-    """Load the modules and libraries of the tables.
-
-    Raises:
-        RequestError: a field is missing, unknown or invalid.
-    """
-    try:
-        return _parse(file.read_text(encoding="utf-8"))
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        raise RequestError(
-            f"{file} is invalid: {error}.",
-            hint="See the comment at the top of the file.",
-        ) from error
-
-
-@cache
-def _parse(text: str) -> tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, ...]]:
-    tables = tomllib.loads(text)
-    if tables["schema"] != _SCHEMA_VERSION:
-        raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-    modules = tuple(
-        JaxModule(**{**row, "checks": tuple(row["checks"])}) for row in tables["module"]
-    )
-    libraries = tuple(DocumentedLibrary(**row) for row in tables["library"])
-    return modules, libraries
-
-
-def module_support(
-    module: JaxModule, evidence: Mapping[str, EvidenceChecks]
-) -> tuple[ModuleSupport, ...]:
-    """Return the support of a module on each target, according to the strongest evidence."""
-    by_target: dict[str, ModuleSupport] = {}
-    for gate in GATES:
-        for key, checked in sorted(evidence.items()):
-            target = checked.evidence.target
-            if checked.evidence.gate != gate or target in by_target:
-                continue
-            if support := _support(module, key, checked):
-                by_target[target] = support
-    return tuple(by_target[target] for target in sorted(by_target))
-
-
-def _support(
-    module: JaxModule, key: str, checked: EvidenceChecks
-) -> ModuleSupport | None:
-    evidence = checked.evidence
-    checks = [
-        check
-        for check in checked.checks
-        if module.counts(check.name) and check.outcome != SILENT
-    ]
-    if not checks:
-        return None
-    passed = sum(check.outcome == GOOD for check in checks)
-    bad = tuple((check.name, check.reason) for check in checks if check.outcome != GOOD)
-    # Evidence that did not pass proves nothing; known failures do not affect other
-    # checks.
-    works = passed > 0 and evidence.outcome is Outcome.PASSED
-    return ModuleSupport(
-        target=evidence.target,
-        gate=evidence.gate,
-        tier=evidence.tier if works else None,
-        checks=passed,
-        unsupported=bad,
-        evidence=key,
-    )
-
-
 def version_order(
     entry: LedgerEntry, promoted: PromotedSet
 ) -> tuple[Version, Version, int]:
@@ -214,102 +100,126 @@ def version_order(
 
 def make_tables(
     index: str,
-    history: Sequence[tuple[LedgerEntry, Mapping[str, EvidenceChecks]]],
+    entries: Sequence[LedgerEntry],
+    content_of: Callable[[LedgerEntry], SetContent | None],
     *,
-    offered: Iterable[int],
+    offered: Collection[int],
     libraries: Mapping[str, str] | None = None,
     rocm: str = "",
     rocm_source: str = "",
     images: Sequence[Mapping[str, Any]] = (),
-    spec: tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, ...]] | None = None,
+    spec: CompatibilitySpec | None = None,
 ) -> Tables:
     """Return the tables of an index.
 
     Args:
-        history: every promotion, oldest first, with the evidence of its set.
+        entries: entries of the ledger.
+        content_of: returns the content of a promoted set that its promotion recorded.
         offered: numbers of the entries with visible sets.
         libraries: soname -> version in the given ROCm.
-        rocm: version of the given ROCm.
-        rocm_source: source of the given ROCm.
-        images: build record of each image.
         spec: modules and libraries of the tables.
     """
-    modules, descriptions = spec or load_spec()
-    visible = {*offered}
-    promotions = [
-        (entry, entry.promoted, evidence)
-        for entry, evidence in history
-        if entry.promoted
-    ]
-    promotions.sort(key=lambda item: version_order(*item[:2]))
+    spec = spec or load_spec()
     released = ReleasedIndex(index=index)
-
-    def tested_in(image: str) -> tuple[str, ...]:
-        """Return the keys of the evidence of runs in an image."""
-        checks = (item for _, checked in history for item in checked.items())
-        return tuple(
-            dict.fromkeys(
-                key for key, checked in checks if image in images_of(checked.evidence)
-            )
-        )
-
-    return Tables(
-        index=index,
-        sets=tuple(
+    promotions = [(entry, entry.promoted) for entry in entries if entry.promoted]
+    promotions.sort(key=lambda item: version_order(*item))
+    sets = []
+    history: list[tuple[PromotedSet, SetContent | None]] = []
+    for entry, promoted in promotions:
+        history.append((promoted, content_of(entry)))
+        report = written_with(REPORT, promoted.files)
+        sets.append(
             ListedSet(
                 digest=promoted.set_digest,
                 jax=promoted.jax_version,
                 rocm=promoted.rocm_version,
                 pythons=tuple(promoted.python_versions),
-                tiers={target: Tier(tier) for target, tier in promoted.tiers.items()},
-                offered=entry.number in visible,
-                evidence=released.set_file(promoted.set_digest, f"{EVIDENCE_FOLDER}/"),
+                tiers=dict(sorted(promoted.tiers.items())),
+                offered=entry.number in offered,
+                report=report and released.set_file(promoted.set_digest, report),
             )
-            for entry, promoted, _ in promotions
-        ),
+        )
+    return Tables(
+        index=index,
+        sets=tuple(sets),
         modules=tuple(
-            _module_row(
-                module, [(promoted, evidence) for _, promoted, evidence in promotions]
-            )
-            for module in modules
+            _module_row(module.name, module.description, history)
+            for module in spec.module
         ),
         rocm=rocm,
         rocm_source=rocm_source,
-        libraries=tuple(
-            LibraryRow(library=item, version=_version(item, libraries or {}))
-            for item in descriptions
-        ),
-        images=tuple(
-            {**image, "evidence": tested_in(str(image["digest"]))} for image in images
-        ),
+        libraries=tuple(_library_row(item, libraries or {}) for item in spec.library),
+        images=tuple(images),
     )
 
 
 def _module_row(
-    module: JaxModule,
-    promotions: Sequence[tuple[PromotedSet, Mapping[str, EvidenceChecks]]],
+    name: str,
+    description: str,
+    history: Sequence[tuple[PromotedSet, SetContent | None]],
 ) -> ModuleRow:
-    support: list[tuple[PromotedSet, tuple[ModuleSupport, ...]]] = [
-        (promoted, module_support(module, found)) for promoted, found in promotions
-    ]
+    works: Mapping[str, str] = {}
+    unsupported: tuple[str, ...] = ()
+    tested = False
     since: PromotedSet | None = None
-    for promoted, by_target in reversed(support):
-        if not any(item.tier for item in by_target):
+    for number, (promoted, content) in enumerate(reversed(history)):
+        modules = content.modules if content else ()
+        found = next((module for module in modules if module.name == name), None)
+        if number == 0 and found:
+            works = found.works
+            unsupported = found.unsupported
+            tested = True
+        if found is None or not found.works:
             break
         since = promoted
     return ModuleRow(
-        module=module,
-        words=support[-1][1] if support else (),
+        name=name,
+        description=description,
+        works=works,
+        unsupported=unsupported,
+        tested=tested,
         since_jax=since.jax_version if since else "",
         since_rocm=since.rocm_version if since else "",
     )
 
 
-def _version(library: DocumentedLibrary, libraries: Mapping[str, str]) -> str:
-    """Return the version of a library with any major; several versions are separated by commas."""
+def _library_row(
+    library: DocumentedLibrary, libraries: Mapping[str, str]
+) -> LibraryRow:
+    """Return a library with its version of any major; several are separated by commas."""
     pattern = re.compile(re.escape(library.soname) + r"(?:\.\d+)*")
-    return ", ".join(
-        version or "?"
-        for soname, version in sorted(libraries.items())
-        if pattern.fullmatch(soname)
+    versions = []
+    for soname, version in sorted(libraries.items()):
+        if pattern.fullmatch(soname):
+            versions.append(version or "?")
+    return LibraryRow(
+        name=library.name,
+        version=", ".join(versions),
+        purpose=library.purpose,
+        used_in=library.used_in,
     )
+
+
+def to_markdown(tables: Tables, *, base: str = "") -> str:
+    """Return the tables as GitHub Markdown.
+
+    Args:
+        base: prefix of the keys of reports, such as the URL of the bucket with a slash
+            at the end.
+    """
+    # Start-up time: other commands write no template.
+    import jinja2
+
+    environment = jinja2.Environment(  # noqa: S701 - Markdown, escaped by `cell`
+        trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["cell"] = _cell
+    environment.filters["url"] = partial(quote, safe=":/+~")
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(tables=tables, base=base)
+
+
+def _cell(value: object) -> str:
+    """Return a value as the text of a cell."""
+    text = " ".join(str(value or "–").split())
+    return _SPECIAL.sub(lambda match: "\\" + match[0], text)

@@ -16,15 +16,14 @@ from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
 from core.errors import BucketError, RequestError
 from core.model import ROCM_LOCK, to_json
-from promotion.compatibility.compat_render import sheets, to_markdown, to_rst
-from promotion.compatibility.promoted_results import read_evidence
-from promotion.compatibility.tables import make_tables, version_order
+from promotion.compatibility.tables import make_tables, to_markdown, version_order
+from promotion.index.index_status import Summaries
 from promotion.index.ledger import LedgerEntry
 from promotion.index.operations import history
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.object_keys import ReleasedIndex
 
-_FORMATS = ("markdown", "rst", "json")
+_FORMATS = ("markdown", "json")
 
 
 @cloup.command()
@@ -47,7 +46,7 @@ _FORMATS = ("markdown", "rst", "json")
     "--base-url",
     default="",
     metavar="URL",
-    help="Public URL of the bucket, for links to evidence.",
+    help="Public URL of the bucket, for links to reports.",
 )
 @click.option(
     "--rocm-lock",
@@ -74,15 +73,10 @@ def compat(
     images: Path | None,
     bucket: str,
 ) -> None:
-    """Write the compatibility tables of INDEX from the evidence of its released sets."""
+    """Write the compatibility tables of INDEX from the tests of its released sets."""
     store = open_bucket(bucket, state.reporter())
     released = ReleasedIndex(index=index)
     entries = [*history(store, released)][::-1]
-    evidence = [
-        (entry, read_evidence(store, released, entry.promoted.set_digest))
-        for entry in entries
-        if entry.promoted
-    ]
     lock = (
         _newest_lock(store, released, entries)
         if rocm_lock is None
@@ -91,7 +85,8 @@ def compat(
     rocm, rocm_source, libraries = _libraries(lock)
     tables = make_tables(
         index,
-        evidence,
+        entries,
+        Summaries(store, released),
         offered=entries[-1].state.visible,
         libraries=libraries,
         rocm=rocm,
@@ -105,10 +100,7 @@ def compat(
         text = json.dumps(to_json(tables), indent=1, ensure_ascii=False) + "\n"
     else:
         base = base_url.rstrip("/") + "/" if base_url else ""
-        render = to_rst if form == "rst" else to_markdown
-        text = render(
-            f"Compatibility of JAX on ROCm: {tables.index}", sheets(tables, base=base)
-        )
+        text = to_markdown(tables, base=base)
     if out is None:
         click.echo(text)
     else:

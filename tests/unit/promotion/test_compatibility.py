@@ -5,25 +5,23 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from core.errors import RequestError
+from core.errors import FormatError
 from core.model import Outcome, Tier
-from promotion.compatibility.compat_render import sheets, to_markdown, to_rst
-from promotion.compatibility.promoted_results import CheckOutcome, EvidenceChecks
-from promotion.compatibility.tables import (
+from promotion.compatibility.check_outcomes import CheckOutcome, EvidenceChecks
+from promotion.compatibility.module_support import (
     COMPAT_FILE,
+    CompatibilitySpec,
     DocumentedLibrary,
     JaxModule,
-    ModuleRow,
-    Tables,
     load_spec,
-    make_tables,
     module_support,
 )
+from promotion.compatibility.tables import make_tables, to_markdown
 from promotion.index.ledger import LedgerEntry
+from promotion.index.set_summary import ModuleTest, SetContent
 from tests.support import sets
 
 NUMPY = JaxModule(
@@ -34,14 +32,10 @@ NUMPY = JaxModule(
 SPARSE = JaxModule(
     name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",)
 )
-SPEC = (
-    (NUMPY, SPARSE),
-    (
-        DocumentedLibrary(
-            name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"
-        ),
-    ),
+HIPBLAS = DocumentedLibrary(
+    name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"
 )
+SPEC = CompatibilitySpec(module=(NUMPY, SPARSE), library=(HIPBLAS,))
 
 
 def check(name: str, outcome: str = "passed", reason: str = "") -> dict[str, str]:
@@ -68,16 +62,6 @@ def entry(number: int, jax: str, rocm: str = "7.2.0") -> LedgerEntry:
     return sets.promotion_entry(number, promoted)
 
 
-def tables(
-    *told: tuple[LedgerEntry, Mapping[str, EvidenceChecks]], **more: Any
-) -> Tables:
-    return make_tables("multi-arch", told, offered=[1], spec=SPEC, **more)
-
-
-def row(made: Tables, name: str) -> ModuleRow:
-    return next(item for item in made.modules if item.module.name == name)
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -89,7 +73,7 @@ def test_load_spec_refuses_invalid_file(tmp_path: Path, old: str, new: str) -> N
     file = tmp_path / "compat.toml"
     file.write_text(COMPAT_FILE.read_text().replace(old, new, 1))
     assert tomllib.loads(file.read_text())
-    with pytest.raises(RequestError, match="is invalid"):
+    with pytest.raises(FormatError):
         load_spec(file)
 
 
@@ -145,8 +129,18 @@ def test_module_support_requires_passed_checks(
     assert len(word.unsupported) == sum(item["outcome"] != "passed" for item in checks)
 
 
-GOOD = {"c": evidence(check("numpy.a"))}
-BAD = {"c": evidence(check("numpy.a", "failed"), outcome=Outcome.FAILED)}
+GOOD = SetContent(
+    wheels={},
+    modules=(
+        ModuleTest(
+            name="jax.numpy",
+            description="",
+            works={"gfx942": "compiled"},
+            unsupported=("numpy.b: needs `mfma` | no (gfx942)",),
+        ),
+    ),
+)
+BAD = SetContent(wheels={})
 
 
 @pytest.mark.parametrize(
@@ -156,7 +150,7 @@ BAD = {"c": evidence(check("numpy.a", "failed"), outcome=Outcome.FAILED)}
         (
             [
                 (entry(1, "0.9.1"), GOOD),
-                (entry(2, "0.10.0"), BAD),
+                (entry(2, "0.10.0"), None),
                 (entry(3, "0.10.2"), GOOD),
             ],
             ("0.10.2", "7.2.0"),
@@ -168,20 +162,36 @@ BAD = {"c": evidence(check("numpy.a", "failed"), outcome=Outcome.FAILED)}
     ],
 )
 def test_make_tables_finds_first_supported_versions(
-    history: list[Any], since: tuple[str, str]
+    history: list[tuple[LedgerEntry, SetContent | None]], since: tuple[str, str]
 ) -> None:
-    found = row(tables(*history), "jax.numpy")
-    assert (found.since_jax, found.since_rocm) == since
-
-
-def test_sheets_link_evidence_and_escape_text() -> None:
-    known = evidence(check("numpy.a"), check("numpy.b", "known", "needs `mfma` | no"))
-    made = tables((entry(1, "0.10.2"), {"v2/x/compile/gfx942/1.json": known}))
-    markdown = to_markdown("T", sheets(made, base="https://example.org/"))
-    assert (
-        "[compile gfx942](https://example.org/v2/x/compile/gfx942/1.json)" in markdown
+    contents = {entry.number: content for entry, content in history}
+    made = make_tables(
+        "multi-arch",
+        [entry for entry, _ in history],
+        lambda entry: contents[entry.number],
+        offered=[1],
+        spec=SPEC,
     )
-    assert r"Arrays \| of \*numbers\*" in markdown
-    assert r"numpy.b: needs \`mfma\` \| no (gfx942)" in markdown
-    rst = to_rst("T", sheets(made))
-    assert "`compile gfx942 <v2/x/compile/gfx942/1.json>`__" in rst
+    numpy, sparse = made.modules
+    assert (numpy.since_jax, numpy.since_rocm) == since
+    assert (sparse.works, sparse.tested) == ({}, False)
+
+
+def test_markdown_escapes_text_and_names_versions() -> None:
+    made = make_tables(
+        "multi-arch",
+        [entry(1, "0.10.2")],
+        lambda _: GOOD,
+        offered=[1],
+        libraries={"libhipblas.so.3": "3.1.70200"},
+        rocm="7.2.0",
+        rocm_source="a local folder",
+        images=[{"name": "jax", "digest": "sha256:12", "jax": "0.10.2"}],
+        spec=SPEC,
+    )
+    lines = to_markdown(made, base="https://example.org/").splitlines()
+    assert r"| hipBLAS | 3.1.70200 | algebra | matmul | a local folder |" in lines
+    assert r"| jax | sha256:12 | 0.10.2 | – | – | – |" in lines
+    (row,) = [line for line in lines if line.startswith("| jax.numpy |")]
+    assert r"Arrays \| of \*numbers\*" in row
+    assert r"gfx942: compiled | numpy.b: needs \`mfma\` \| no (gfx942) |" in row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ci_build.cli.commands.compatibility import _images, _newest_lock
 from ci_build.rocm.lock import RocmLock, dump_lock, write_lock
 from core.errors import BucketError, RequestError
 from core.model import ROCM_LOCK, Tier
-from promotion.compatibility.promoted_results import CheckOutcome, read_evidence
+from promotion.compatibility.check_outcomes import CheckOutcome, read_checks
 from promotion.evidence.evidence import record
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate_context import Check as GateCheck
@@ -24,7 +23,6 @@ from promotion.gates.device.baseline import RUN
 from promotion.stage import read_staged
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.object_keys import ReleasedIndex
 from tests.support import sets
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels, passing_evidence
@@ -47,6 +45,7 @@ RESULTS = tuple(
 )
 
 
+LATER = ("2026-01-02T03:04:06Z", "2026-01-02T03:04:07Z")
 LOCK = RocmLock(
     source="https://example.org/rocm.tar.gz",
     sha256="ab" * 32,
@@ -60,58 +59,23 @@ LOCK = RocmLock(
 )
 
 
-def test_read_evidence_returns_each_check_once(
+def test_compat_prints_outcomes_of_promoted_checks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bucket = DirBucket(tmp_path / "bucket")
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path))
-    wheel_set = read_staged(bucket, staged)
-    files = device.upload(
-        bucket,
-        staged,
-        "device",
-        "gfx942",
-        {device.RESULTS: device.pack(dump_results(RESULTS))},
+    results = {device.RESULTS: device.pack(dump_results(RESULTS))}
+    files = device.upload(bucket, staged, "device", "gfx942", results)
+    run = GateCheck(name=RUN, target="gfx942", times=0, details={"files": files})
+    checks = [*device.checks_of_tests(RESULTS, "gfx942", str, ()), run]
+    evidence = replace(
+        passing_evidence(read_staged(bucket, staged))[0],
+        gate="device",
+        target="gfx942",
+        tier=Tier.DEVICE,
+        details={"checks": [check_record(check) for check in checks]},
     )
-    checks = [
-        *device.checks_of_tests(RESULTS, "gfx942", str, ()),
-        GateCheck(
-            name=RUN,
-            target="gfx942",
-            times=0,
-            details={"files": files, "image": "jax@sha256:12"},
-        ),
-    ]
-    compiled = next(
-        e
-        for e in passing_evidence(wheel_set)
-        if (e.gate, e.target) == ("compile", "gfx942")
-    )
-    later = replace(
-        compiled, started="2026-01-02T03:04:06Z", ended="2026-01-02T03:04:07Z"
-    )
-    known = GateCheck(name="numpy.fft", known="needs hipFFT", target="gfx942")
-    for gate, tier, those in (
-        ("device", Tier.DEVICE, checks),
-        ("compile", compiled.tier, [known]),
-    ):
-        told = {"checks": [check_record(check) for check in those]}
-        record(bucket, staged, replace(later, gate=gate, tier=tier, details=told))
-    go(bucket, staged)
-    # The evidence and its results are promoted with the set, byte for byte.
-    name = files[device.RESULTS]["name"]
-    assert bucket.get(
-        RELEASED.set_file(staged.digest, f"evidence/{name}")
-    ) == bucket.get(staged.evidence + name)
-    said = read_evidence(bucket, ReleasedIndex(index=staged.index), staged.digest)
-    found = {
-        (word.evidence.gate, word.evidence.target): word.checks
-        for word in said.values()
-    }
-    assert found["compile", "gfx942"] == (
-        CheckOutcome(name="numpy.fft", outcome="known", reason="needs hipFFT"),
-    )
-    assert found["device", "gfx942"] == (
+    assert read_checks(bucket, staged.evidence, evidence).checks == (
         CheckOutcome(name="a_test.py::flaky", outcome="passed"),
         CheckOutcome(name="a_test.py::good", outcome="passed"),
         CheckOutcome(
@@ -122,7 +86,16 @@ def test_read_evidence_returns_each_check_once(
         ),
         CheckOutcome(name="a_test.py::suites_own", outcome="skipped", reason="skipped"),
     )
-    # The command combines it with the locked ROCm and with the built images.
+    known = GateCheck(name="fft.a", known="needs hipFFT", target="gfx942")
+    good = GateCheck(name="fft.b", target="gfx942")
+    body = {"checks": [check_record(known), check_record(good)]}
+    compiled = [
+        replace(item, started=LATER[0], ended=LATER[1], details=body)
+        for item in passing_evidence(read_staged(bucket, staged))
+        if (item.gate, item.target) == ("compile", "gfx942")
+    ]
+    record(bucket, staged, compiled[0])
+    go(bucket, staged)
     write_lock(tmp_path / "rocm.lock", LOCK)
     (tmp_path / "images.json").write_text(
         json.dumps([{"name": "jax", "digest": "sha256:12", "jax": "0.10.2"}])
@@ -135,19 +108,12 @@ def test_read_evidence_returns_each_check_once(
         == 0
     )
     table = capsys.readouterr().out
-    link = re.escape(
-        f"[device gfx942](v2/multi-arch/sets/{staged.digest}/evidence/device/gfx942/"
-    )
-    assert re.search(
-        rf"^\| jax \| sha256:12 \| 0\.10\.2 \| – \| – \| – \| {link}\w+\.json\) \|$",
-        table,
-        re.MULTILINE,
-    )
-    source = f"https://example.org/rocm.tar.gz, sha256 {LOCK.sha256}"
-    assert re.search(
-        rf"^\| hipBLAS \| 3\.1\.70200 \| .+ \| .+ \| {re.escape(source)} \|$",
-        table,
-        re.MULTILINE,
+    assert f"(v2/multi-arch/sets/{staged.digest}/report-" in table
+    assert "| jax | sha256:12 | 0.10.2 |" in table
+    assert f"| https://example.org/rocm.tar.gz, sha256 {LOCK.sha256} |" in table
+    (row,) = [line for line in table.splitlines() if line.startswith("| jax.numpy.fft")]
+    assert row.endswith(
+        "| 0.10.2 | 7.2.0 | gfx942: compiled | fft.a: needs hipFFT (gfx942) |"
     )
 
 

@@ -13,7 +13,7 @@ from itertools import product
 
 import pytest
 
-from promotion.compatibility.promoted_results import EvidenceChecks
+from promotion.compatibility.check_outcomes import EvidenceChecks
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.device.device_evidence import RESULTS
 from promotion.index.install_commands import amd_image_tag

@@ -1,18 +1,16 @@
-"""Results of single checks and tests in the evidence of promoted sets."""
+"""Outcomes of single checks and tests in evidence."""
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from core.model import Evidence
-from promotion.evidence.evidence import latest, load_evidence
 from promotion.evidence.test_results import TestResult, TestVerdict, load_results
 from promotion.gates.device.causes import headline
 from promotion.gates.device.device_evidence import results_names
 from promotion.storage.bucket import Bucket
-from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
 
 GATES = ("device", "compile")
 """Gates that run or compile programs, the strongest one first."""
@@ -55,25 +53,6 @@ class EvidenceChecks:
     results: tuple[TestResult, ...] = ()
 
 
-def read_evidence(
-    bucket: Bucket, released: ReleasedIndex, digest: str
-) -> Mapping[str, EvidenceChecks]:
-    """Return key -> latest evidence of each gate and target of a promoted set."""
-    root = released.set_file(digest, f"{EVIDENCE_FOLDER}/")
-    keys = [
-        key
-        for key in bucket.list(root)
-        if key.endswith(".json") and key[len(root) :].partition("/")[0] in GATES
-    ]
-    pieces = {key: load_evidence(bucket.get(key), key) for key in keys}
-    last = {id(evidence) for evidence in latest(pieces.values()).values()}
-    return {
-        key: read_checks(bucket, root, evidence)
-        for key, evidence in pieces.items()
-        if id(evidence) in last
-    }
-
-
 def read_checks(bucket: Bucket, root: str, evidence: Evidence) -> EvidenceChecks:
     """Return the outcome of each check of some evidence, or of each test if it has test results.
 
@@ -88,15 +67,6 @@ def read_checks(bucket: Bucket, root: str, evidence: Evidence) -> EvidenceChecks
         evidence=evidence,
         checks=tuple(map(_test, results)) or tuple(_checks(evidence)),
         results=results,
-    )
-
-
-def images_of(evidence: Evidence) -> frozenset[str]:
-    """Return the digests of the container images of a device run and its shards."""
-    checks = evidence.details.get("checks", ())
-    runs = [run for check in checks for run in (check, *check.get("shards", ()))]
-    return frozenset(
-        str(run["image"]).rpartition("@")[2] for run in runs if run.get("image")
     )
 
 
