@@ -15,12 +15,13 @@ from packaging.version import Version
 
 from core import rocm_layouts as layouts
 from core import targets, versions
-from core.model import BuildRequest, to_json
+from core.defaults import defaults
+from core.model import BuildRequest, RocmVersion, to_json
 from wheelkit.repair.repair_plan import RepairPlan
 
 RECIPE = "recipe"
 """Field of `build_info.json` with the `recipe_digest`."""
-_FORMAT = 1
+_FORMAT = 2
 """Version of what recipes write for the same payload and tables.
 
 A change of texts or fields needs another number.
@@ -111,9 +112,16 @@ def build_info(
         "families": list(layouts.family_packages(request.targets)),
         "rocm_sonames": sorted(layouts.allowed_sonames(request.rocm_version)),
         "runpath": layouts.runpath(kind, request.targets),
+        "rocm_index": _rocm_index(request.rocm_version),
         "stripped": request.strip,
         **({"sources": dict(sources)} if sources else {}),
     }
+
+
+def _rocm_index(rocm: RocmVersion) -> str:
+    """Return the index of ROCm's Python packages, which the loader recommends."""
+    key = "stable_index_url" if rocm.major >= 10 else "stable_index_url_before_10"
+    return str(defaults()["rocm_packages"][key])
 
 
 def recipe_digest(payload: Sequence[Path]) -> str:

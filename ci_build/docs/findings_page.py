@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ci_build.doctor import PAYLOAD
 from wheelkit.findings import finding_kinds
 
 FINDINGS_FILE = Path(__file__).with_name("findings.toml")
-_TITLES = {"gates": "Gates", "build": "Builds", "doctor": "Doctor"}
+_TITLES = {"gates": "Gates", "build": "Builds"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +50,27 @@ def finding_entries() -> Mapping[str, Sequence[FindingEntry]]:
             FindingEntry(code=code, severity=severity, cause=cause, remedy=remedy)
             for code, (severity, cause, remedy) in sorted(rows.items())
         ]
-    return {"Wheels": wheels, **others}
+    return {"Wheels": wheels, **others, "Doctor": _problems()}
+
+
+def _problems() -> list[FindingEntry]:
+    """Return the problems that the loader and the doctor report."""
+    # The package of the loader can be imported only in an installed wheel.
+    kinds = runpy.run_path(str(PAYLOAD / "_problems.py"))["KINDS"]
+    return [
+        FindingEntry(
+            code=code,
+            severity=severity,
+            cause=_with_names(sentence),
+            remedy=_with_names(remedy),
+        )
+        for code, (severity, sentence, remedy) in sorted(kinds.items())
+    ]
+
+
+def _with_names(template: str) -> str:
+    """Replace the fields of a template by their names in capitals."""
+    return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), template)
 
 
 def _sentence(title: str) -> str:

@@ -2,14 +2,16 @@
 
 The package is named after the ROCm major that it was built for (`xla_rocm7`) and works
 only with the plugin for the same major (`jax_rocm7_plugin`). Importing the package
-needs neither jax nor ROCm.
+needs neither jax nor ROCm. `python -m jax_plugins.xla_rocm7` prints all problems of this
+machine.
 """
 
 from __future__ import annotations
 
 import logging
 
-from . import _diagnose, _majors, build_info
+from . import _diagnosis, build_info
+from ._problems import WARNING, Problem
 
 __all__ = ["__version__", "initialize", "reasons"]
 
@@ -24,7 +26,9 @@ def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
         need_gpu: whether a missing GPU is a reason; ahead-of-time compilation needs
             none.
     """
-    return _diagnose.reasons(need_gpu=need_gpu)
+    own = _diagnosis.major_of(__name__)
+    facts = _diagnosis.here(own)[own]
+    return tuple(map(str, _diagnosis.errors(facts, need_gpu=need_gpu)))
 
 
 def initialize() -> None:
@@ -40,21 +44,40 @@ def initialize() -> None:
 
     platforms = _register.asked_platforms()
     needs_gpu = not platforms or bool(platforms & {"rocm", "gpu"})
-    own = _majors.own_major(__name__)
-    if _majors.acting_major(own, need_gpu=needs_gpu) != own or _register.is_taken():
+    own = _diagnosis.major_of(__name__)
+    candidates = _diagnosis.here(own)
+    chosen = _diagnosis.choose(candidates, need_gpu=needs_gpu)
+    if chosen != own or _register.is_taken():
         logger.info(
             "%s does not register the rocm platform; another package handles it.",
             __name__,
         )
         return
-    problems = _diagnose.reasons(need_gpu=needs_gpu) or _register.start(own)
-    if not problems:
-        for advice in _diagnose.advice() if needs_gpu else ():
-            logger.warning("%s", advice)
+    facts = candidates[own]
+    error = next(_diagnosis.errors(facts, need_gpu=needs_gpu), None)
+    error = error or _register.start(facts)
+    if error is None:
+        if needs_gpu:
+            _warn(facts)
         return
-    text = _diagnose.sentence(problems)
+    text = _sentence(error)
     _register.refuse(text)
     if not platforms:
         logger.warning(
             "%s JAX goes on without it; JAX_PLATFORMS=cpu silences this message.", text
         )
+
+
+def _sentence(error: Problem) -> str:
+    """Return the text of the warning and of the error, which gates recognise."""
+    project = f"jax-rocm{_diagnosis.major_of(__name__)}-pjrt"
+    return f"{project} {__version__} cannot use ROCm: {error}"
+
+
+def _warn(facts: _diagnosis.Facts) -> None:
+    from . import _register
+
+    found = [*_diagnosis.problems(facts), *_register.broken_modules(facts)]
+    for item in found:
+        if item.severity == WARNING:
+            logger.warning("%s", item)

@@ -1,25 +1,24 @@
-"""AMD GPUs that this process may use, read from the kernel driver.
+"""AMD GPUs that this process may use, read from the kernel driver amdkfd.
 
-HIP is not started, as profilers require. Source of the masks: ROCm documentation, "GPU
-isolation techniques".
+HIP is not started, as profilers require. Sources: Linux,
+drivers/gpu/drm/amd/amdkfd/kfd_topology.c; ROCm documentation, "GPU isolation techniques".
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ._kfd import TOPOLOGY, gfx_name, gpu_nodes, uuid
+ROOT = Path("/")
+"""Root folder; tests examine other machines below another one."""
+TOPOLOGY = "sys/class/kfd/kfd/topology/nodes"
+DXG = "dev/dxg"
+"""Device of GPUs on the Windows Subsystem for Linux."""
 
-NODES = TOPOLOGY
-KFD = Path("/dev/kfd")
-DXG = Path("/dev/dxg")
-SHM = Path("/dev/shm")  # noqa: S108
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Gpu:
     """A GPU.
 
@@ -29,29 +28,59 @@ class Gpu:
         uuid: identifier in ROCR_VISIBLE_DEVICES, such as GPU-18f1a2b3c4d5e6f7; empty if
             unknown.
         node: number of the GPU's node in the topology; empty if unknown.
+        render: name of its render node, such as renderD128; empty if unknown.
     """
 
     name: str = ""
     uuid: str = ""
     node: str = ""
+    render: str = ""
 
 
 def installed() -> tuple[Gpu, ...]:
     """Return the GPUs that the kernel shows to this process, in the order of their nodes."""
-    if DXG.exists():
+    if (ROOT / DXG).exists():
         return (Gpu(),)
-    return tuple(
-        Gpu(name=gfx_name(facts), uuid=uuid(facts), node=node.name)
-        for node, facts in gpu_nodes(NODES)
-    )
+    return tuple(_nodes())
 
 
-def may_open() -> bool:
-    """Return whether this process may use the driver.
+def _nodes() -> Iterator[Gpu]:
+    try:
+        nodes = [node for node in (ROOT / TOPOLOGY).iterdir() if node.name.isdecimal()]
+    except OSError:
+        return
+    for node in sorted(nodes, key=lambda node: int(node.name)):
+        facts = _properties(node / "properties")
+        # 0 or missing for CPUs and for GPUs that a device cgroup hides.
+        if not facts.get("simd_count"):
+            continue
+        minor = facts.get("drm_render_minor", 0)
+        unique_id = facts.get("unique_id", 0)
+        yield Gpu(
+            name=_gfx_name(facts.get("gfx_target_version", 0)),
+            uuid=f"GPU-{unique_id:016x}" if unique_id else "",
+            node=node.name,
+            render=f"renderD{minor}" if minor else "",
+        )
 
-    The runtime opens /dev/kfd for reading and writing.
-    """
-    return os.access(KFD, os.R_OK | os.W_OK)
+
+def _properties(file: Path) -> dict[str, int]:
+    try:
+        lines = file.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = [line.split() for line in lines]
+    return {
+        pair[0]: int(pair[1])
+        for pair in pairs
+        if len(pair) == 2 and pair[1].isdecimal()
+    }
+
+
+def _gfx_name(version: int) -> str:
+    """Return the gfx target: 90402 is gfx942, 90010 gfx90a, 110001 gfx1101."""
+    major, rest = divmod(version, 10000)
+    return f"gfx{major}{rest // 100:x}{rest % 100:x}" if major else ""
 
 
 def visible(
@@ -68,14 +97,11 @@ def visible(
         "HIP_VISIBLE_DEVICES=-1", or "".
     """
     left = tuple(gpus)
-    masks = []
-    if "ROCR_VISIBLE_DEVICES" in environ:
-        masks.append("ROCR_VISIBLE_DEVICES")
-    masks += [
-        name
-        for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-        if environ.get(name)
-    ][:1]
+    masks = ["ROCR_VISIBLE_DEVICES"] if "ROCR_VISIBLE_DEVICES" in environ else []
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        if environ.get(name):
+            masks.append(name)
+            break
     for mask in masks:
         left = _masked(left, environ[mask])
         if not left:
@@ -116,15 +142,6 @@ def has_code(
         covers: generic target -> the processors that run its code.
     """
     has = {target.partition(":")[0] for target in targets}
-    return (
-        not has or name in has or any(name in covers.get(target, ()) for target in has)
-    )
-
-
-def shm_mib() -> float:
-    """Return the size of /dev/shm in MiB; 0 if it does not exist."""
-    try:
-        stat = os.statvfs(SHM)
-    except OSError:
-        return 0.0
-    return stat.f_blocks * stat.f_frsize / 2**20
+    if not has or name in has:
+        return True
+    return any(name in covers.get(target, ()) for target in has)

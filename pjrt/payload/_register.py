@@ -12,8 +12,11 @@ from jax._src import xla_bridge
 from jax._src.lib import xla_client
 from jaxlib import plugin_support
 
-from . import _diagnose, _rocm, build_info
+from . import _diagnosis, _rocm
+from ._problems import Problem, problem
 
+EARLY = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
+"""Extension modules whose handlers are collected when jax is imported."""
 PRIORITY = 500
 """Priority of the platform.
 
@@ -41,37 +44,44 @@ def is_taken() -> bool:
     return "rocm" in xla_bridge._backend_factories
 
 
-def start(major: int) -> tuple[str, ...]:
+def start(facts: _diagnosis.Facts) -> Problem | None:
     """Load ROCm and the XLA plugin, and register the plugin with jax.
 
     Returns:
-        The reasons for a failure; empty on success.
+        The problem of a failure; None on success.
     """
-    plugin = f"jax_rocm{major}_plugin"
-    where = _rocm.layouts()
+    plugin = f"jax_rocm{facts.major}_plugin"
+    library = _diagnosis.plugin_library(facts)
     try:
-        _rocm.set_variables(where)
-        _rocm.preload(
-            build_info.needed(),
-            where,
-            runpath=build_info.RUNPATH,
-            origin=_diagnose.LIBRARY.parent,
-        )
+        _rocm.set_variables(facts.layouts)
+        _rocm.preload(facts.info, facts.layouts, library.parent)
         extension = importlib.import_module(f"{plugin}.rocm_plugin_extension")
         options = xla_client.generate_pjrt_gpu_plugin_options() | {
             "platform_name": "ROCM"
         }
         api = xla_bridge.register_plugin(
-            "rocm",
-            priority=PRIORITY,
-            library_path=str(_diagnose.LIBRARY),
-            options=options,
+            "rocm", priority=PRIORITY, library_path=str(library), options=options
         )
         _hand_over(extension, api)
         _introduce(plugin)
     except Exception as error:  # every failure is reported in the same message
-        return (_diagnose.not_loadable(error, where),)
-    return ()
+        # The doctor loads the plugin too, and reports the same problem first.
+        found = _diagnosis.load(facts)
+        return found[0] if found else _diagnosis.not_loadable(facts, error)
+    return None
+
+
+def broken_modules(facts: _diagnosis.Facts) -> list[Problem]:
+    """Return the problem of an extension module that jaxlib has silently skipped."""
+    for name in EARLY:
+        module = f"jax_rocm{facts.major}_plugin.{name}"
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            reason = f"{module} cannot be imported ({error})"
+            command = facts.install_rocm()
+            return [problem("plugin-broken", reason=reason, command=command)]
+    return []
 
 
 def refuse(text: str) -> None:
@@ -115,10 +125,10 @@ def _introduce(plugin: str) -> None:
     if plugin in names:
         return
     names.insert(0, plugin)
-    for module in _diagnose.EARLY:
+    for module in EARLY:
         try:
             _add_handlers(importlib.import_module(f"{plugin}.{module}").registrations())
-        except ImportError:  # `advice` names the library that is missing
+        except ImportError:  # `broken_modules` reports it
             continue
 
 

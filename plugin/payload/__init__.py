@@ -20,6 +20,8 @@ from types import ModuleType
 # A file that the wheels share: pjrt/payload/build_info.py.
 build_info = importlib.import_module(f"{__name__}.build_info")
 __version__ = build_info.VERSION
+_OWN = int(re.sub(r"\D", "", __name__))
+"""The ROCm major of this wheel."""
 
 __all__ = ["__version__", "build_info"]
 
@@ -38,34 +40,35 @@ def _refuse_to_mix() -> None:
 
 
 def _refuse_if_only_another_is_usable() -> None:
-    # After an ImportError, jaxlib tries the next ROCm major of its list.
+    # jaxlib imports the first major of its list that it can, and tries the next one after
+    # an ImportError. Its lists since 0.11.2 start with ROCm 10, whose modules can be
+    # loaded with ROCm 7 too; only the XLA plugin needs other libraries.
     try:
-        majors = _import_from_loader("_majors")
+        diagnosis = _import_from_loader("_diagnosis")
+        gpus = _import_from_loader("_gpus").installed()
     except (ImportError, OSError):
         return
-    other = majors.usable_instead(majors.own_major(majors.__package__))
-    if other:
+    candidates = diagnosis.here(_OWN)
+    if len(candidates) == 1:
+        return
+    usable = diagnosis.usable_majors(candidates, need_gpu=bool(gpus))
+    if usable and _OWN not in usable:
         raise ImportError(
-            f"{__name__} cannot be used on this machine, but jax_rocm{other}_plugin can."
+            f"{__name__} cannot be used on this machine, but"
+            f" jax_rocm{usable[0]}_plugin can."
         )
 
 
 def _load_rocm() -> None:
-    gpus = _import_from_loader("_gpus")
-    rocm = _import_from_loader("_rocm")
-    if gpus.installed():
-        origin = Path(__file__).parent
-        rocm.preload(
-            build_info.needed(),
-            rocm.layouts(),
-            runpath=build_info.RUNPATH,
-            origin=origin,
-        )
+    if not _import_from_loader("_gpus").installed():
+        return
+    facts = _import_from_loader("_diagnosis").here(_OWN)[_OWN]
+    folder = Path(__file__).parent
+    _import_from_loader("_rocm").preload(build_info.DATA, facts.layouts, folder)
 
 
 def _import_from_loader(module: str) -> ModuleType:
-    loader = re.sub(r"jax_rocm([0-9]+)_plugin", r"jax_plugins.xla_rocm\1", __name__)
-    return importlib.import_module(f"{loader}.{module}")
+    return importlib.import_module(f"jax_plugins.xla_rocm{_OWN}.{module}")
 
 
 _refuse_to_mix()

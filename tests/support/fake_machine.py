@@ -1,32 +1,43 @@
-"""A fake machine with AMD GPUs for the doctor.
+"""A fake machine with AMD GPUs for the diagnosis of the loader.
 
 A root folder, the packages of a Python, an environment.
 """
 
 from __future__ import annotations
 
-import csv
-import json
+import importlib
 import shutil
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import pytest
 
-from ci_build.doctor import examined
-from ci_build.doctor.__main__ import diagnose, examine
-from ci_build.doctor.diagnosis import Facts, Problem
-from ci_build.doctor.examined import ExaminedSystem, Python
-from core.wheels_json import dump_wheel_set
+from ci_build import doctor
 from tests.support.fake_site import HIP as HIP
-from tests.support.fake_site import PLUGIN_NEEDED, build_info, install, kfd_tree
-from tests.support.tiny_elf import tiny_elf
+from tests.support.fake_site import (
+    PLUGIN_NEEDED,
+    build_info,
+    dist_info,
+    install,
+    kfd_tree,
+)
 
 MI300 = {"gfx_target_version": 90402, "unique_id": 0x18F1A2B3C4D5E6F7}
 MI200 = {"gfx_target_version": 90010}
 RX5700 = {"gfx_target_version": 100100}
 PYTHON = "/usr/bin/python3"
+
+
+def payload(name: str) -> Any:
+    """Import a module of pjrt/payload, whose package needs an installed wheel."""
+    package = ModuleType("rocm_doctor")
+    package.__path__ = [str(doctor.PAYLOAD)]
+    sys.modules.setdefault("rocm_doctor", package)
+    return importlib.import_module(f"rocm_doctor.{name}")
 
 
 class FakeMachine:
@@ -37,25 +48,19 @@ class FakeMachine:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = folder / "root"
-        for module, names in (
-            (examined.gpus, ("NODES", "KFD", "DXG", "SHM")),
-            (examined.rocm, ("OPT_ROCM",)),
-        ):
-            for name in names:
-                monkeypatch.setattr(
-                    module, name, self.root / getattr(module, name).relative_to("/")
-                )
+        monkeypatch.setattr(payload("_gpus"), "ROOT", self.root)
         # In the fake root, the measured size of /dev/shm would be that of the test
         # machine's disk.
-        monkeypatch.setattr(examined.gpus, "shm_mib", lambda: 65536.0)
+        monkeypatch.setattr(payload("_machine"), "shm_mib", lambda: 65536.0)
+        monkeypatch.setattr(payload("_diagnosis"), "load", lambda _: [])
         self.site = folder / "site"
         self.site.mkdir()
         self.environ: dict[str, str] = {}
-        self.kernel = ("Linux", "x86_64", "6.8.0-41-generic")
+        self.system = "Linux x86_64"
         self.libc = "glibc 2.39"
         self.python: dict[str, Any] = {
             "version": "3.12.3",
-            "implementation": "CPython",
+            "implementation": "cpython",
             "free_threaded": False,
             "executable": PYTHON,
             "virtual": True,
@@ -63,9 +68,7 @@ class FakeMachine:
             "pip": True,
             "path": (str(self.site),),
         }
-        self.write(
-            "etc/os-release", 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n'
-        )
+        self.write("etc/os-release", 'PRETTY_NAME="Ubuntu 24.04.1 LTS"\n')
         self.write("sys/module/amdgpu/version", "6.14.5\n")
         self.gpus(MI300, MI300)
         for device in ("kfd", "dri/renderD128", "dri/renderD129"):
@@ -85,36 +88,30 @@ class FakeMachine:
     def remove(self, *paths: str) -> Self:
         """Remove files, and folders with their content."""
         for path in paths:
-            place = (
-                self.root / path if (self.root / path).exists() else self.site / path
-            )
-            shutil.rmtree(place) if place.is_dir() else place.unlink()
+            place = self.root / path
+            if not place.exists():
+                place = self.site / path
+            if place.is_dir():
+                shutil.rmtree(place)
+            else:
+                place.unlink()
         return self
 
     def gpus(self, *gpus: Mapping[str, int]) -> Self:
-        """Replace the GPUs by these, each with 192 GiB and a card on the PCI bus."""
+        """Replace the GPUs by these, each with a card on the PCI bus."""
         for path in ("sys/class/kfd", "sys/bus/pci/devices"):
             if (self.root / path).exists():
                 self.remove(path)
-        nodes = kfd_tree(self.root / "sys/class/kfd/kfd/topology/nodes", *gpus)
+        kfd_tree(self.root / "sys/class/kfd/kfd/topology/nodes", *gpus)
         for number in range(1, len(gpus) + 1):
-            bank = f"heap_type 1\nsize_in_bytes {192 << 30}\n"
-            self.write(
-                str(
-                    nodes.relative_to(self.root)
-                    / str(number)
-                    / "mem_banks/0/properties"
-                ),
-                bank,
-            )
             self.card(number, "0x1002")
         return self
 
     def card(self, number: int, vendor: str) -> Self:
         """Add a display controller to the PCI bus."""
-        self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/vendor", f"{vendor}\n")
-        return self.write(
-            f"sys/bus/pci/devices/0000:0{number}:00.0/class", "0x038000\n"
+        folder = f"sys/bus/pci/devices/0000:0{number}:00.0"
+        return self.write(f"{folder}/vendor", vendor).write(
+            f"{folder}/class", "0x038000\n"
         )
 
     def rocm(self, prefix: str, version: str, *libraries: str) -> Self:
@@ -124,102 +121,50 @@ class FakeMachine:
             self.write(f"{prefix}/lib/{name}", "")
         return self
 
-    def distribution(
-        self, name: str, version: str, *requires: str, files: Sequence[Path] = ()
-    ) -> Self:
-        """Write a package's dist-info with METADATA and RECORD, as pip does."""
-        info = self.site / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir(parents=True)
-        lines = [
-            "Metadata-Version: 2.4",
-            f"Name: {name}",
-            f"Version: {version}",
-            *(f"Requires-Dist: {r}" for r in requires),
-        ]
-        (info / "METADATA").write_text("\n".join(lines) + "\n")
-        with (info / "RECORD").open("w", newline="") as file:
-            csv.writer(file).writerows(
-                (str(f.relative_to(self.site)), "sha256=x", f.stat().st_size)
-                for f in files
-            )
+    def distribution(self, name: str, version: str, *requires: str) -> Self:
+        """Write a package's metadata, as pip does."""
+        dist_info(self.site, name, version, *requires)
         return self
 
-    def native(
-        self, part: str, major: int = 7, version: str = "0.10.2", **changes: Any
-    ) -> Self:
+    def native(self, part: str, major: int = 7, **changes: Any) -> Self:
         """Write the pjrt or plugin package, with one library that needs HIP.
 
         Args:
             part: pjrt or plugin.
             changes: changes of build_info.json.
         """
-        targets = changes.pop("targets", ("gfx942", "gfx950")) if part == "pjrt" else ()
-        package = install(
-            self.site,
-            part,
-            major,
-            build_info([HIP], targets, version=version, **changes),
-        )
-        needed = (HIP, "libc.so.6") if part == "pjrt" else (*PLUGIN_NEEDED, "libc.so.6")
-        tiny_elf(
-            package / ("xla_rocm_plugin.so" if part == "pjrt" else "_linalg.so"),
-            needed=needed,
-        )
-        requires = ["jaxlib<=0.10.2,>=0.10.2"]
-        if part == "plugin":
-            requires.append(f"jax-rocm{major}-pjrt=={version}")
-        files = [path for path in package.iterdir() if path.is_file()]
-        return self.distribution(
-            f"jax-rocm{major}-{part}", version, *requires, files=files
-        )
-
-    def uninstall(self, *names: str) -> Self:
-        """Remove packages as pip does."""
-        for name in names:
-            (info,) = self.site.glob(f"{name.replace('-', '_')}-*.dist-info")
-            for line in (info / "RECORD").read_text().splitlines():
-                (self.site / line.split(",")[0]).unlink()
-            self.remove(info.name)
+        targets = changes.pop("targets", ("gfx942", "gfx950"))
+        needed = (HIP,) if part == "pjrt" else PLUGIN_NEEDED
+        info = build_info(needed, targets, **{"version": "0.10.2", **changes})
+        install(self.site, part, major, info)
         return self
 
-    @property
-    def here(self) -> ExaminedSystem:
-        """Return the system that the doctor examines."""
-        return ExaminedSystem(
-            environ=self.environ,
-            root=self.root,
-            system=self.kernel,
-            libc=self.libc,
-            python=Python(**self.python),
-        )
+    def uninstall(self, *names: str) -> Self:
+        """Remove packages."""
+        for name in names:
+            for info in self.site.glob(f"{name.replace('-', '_')}-*.dist-info"):
+                shutil.rmtree(info)
+            major, _, part = name.removeprefix("jax-rocm").partition("-")
+            folder = f"jax_rocm{major}_plugin"
+            if part == "pjrt":
+                folder = f"jax_plugins/xla_rocm{major}"
+            shutil.rmtree(self.site / folder, ignore_errors=True)
+        return self
 
-    def facts(self, index: str = "") -> Facts:
-        return examine(self.here, index)
+    def facts(self, index: str = "") -> Any:
+        """Return the facts about this machine."""
+        python = payload("_packages").Python(**self.python)
+        defaults = doctor.defaults(index)
+        facts = payload("_doctor").examine(self.environ, python, defaults)
+        machine = replace(facts.machine, system=self.system, libc=self.libc)
+        return replace(facts, machine=machine)
 
-    def problems(self, index: str = "") -> tuple[Problem, ...]:
-        return diagnose(self.facts(index))
+    def problems(self, index: str = "") -> list[Any]:
+        """Return the problems that the doctor prints."""
+        found: list[Any] = payload("_diagnosis").all_problems(self.facts(index))
+        return found
 
-
-def write_index(folder: Path, *sets: Any) -> str:
-    """Write the files of an index that the doctor reads: status.json and each set's wheels.json.
-
-    Args:
-        folder: folder of the index, such as …/v2/multi-arch.
-        sets: pairs of a wheel set and its tiers by target, newest first.
-    """
-    rows = []
-    for wheel_set, tiers in sets:
-        path = folder / "sets" / wheel_set.digest / "wheels.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(dump_wheel_set(wheel_set))
-        rows.append(
-            {
-                "digest": wheel_set.digest,
-                "tiers": tiers,
-                "jax": wheel_set.jax_version,
-                "rocm": wheel_set.rocm_version,
-                "pythons": list(wheel_set.python_versions),
-            }
-        )
-    (folder / "status.json").write_text(json.dumps({"sets": rows}))
-    return str(folder)
+    def screen(self) -> str:
+        """Return the text that the doctor prints."""
+        shown: str = payload("_doctor").show(self.facts(), self.problems(), 110)
+        return shown

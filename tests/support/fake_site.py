@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,17 @@ PLUGIN_NEEDED = (
 )
 
 
+def dist_info(site: Path, name: str, version: str, *requires: str) -> None:
+    """Write the metadata of a package, and remove those of its other versions."""
+    stem = name.replace("-", "_")
+    for other in site.glob(f"{stem}-*.dist-info"):
+        shutil.rmtree(other)
+    lines = [f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
+    text = "\n".join(["Metadata-Version: 2.4", *lines, ""])
+    write_files(site, {f"{stem}-{version}.dist-info/METADATA": text})
+
+
 def build_info(
     needed: Iterable[str] = (),
     targets: Iterable[str] = ("gfx942", "gfx950"),
@@ -49,6 +61,7 @@ def build_info(
         "families": ["gfx94X_dcgpu", "gfx950_dcgpu"],
         "rocm_sonames": needed,
         "runpath": "$ORIGIN/../../_rocm_sdk_core/lib:/opt/rocm/lib",
+        "rocm_index": "https://repo.amd.com/rocm/whl-multi-arch/",
         "members": [
             {"path": "x.so", "targets": list(targets), "needed": [*needed, "libc.so.6"]}
         ],
@@ -72,15 +85,27 @@ def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
     shared = ROOT / "pjrt/payload/build_info.py"
     for source in (shared, *(ROOT / part / "payload").glob("*.py")):
         (package / source.name).write_bytes(source.read_bytes())
-    (package / "version.py").write_text(f"__version__ = {info['version']!r}\n")
-    (package / "build_info.json").write_text(json.dumps(info))
+    version = info["version"]
+    (package / "version.py").write_text(f"__version__ = {version!r}\n")
+    library = package / ("xla_rocm_plugin.so" if part == "pjrt" else "native.so")
+    members = [
+        {**member, "path": str(library.relative_to(site))} for member in info["members"]
+    ]
+    (package / "build_info.json").write_text(json.dumps({**info, "members": members}))
+    requires = [f"jaxlib{info['requires_jaxlib']}"]
+    if part == "plugin":
+        requires.append(f"jax-rocm{major}-pjrt=={version}")
+    dist_info(site, f"jax-rocm{major}-{part}", version, *requires)
+    library.touch()
     return package
 
 
 def loader_site(site: Path, rocm: Path, files: Mapping[str, str]) -> None:
     """Install both wheels with files for all XLA targets, and a ROCm that they need."""
     xla = {"xla_targets": list(lists()["compiler-supported"])}
-    (install(site, "pjrt", 7, build_info([HIP], **xla)) / "xla_rocm_plugin.so").touch()
+    install(site, "pjrt", 7, build_info([HIP], **xla))
+    for name in ("jax", "jaxlib"):
+        dist_info(site, name, "0.10.2")
     install(site, "plugin", 7, build_info(PLUGIN_NEEDED, targets=(), **xla))
     write_files(site, files)
     (rocm / "lib").mkdir(parents=True)

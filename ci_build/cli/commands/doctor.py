@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import cloup
 
-from ci_build.doctor.__main__ import run
+from ci_build.doctor import run
 
 
 @cloup.command(add_help_option=False, context_settings={"ignore_unknown_options": True})

@@ -35,8 +35,12 @@ from typing import Any
 
 Answer = dict[str, Any]
 _SIMULATED = (
+    "/.dockerenv",
+    "/.singularity.d",
+    "/run/.containerenv",
+    "/var/run/secrets/kubernetes.io",
+    "/sys/bus/pci",
     "/sys/class/kfd",
-    "/sys/class/drm",
     "/sys/module/amdgpu",
     "/dev/kfd",
     "/dev/dri",
@@ -121,16 +125,17 @@ def hide(names: Collection[str]) -> None:
 
 
 def write_kernel_files(root: Path, gpus: Collection[Mapping[str, int]]) -> None:
-    """Write amdkfd's topology below `root`, and the device file if there is a GPU."""
+    """Write amdkfd's topology below `root`, and the device files if there is a GPU."""
     for number, facts in enumerate([{"cpu_cores_count": 64, "simd_count": 0}, *gpus]):
         node = root / f"sys/class/kfd/kfd/topology/nodes/{number}"
         node.mkdir(parents=True)
         (node / "properties").write_text(
             "".join(f"{key} {value}\n" for key, value in facts.items()), "ascii"
         )
-    (root / "dev").mkdir()
     if gpus:
+        (root / "dev/dri").mkdir(parents=True)
         (root / "dev/kfd").touch()
+        (root / "dev/dri/renderD128").touch()
 
 
 class _Messages(logging.Handler):
@@ -169,7 +174,7 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     answer["variables"] = {
         name: os.environ[name] for name in machine["unset"] if name in os.environ
     }
-    answer["skew"] = reasons_of_skew()
+    answer["skew"] = reasons_of_skew(root / "packages")
     return answer
 
 
@@ -183,19 +188,22 @@ def enter(root: Path, machine: Mapping[str, Any]) -> None:
         sys.path.append(machine["packages"])
 
 
-def reasons_of_skew() -> str | None:
+def reasons_of_skew(folder: Path) -> str | None:
     """Return the loader's reasons not to use ROCm with another jaxlib.
 
     None if the loader was not imported.
+
+    Args:
+        folder: folder for the metadata of that jaxlib.
     """
     loader = next(
         (module for name, module in sys.modules.items() if _LOADER.fullmatch(name)),
         None,
     )
-    version: Any = sys.modules.get("jaxlib.version")
-    if loader is None or version is None:
+    if loader is None:
         return None
-    version.__version__ = OTHER_JAXLIB
+    (folder / f"jaxlib-{OTHER_JAXLIB}.dist-info").mkdir(parents=True)
+    sys.path.insert(0, str(folder))
     try:
         return " ".join(loader.reasons(need_gpu=False))
     except Exception as error:

@@ -108,14 +108,16 @@ def test_doctor_examines_own_or_named_python(
     body = facts(python=venv)
     assert body["python"]["executable"] == str(venv)
     assert (body["python"]["virtual"], body["python"]["pip"]) == (True, False)
-    assert body["packages"]["installed"] == {}
+    assert body["packages"] == {}
     assert "not-installed" in codes(body)
     command = next(
-        p["commands"][0] for p in body["problems"] if p["code"] == "not-installed"
+        problem["remedy"]
+        for problem in body["problems"]
+        if problem["code"] == "not-installed"
     )
     assert command.startswith(f"uv pip install --python {venv} jax==")
     for version, python in pythons.items():
-        if version.startswith("3."):
+        if tuple(map(int, version.split("."))) >= (3, 9):
             other = facts("--python", str(python))["python"]
             assert other["version"].startswith(version)
 
@@ -124,7 +126,7 @@ def test_doctor_examines_own_or_named_python(
     ("path", "says"),
     [
         ("/nowhere/python", "could not be started"),
-        ("/bin/true", "is not a working Python 3"),
+        ("/bin/true", "is not a working Python"),
     ],
 )
 def test_doctor_refuses_non_python(path: str, says: str) -> None:

@@ -38,24 +38,25 @@ def devices(platform=""):
         return ["cpu"]
     platform = platform or asked
     loader = importlib.import_module("jax_plugins.xla_rocm7")
-    rocm, diagnose, info = loader._diagnose._rocm, loader._diagnose, loader.build_info
+    diagnosis = loader._diagnosis
+    facts = diagnosis.here(7)[7]
     try:
-        problems = loader.reasons()
+        problem = next(diagnosis.errors(facts), None)
     except Exception:
         logging.getLogger("jax._src.xla_bridge").exception("Jax plugin configuration error")
         raise RuntimeError(f"Unknown backend {platform}")
-    if not problems:
-        where = rocm.layouts()
-        rocm.set_variables(where)
-        rocm.preload(info.needed(), where, runpath=info.RUNPATH, origin=diagnose.LIBRARY.parent)
+    if not problem:
+        diagnosis._rocm.set_variables(facts.layouts)
+        diagnosis._rocm.preload(facts.info, facts.layouts, diagnosis.plugin_library(facts).parent)
         try:
             ctypes.CDLL("libamdhip64.so.7").hipGetDeviceCount
         except (OSError, AttributeError) as error:
-            problems = (diagnose.not_loadable(error, where),)
-    if problems:
-        raise RuntimeError(f"Backend '{platform}' failed to initialize: {diagnose.sentence(problems)}")
-    for advice in diagnose.advice():
-        loader.logger.warning("%s", advice)
+            problem = diagnosis.not_loadable(facts, error)
+    if problem:
+        raise RuntimeError(f"Backend '{platform}' failed to initialize: {loader._sentence(problem)}")
+    for item in diagnosis.problems(facts):
+        if item.severity == "warning":
+            loader.logger.warning("%s", item)
     raise RuntimeError("FAILED_PRECONDITION: No visible GPU devices.")
 """
 
@@ -119,21 +120,30 @@ PACKAGES = "a ROCm of Python packages"
 WITH_GPU = {ONE, SEVERAL, FOREIGN, PACKAGES, "no ROCm", OLDER, LACKING}
 
 
-DIAGNOSE = f"{PJRT}/_diagnose.py"
+DIAGNOSIS = f"{PJRT}/_diagnosis.py"
+PROBLEMS = f"{PJRT}/_problems.py"
 ROCM = f"{PJRT}/_rocm.py"
 WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
     (
-        (DIAGNOSE, 'names = ", ".join(', 'names = ", ".joined('),
+        (DIAGNOSIS, "accepted = info.get(", "accepted = info.got("),
         WITH_GPU,
-        "has no attribute 'joined'",
+        "has no attribute 'got'",
     ),
     (
-        (DIAGNOSE, "poor = sorted(", "poor = sorted(set()) and sorted("),
+        (
+            PROBLEMS,
+            '"gpu-unusable": (\n        WARNING',
+            '"gpu-unusable": (\n        NOTE',
+        ),
         {SEVERAL},
         "gfx908 only",
     ),
     (
-        (DIAGNOSE, "or any(map(_can_use, gpus))", "or gpus"),
+        (
+            PROBLEMS,
+            '"gpu-not-in-wheel": (\n        ERROR',
+            '"gpu-not-in-wheel": (\n        NOTE',
+        ),
         {FOREIGN},
         "should name the reason",
     ),
@@ -143,7 +153,7 @@ WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
         {ONE, PACKAGES},
         "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH",
     ),
-    ((ROCM, '"_rocm_sdk_core",', '"rocm",'), {PACKAGES}, HIP),
+    ((ROCM, '"_rocm_sdk_core"', '"rocm"'), {PACKAGES}, HIP),
     (
         ("jax/__init__.py", ".hipGetDeviceCount", ""),
         {LACKING},

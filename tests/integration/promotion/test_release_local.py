@@ -6,7 +6,6 @@ import hashlib
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,32 +128,3 @@ def test_release_requires_local(tmp_path: Path) -> None:
     done = run("release", cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "release --local" in done.stderr
-
-
-def test_doctor_recommends_released_set(released: Released, tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True
-    )
-    python = f"--python={tmp_path / 'v' / 'bin' / 'python'}"
-    with served(released.folder / "bucket") as url:
-        simple = f"{url}v2/multi-arch/simple/"
-        # Problems of this machine do not matter here.
-        body = json.loads(
-            run(
-                "doctor",
-                "--json",
-                python,
-                "--index",
-                simple,
-                cwd=released.folder,
-                check=False,
-            ).stdout
-        )
-    wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
-    if not body["machine"]["gpus"]:
-        assert body["sets_that_fit"] == [wheel_set.digest]
-    (problem,) = (
-        problem for problem in body["problems"] if problem["code"] == "not-installed"
-    )
-    assert f"--extra-index-url {simple}" in problem["commands"][0]
-    assert f"jax-rocm7-plugin=={VERSION}" in problem["commands"][0]

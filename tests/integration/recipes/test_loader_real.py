@@ -27,6 +27,7 @@ from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from pjrt import jax_wheels
 from tests.support import fake_site
+from tests.support.files import write_files
 from tests.support.machine import uv_environment
 from wheelkit.elf.snapshot import Elf
 
@@ -44,9 +45,7 @@ import importlib, json, pathlib, sys
 machine = json.loads(sys.argv[1])
 for major in machine["majors"]:
     gpus = importlib.import_module(f"jax_plugins.xla_rocm{major}._gpus")
-    gpus.NODES, gpus.KFD, gpus.DXG = (pathlib.Path(machine["root"]) / name for name in ("nodes", "kfd", "dxg"))
-    rocm = importlib.import_module(f"jax_plugins.xla_rocm{major}._rocm")
-    rocm.OPT_ROCM = pathlib.Path(machine["root"]) / "opt/rocm"
+    gpus.ROOT = pathlib.Path(machine["root"])
 import jax
 """
 """Goes before every test's own code: the loader looks at a made-up machine instead of this one."""
@@ -131,8 +130,9 @@ class Site:
         (folder / "entry_points.txt").write_text("\n".join(lines))
 
     def gpus(self, *gpus: dict[str, int]) -> None:
-        fake_site.kfd_tree(self.machine / "nodes", *gpus)
-        (self.machine / "kfd").touch()
+        nodes = self.machine / "sys/class/kfd/kfd/topology/nodes"
+        fake_site.kfd_tree(nodes, *gpus)
+        write_files(self.machine, {"dev/kfd": "", "dev/dri/renderD128": ""})
 
     def run(self, code: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run code after `import jax` in a new Python, hiding any ROCm of this machine."""
@@ -287,7 +287,7 @@ def test_no_gpu_gives_one_warning_and_cpu(site: Site) -> None:
     [line] = told(done.stderr)
     assert line.startswith(
         "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found"
-        " (looked at "
+        " in this machine (looked at "
     )
     assert line.endswith(
         "JAX goes on without it; JAX_PLATFORMS=cpu silences this message."

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.doctor import doctor_screen as screen
-from ci_build.doctor.__main__ import diagnose
 from core.errors import PromotionBlockedError
 from tests.support.fake_machine import FakeMachine
 from tests.support.pictures.drawing import draw
@@ -111,9 +109,8 @@ def doctor_picture(folder: Path) -> str:
     with pytest.MonkeyPatch.context() as patch:
         machine = FakeMachine(folder, patch)
         machine.write(".dockerenv", "").remove("dev/kfd", "dev/dri")
-        machine.uninstall("jaxlib").distribution("jaxlib", "0.11.0")
-        facts = machine.facts()
-        text = screen.show(facts, diagnose(facts)).replace(str(machine.root), "")
+        machine.distribution("jaxlib", "0.11.0")
+        text = machine.screen().replace(str(machine.root), "")
     return draw(
         f"python3 build/ci_build {DOCTOR}",
         text.replace("\n", "\r\n").encode() + b"\r\n",

@@ -31,7 +31,7 @@ ALLOWED = {
     # tested environment; pip and build start the backend.
     ENVIRONMENT: {
         "ci_build/cli/options/",
-        "ci_build/doctor/__main__.py",
+        "ci_build/doctor.py",
         "kernels/pep517/backend.py",
         "kernels/step_process.py",
         "promotion/gates/device/plugin/",

@@ -4,10 +4,9 @@ import contextlib
 import importlib
 import itertools
 import json
-import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +14,14 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from tests.support.fake_site import PLUGIN_NEEDED, ROOT, build_info, install, kfd_tree
+from tests.support.fake_site import (
+    PLUGIN_NEEDED,
+    ROOT,
+    build_info,
+    dist_info,
+    install,
+    kfd_tree,
+)
 
 MASKS = (
     "ROCR_VISIBLE_DEVICES",
@@ -37,54 +43,59 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.site = folder / "site"
-        self.site.mkdir()
-        (self.site / "jaxlib").mkdir()
         self.jaxlib("0.10.2")
+        dist_info(self.site, "jax", "0.10.2")
         self.install()
         self.gpus(MI300)
 
     def jaxlib(self, version: str) -> None:
-        (self.site / "jaxlib/version.py").write_text(f"__version__ = {version!r}\n")
+        dist_info(self.site, "jaxlib", version)
 
     def install(self, major: int = 7, *, plugin: bool = True, **changes: Any) -> None:
         """Install the packages of a major version; `plugin` is whether to include the plugin."""
-        package = install(self.site, "pjrt", major, build_info(**changes))
-        (package / "xla_rocm_plugin.so").touch()
-        shutil.rmtree(self.site / f"jax_rocm{major}_plugin", ignore_errors=True)
+        needed = changes.pop("needed", ())
+        install(self.site, "pjrt", major, build_info(needed, **changes))
         if plugin:
-            install(self.site, "plugin", major, build_info(PLUGIN_NEEDED, targets=()))
+            jaxlib = changes.get("requires_jaxlib", ">=0.10.2,<0.10.3")
+            plugin_info = build_info(PLUGIN_NEEDED, (), requires_jaxlib=jaxlib)
+            install(self.site, "plugin", major, plugin_info)
+            return
+        shutil.rmtree(self.site / f"jax_rocm{major}_plugin", ignore_errors=True)
+        for info in self.site.glob(f"jax_rocm{major}_plugin-*.dist-info"):
+            shutil.rmtree(info)
 
     def load(self, name: str, major: int = 7) -> ModuleType:
         """Import one of the loader's modules so that it examines this fake machine."""
         package = f"jax_plugins.xla_rocm{major}"
         gpus: Any = importlib.import_module(f"{package}._gpus")
-        gpus.NODES = self.folder / "nodes"
-        gpus.KFD = self.folder / "kfd"
-        gpus.DXG = self.folder / "dxg"
-        rocm: Any = importlib.import_module(f"{package}._rocm")
-        rocm.OPT_ROCM = self.folder / "opt/rocm"
+        gpus.ROOT = self.folder
         return importlib.import_module(f"{package}{name}")
 
     def gpus(self, *gpus: dict[str, int]) -> None:
         """Set the GPUs of the machine, and create the device kfd if there is a GPU."""
-        shutil.rmtree(self.folder / "nodes", ignore_errors=True)
-        (self.folder / "kfd").unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "sys", ignore_errors=True)
+        shutil.rmtree(self.folder / "dev", ignore_errors=True)
         if gpus:
-            kfd_tree(self.folder / "nodes", *gpus)
-            (self.folder / "kfd").touch()
+            kfd_tree(self.folder / "sys/class/kfd/kfd/topology/nodes", *gpus)
+            self.library("dev/kfd")
+            self.library("dev/dri/renderD128")
 
     def reasons(self, major: int = 7, *, need_gpu: bool = True) -> tuple[str, ...]:
-        found: tuple[str, ...] = self.load("._diagnose", major).reasons(
-            need_gpu=need_gpu
-        )
+        self.load("._gpus", major)
+        found: tuple[str, ...] = self.load("", major).reasons(need_gpu=need_gpu)
         return found
 
     def acting(self, *, need_gpu: bool = True) -> list[int]:
         """Return the active major version, as reported by each of two installed ones."""
-        return [
-            self.load("._majors", own).acting_major(own, need_gpu=need_gpu)
-            for own in (7, 10)
-        ]
+        chosen = []
+        for own in (7, 10):
+            diagnosis = self.load("._diagnosis", own)
+            chosen.append(diagnosis.choose(diagnosis.here(own), need_gpu=need_gpu))
+        return chosen
+
+    def layouts(self) -> Any:
+        """Return the places where the loader searches for ROCm."""
+        return self.load("._diagnosis").here(7)[7].layouts
 
     def library(self, path: str) -> Path:
         file = self.folder / path
@@ -123,13 +134,6 @@ def test_installed_lists_nodes_with_simds_in_order(machine: Machine) -> None:
     assert found[9].uuid == ""
 
 
-def test_wsl_has_one_gpu_of_unknown_kind(machine: Machine) -> None:
-    machine.gpus()
-    (machine.folder / "dxg").touch()
-    assert [gpu.name for gpu in machine.load("._gpus").installed()] == [""]
-    assert machine.reasons() == ()  # no /dev/kfd there, and no target to compare
-
-
 @pytest.mark.parametrize(
     ("environ", "left", "mask"),
     [
@@ -162,187 +166,41 @@ def test_masks(
 # Reasons
 
 
-@pytest.mark.parametrize(
-    ("targets", "gpu"),
-    [
-        (["gfx942", "gfx950"], MI300),
-        (["gfx942", "gfx11-generic"], PHOENIX),  # covered by generic code
-        (["gfx90a:sramecc+:xnack-"], MI200),  # features do not count
-    ],
-)
-def test_working_machine_has_no_reason(
-    machine: Machine, targets: list[str], gpu: dict[str, int]
-) -> None:
-    machine.install(targets=targets)
-    machine.gpus(gpu)
-    assert machine.reasons() == ()
-
-
-def test_no_gpu(machine: Machine) -> None:
-    machine.install(needed=["libmissing.so.7"])
-    machine.gpus()
-    [text] = machine.reasons()
-    assert "no AMD GPU was found" in text
-    assert f"{machine.folder}/nodes" in text
-    assert f"{machine.folder}/dxg" in text
-    assert "--device=/dev/kfd" in text
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            lambda _: os.environ.update(HIP_VISIBLE_DEVICES="-1"),
-            [
-                (
-                    "gfx942 was found, but is hidden by HIP_VISIBLE_DEVICES=-1. Unset"
-                    " HIP_VISIBLE_DEVICES."
-                )
-            ],
-        ),
-        (
-            lambda machine: machine.gpus(PHOENIX),
-            [
-                "GPU gfx1103 is not among this wheel's targets (gfx942, gfx950)",
-                "python3 build/ci_build release --local --targets=gfx1103.",
-            ],
-        ),
-        (
-            lambda machine: (
-                machine.install(targets=["gfx942", "gfx906"]),
-                machine.gpus(OLD),
-            ),
-            ["XLA of jax 0.10.2 does not accept GPU gfx906. It accepts gfx90a, gfx942"],
-        ),
-        (
-            lambda machine: (machine.site / "jaxlib/version.py").write_text(
-                "raise ImportError('broken')"
-            ),
-            ["jaxlib cannot be imported (broken)"],
-        ),
-        (
-            lambda machine: machine.install(plugin=False),
-            ["jax-rocm7-plugin is not installed"],
-        ),
-        (
-            lambda machine: install(
-                machine.site, "plugin", 7, build_info(version="0.10.1+rocm7.2.0")
-            ),
-            [
-                (
-                    "jax-rocm7-plugin 0.10.1+rocm7.2.0 is installed, but the versions must"
-                    " be equal"
-                )
-            ],
-        ),
-        (
-            lambda machine: (
-                machine.site / "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
-            ).unlink(),
-            ["xla_rocm_plugin.so is missing"],
-        ),
-    ],
-)
-def test_single_problem_is_the_reason(
-    machine: Machine,
-    change: Callable[[Machine], object],
-    said: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    change(machine)
-    [text] = machine.reasons()
-    assert [part for part in said if part not in text] == []
-
-
-def test_closed_kfd_is_a_reason(
+def test_loader_reports_the_first_problem_that_the_doctor_prints(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    diagnose = machine.load("._diagnose")
-    monkeypatch.setattr(
-        os,
-        "access",
-        lambda path, mode: not (mode & os.W_OK and path == machine.folder / "kfd"),
+    sentences: list[str] = []
+    register = ModuleType("jax_plugins.xla_rocm7._register")
+    vars(register).update(
+        asked_platforms=frozenset, is_taken=lambda: False, refuse=sentences.append
     )
-    assert (
-        "kfd may not be opened. Join the groups render and video"
-        in diagnose.reasons()[0]
-    )
-    (machine.folder / "kfd").unlink()
-    assert "kfd does not exist" in diagnose.reasons()[0]
-
-
-def test_unimportable_plugin_module_is_advice(machine: Machine) -> None:
-    for soname in PLUGIN_NEEDED:
-        machine.library(f"opt/rocm/lib/{soname}")
-    plugin = machine.site / "jax_rocm7_plugin"
-    for name in ("_linalg", "_prng", "_solver", "_hybrid", "_sparse"):
-        (plugin / f"{name}.py").touch()
-    diagnose = machine.load("._diagnose")
-    monkeypatched: Any = diagnose._rocm
-    monkeypatched.preload = lambda *args, **words: None
-    assert diagnose.advice() == ()
-    sys.modules.pop("jax_rocm7_plugin._solver")
-    (plugin / "_solver.py").write_text(
-        "raise ImportError('undefined symbol: hipMalloc')"
-    )
-    importlib.invalidate_caches()
-    [text] = diagnose.advice()
-    assert (
-        "jax_rocm7_plugin._solver cannot be imported (undefined symbol: hipMalloc)."
-        in text
-    )
-
-
-@pytest.mark.parametrize(
-    ("installed", "good"), [("0.10.2", True), ("0.10.2.post1", True), ("0.12.0", False)]
-)
-def test_jaxlib_of_other_version(machine: Machine, installed: str, good: bool) -> None:
-    machine.jaxlib(installed)
-    found = machine.reasons()
-    assert (found == ()) == good
-    if not good:
-        assert (
-            f"it requires jaxlib >=0.10.2,<0.10.3, but jaxlib {installed} is installed"
-            in found[0]
-        )
-
-
-def test_all_reasons_in_one_text(machine: Machine) -> None:
+    monkeypatch.setitem(sys.modules, register.__name__, register)
     machine.install(plugin=False, needed=["libmissing.so.7"])
     machine.gpus(PHOENIX)
     machine.jaxlib("0.9.1")
-    found = machine.reasons()
-    assert len(found) == 4
-    text = machine.load("._diagnose").sentence(found)
-    assert text.startswith(
-        "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: it requires jaxlib"
-    )
-    assert text.count(" Also: ") == 3
+    loader = machine.load("")
+    loader.initialize()
+    diagnosis = machine.load("._diagnosis")
+    problems = diagnosis.all_problems(diagnosis.here(7)[7])
+    codes = ["not-installed", "misfit", "gpu-not-in-wheel", "rocm-missing"]
+    assert [problem.code for problem in problems] == codes
+    start = "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: "
+    assert sentences == [f"{start}{problems[0]}"]
+    assert loader.reasons() == tuple(map(str, problems))
+
+
+def test_compilation_needs_no_gpu_but_fitting_packages(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    machine.gpus()
+    assert machine.reasons(need_gpu=False) == ()
+    machine.jaxlib("0.12.0")
+    (text,) = machine.reasons(need_gpu=False)
+    assert "needs jaxlib>=0.10.2,<0.10.3, but jaxlib 0.12.0 is installed" in text
 
 
 # ROCm
-
-
-def test_missing_libraries_with_searched_folders(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.install(needed=["libhere.so.1", "libgone.so.7", "liblost.so.2"])
-    machine.library("site/_rocm_sdk_core/lib/libhere.so.1")
-    machine.library("prefix/lib64/libgone.so.6")
-    monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
-    [text] = machine.reasons()
-    assert "libgone.so.7, liblost.so.2 are missing; searched: rocm-sdk wheels" in text
-    assert f"{machine.folder}/site/_rocm_sdk_core/lib" in text
-    assert f"ROCM_PATH={machine.folder}/prefix ({machine.folder}/prefix/lib64)" in text
-    assert f"{machine.folder}/opt/rocm (not there)" in text
-    assert (
-        f"Another ROCm release has {machine.folder}/prefix/lib64/libgone.so.6." in text
-    )
-    assert "Install ROCm 7.2.0" in text
-    assert "libhere" not in text
-    monkeypatch.delenv("ROCM_PATH")
-    assert "; ROCM_PATH (not set); " in machine.reasons()[0]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +213,8 @@ def test_missing_libraries_with_searched_folders(
 )
 def test_each_package_of_rocm_is_found(machine: Machine, place: str) -> None:
     machine.install(needed=["libhere.so.1"])
-    assert "libhere.so.1 is missing" in machine.reasons()[0]
+    (text,) = machine.reasons()
+    assert "libhere.so.1 is missing" in text
     machine.library(f"{place}/libhere.so.1")
     assert machine.reasons() == ()
 
@@ -374,9 +233,9 @@ def test_order_of_layouts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     files = [machine.library(f"{place}/libhere.so.1") for place in places]
     for file in files:
-        assert rocm.find("libhere.so.1", rocm.layouts()) == file
+        assert rocm.find("libhere.so.1", machine.layouts()) == file
         file.unlink()
-    assert rocm.find("libhere.so.1", rocm.layouts()) is None
+    assert rocm.find("libhere.so.1", machine.layouts()) is None
 
 
 def test_preload_skips_libraries_of_linker(
@@ -386,12 +245,10 @@ def test_preload_skips_libraries_of_linker(
         calls: list[str] = []
         rocm = machine.load("._rocm")
         monkeypatch.setattr(rocm.ctypes, "CDLL", calls.append)
-        rocm.preload(
-            sonames,
-            rocm.layouts(),
-            runpath=runpath,
-            origin=machine.site / "jax_plugins/xla_rocm7",
-        )
+        member = {"needed": sonames}
+        info = {"rocm_sonames": sonames, "members": [member], "runpath": runpath}
+        origin = machine.site / "jax_plugins/xla_rocm7"
+        rocm.preload(info, machine.layouts(), origin)
         return calls
 
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
@@ -414,11 +271,11 @@ def test_variables_name_existing_files_only(
     rocm = machine.load("._rocm")
     environ: dict[str, str] = {}
     (machine.folder / "opt/rocm/lib/llvm/bin").mkdir(parents=True)
-    rocm.set_variables(rocm.layouts(), environ)
+    rocm.set_variables(machine.layouts(), environ)
     assert environ == {}
     machine.library("opt/rocm/lib/llvm/bin/ld.lld")
     machine.library("opt/rocm/amdgcn/bitcode/ocml.bc")
-    rocm.set_variables(rocm.layouts(), environ)
+    rocm.set_variables(machine.layouts(), environ)
     bitcode = f"{machine.folder}/opt/rocm/amdgcn/bitcode"
     assert environ == {
         "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH": bitcode,
@@ -434,7 +291,7 @@ def test_variables_never_name_a_compiler_from_ld_library_path(
     machine.library("ld/llvm/bin/ld.lld")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder / "ld"))
     environ: dict[str, str] = {}
-    rocm.set_variables(rocm.layouts(), environ)
+    rocm.set_variables(machine.layouts(), environ)
     assert environ == {}
 
 
@@ -444,11 +301,11 @@ def test_variables_never_name_a_compiler_from_ld_library_path(
 def test_each_major_looks_for_its_own_plugin(machine: Machine) -> None:
     machine.install(10, plugin=False)
     assert machine.reasons(7) == ()
-    assert "jax-rocm10-plugin is not installed" in machine.reasons(10)[0]
+    assert "Not installed: jax-rocm10-plugin" in machine.reasons(10)[0]
     machine.install(10)
     assert machine.reasons(10) == ()
     with pytest.raises(ImportError, match="is not named like"):
-        machine.load("._majors").own_major("jax_plugins.other")
+        machine.load("._diagnosis").major_of("jax_plugins.other")
 
 
 def test_plugin_refuses_to_mix_majors(
@@ -540,19 +397,12 @@ def test_unusable_loaded_major_does_not_act(
 
 
 def test_build_info_can_be_read_from_both_packages(machine: Machine) -> None:
-    machine.install(
-        targets=["gfx950", "gfx942"],
-        inputs=[{"filename": "a.whl", "sha256": "0" * 64}],
-        tools={"python": "3.11"},
-    )
+    machine.install(tools={"python": "3.11"})
     info = importlib.import_module("jax_plugins.xla_rocm7.build_info")
     assert info.VERSION == "0.10.2+rocm7.2.0"
-    assert info.TARGETS == ("gfx942", "gfx950")
-    assert info.INPUTS[0]["filename"] == "a.whl"
-    assert info.TOOLS == {"python": "3.11"}
+    assert info.DATA["tools"] == {"python": "3.11"}
     plugin = importlib.import_module("jax_rocm7_plugin.build_info")
-    assert plugin.needed() == PLUGIN_NEEDED
-    assert plugin.DATA["rocm_version"] == plugin.ROCM_VERSION == "7.2.0"
+    assert machine.load("._rocm").needed(plugin.DATA) == PLUGIN_NEEDED
 
 
 @pytest.mark.parametrize("damage", ["gone", "text"])
