@@ -26,7 +26,7 @@ from kernels.assemble import (
 from kernels.build import KernelBuild, KernelBuildResult, describe, sizes
 from kernels.compiled_store import KernelStore
 from kernels.compiler_steps import SRC
-from kernels.graph import Capacity, Forecast
+from kernels.graph import Capacity, Forecast, available_mb
 from kernels.kernel_recipe import (
     check_jax,
     chosen_modules,
@@ -55,6 +55,7 @@ __all__ = [
     "KernelBuild",
     "KernelWheel",
     "Toolchain",
+    "available_mb",
     "compile_step",
     "make_wheel",
     "pack",

@@ -9,13 +9,13 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from core.errors import KernelError, MachineError
-from core.tasks import Task, TaskContext, TaskInput, TaskResult, Tasks, WorkerUnfitError
+from core.tasks import Task, TaskContext, TaskResult, Tasks, WorkerUnfitError
 from kernels.aiter_sources import located
 from kernels.compiled_store import Cost, KernelStore
 from kernels.compiler_steps import SRC, CompileStep
@@ -35,48 +35,39 @@ def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
     Raises:
         KernelError: steps failed; the message has the target, command and compiler
             output of each.
-        MachineError: all failed steps failed because of their workers or the store;
-            other results are kept.
+        MachineError: all failed steps failed because of their workers; other results
+            are kept.
     """
     missing = graph.missing()
-    steps = [step for step in missing if not step.after]
+    steps = {step.label: step for step in missing if not step.after}
     if not steps:
         return
     work.mkdir(parents=True, exist_ok=True)
+    failed: list[TaskResult] = []
     with tempfile.TemporaryDirectory(prefix=".tasks-", dir=work) as name:
-        folder = Path(name)
-        failed = list[TaskResult]()
-        inputs = _inputs(graph, steps, folder / "inputs")
-        by_key = {graph.keys[step.label]: step for step in steps}
-        work_items = [_task(graph, step, inputs) for step in steps]
-        (folder / "results").mkdir()
-        for result in tasks.run(work_items, folder / "results"):
+        inputs = _inputs(graph, list(steps.values()), Path(name, "inputs"))
+        work_items = [_task(graph, step, inputs) for step in steps.values()]
+        for result in tasks.run(work_items, Path(name)):
             if result.error:
                 failed.append(result)
                 continue
-            key = str(result.task.arguments["key"])
+            step = steps[result.task.label]
             cost = Cost(
                 seconds=float(result.value["seconds"]),
                 memory_mb=int(result.value["memory_mb"]),
             )
-            _keep(graph.store, key, by_key[key], result.folder, cost)
+            _keep(graph.store, graph.keys[step.label], step, result.folder, cost)
     if failed:
-        text = "\n  ".join(
-            (
-                f"{len(failed)} of {len(missing)} steps failed:",
-                *(result.error for result in failed),
-            )
-        )
+        errors = "\n  ".join(result.error for result in failed)
+        text = f"{len(failed)} of {len(missing)} steps failed:\n  {errors}"
         if all(result.kind is MachineError for result in failed):
             raise MachineError(
-                text,
-                hint="\nCorrect the workers or the store, and run the command again.",
+                text, hint="\nCorrect the workers, and run the command again."
             )
         raise KernelError(text, hint="\nRun a failed command by itself for details.")
 
 
-def _task(graph: Graph, step: CompileStep, inputs: Mapping[str, TaskInput]) -> Task:
-    words = " ".join(step.argv)
+def _task(graph: Graph, step: CompileStep, inputs: Mapping[str, Path]) -> Task:
     return Task(
         kind=KIND,
         label=step.label,
@@ -87,31 +78,31 @@ def _task(graph: Graph, step: CompileStep, inputs: Mapping[str, TaskInput]) -> T
             "digest": graph.toolchain.digest,
             **graph.toolchain.origin,
         },
-        inputs={
-            name: given for name, given in inputs.items() if f"{{{name}}}" in words
-        },
+        inputs={name: path for name, path in inputs.items() if _names(step, name)},
         memory_mb=graph.cost(step).memory_mb,
     )
 
 
+def _names(step: CompileStep, folder: str) -> bool:
+    """Return whether the command of a step names a folder."""
+    return any(f"{{{folder}}}" in word for word in step.argv)
+
+
 def _inputs(
     graph: Graph, steps: Sequence[CompileStep], folder: Path
-) -> dict[str, TaskInput]:
+) -> dict[str, Path]:
     """Return the folders that the commands of some steps name, except those that every worker has.
 
     Of the upstream source, only the locked files are sent.
     """
-    words = {word for step in steps for word in step.argv}
     inputs = {}
     for name, path in graph.folders.items():
-        if (
-            not any(f"{{{name}}}" in word for word in words)
-            or path.resolve() == SRC.resolve()
-        ):
+        if path.resolve() == SRC.resolve():
             continue
-        if name == _SOURCE:
-            path = _locked_part(path, graph.locked, folder)
-        inputs[name] = TaskInput.of(path)
+        if any(_names(step, name) for step in steps):
+            inputs[name] = path
+    if _SOURCE in inputs:
+        inputs[_SOURCE] = _locked_part(inputs[_SOURCE], graph.locked, folder)
     return inputs
 
 
@@ -136,14 +127,12 @@ def _keep(
 
 
 def compile_step(
-    arguments: Mapping[str, Any],
-    context: TaskContext,
-    find: Callable[[Mapping[str, Any], TaskContext], Toolchain],
+    arguments: Mapping[str, Any], context: TaskContext, toolchain: Toolchain
 ) -> dict[str, Any]:
     """Run one step on a worker, or reuse its result, and leave the file as the task's result.
 
     Args:
-        find: returns the worker's toolchain for the arguments of a task.
+        toolchain: the worker's toolchain of the kind that the client uses.
 
     Returns:
         CPU seconds and megabytes of memory.
@@ -152,7 +141,6 @@ def compile_step(
         WorkerUnfitError: the worker has another toolchain.
         KernelError: the compiler failed; the message has its command and output.
     """
-    toolchain = find(arguments, context)
     if toolchain.digest != arguments["digest"]:
         raise WorkerUnfitError(
             f"its toolchain {toolchain.name} is {toolchain.digest[:16]}, the client's"

@@ -49,7 +49,6 @@ SECTIONS = {
         "status": ("status", "Show running work, the cache and staged sets."),
         "targets": ("targets", "List GPU targets."),
         "cache": ("cache", "List or clean the cache."),
-        "cluster": ("cluster", "Run the scheduler or a worker of a cluster."),
         "ci": ("", "Print jobs of CI services; check policy, keys and docs."),
     },
 }

@@ -1,4 +1,1 @@
-"""Tasks on the machines of a Dask cluster.
-
-Client, scheduler, workers and the functions that they run.
-"""
+"""Tasks on the workers of a Dask cluster."""

@@ -1,147 +1,297 @@
-"""A connection to a cluster.
-
-Tasks go out, results come back, and lost connections are made again.
-"""
+"""The client of a cluster: submission of tasks, and their results."""
 
 from __future__ import annotations
 
+import json
+import logging
 import secrets
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from ci_build.cluster.cluster_request import ClusterRequest
-from ci_build.cluster.dask import dask_module, quiet, security_of
-from ci_build.cluster.identity import own_identity
-from ci_build.cluster.launchers import LAUNCHERS, Launched
-from ci_build.cluster.task_files import ClusterStore
-from ci_build.cluster.task_run import ConnectionLostError, TaskRun
-from core.errors import MachineError
+import distributed
+
+from ci_build.cluster.cluster_request import SLURM, ClusterRequest
+from ci_build.cluster.identity import identity_of, own_identity
+from ci_build.cluster.worker import MEMORY, TaskOutcome, execute
+from core.errors import CiBuildError, MachineError
 from core.model import Progress
 from core.process import ignore_interrupts
 from core.tasks import Task, TaskResult
-from promotion.storage.bucket_url import open_bucket
 
-_CONNECT_SECONDS = 10.0
+_CONNECT_SECONDS = 10
+_LOOK_SECONDS = 5.0
+_RETRIES = 2
+"""Repetitions of a task whose machine failed."""
+
+
+@contextmanager
+def open_cluster(
+    request: ClusterRequest, progress: Progress, *, patience: float = 300.0
+) -> Iterator[Cluster]:
+    """Provide a connected cluster.
+
+    Certificates are those of Dask's configuration (`distributed.comm.tls`).
+
+    Args:
+        patience: seconds without a worker for the remaining tasks after which a run
+            ends.
+
+    Raises:
+        MachineError: no scheduler answers.
+        RequestError: Slurm refuses the jobs.
+    """
+    # This program reports failures itself.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    stack = ExitStack()
+    try:
+        if request.address == SLURM:
+            # Start-up time: dask-jobqueue is only needed for Slurm.
+            from ci_build.cluster.slurm import slurm_jobs
+
+            jobs = stack.enter_context(slurm_jobs(request, progress))
+            client = distributed.Client(jobs.cluster, set_as_default=False)
+            cluster = Cluster(client, request.store, progress, keep=jobs.replace_ended)
+        else:
+            client = _connect(request.address)
+            cluster = Cluster(client, request.store, progress, patience=patience)
+        stack.callback(client.close, timeout=5)
+        yield cluster
+    finally:
+        with ignore_interrupts():
+            stack.close()
+
+
+def _connect(address: str) -> Any:  # noqa: ANN401 - a class of Dask
+    try:
+        return distributed.Client(
+            address, timeout=_CONNECT_SECONDS, set_as_default=False
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise MachineError(
+            f"The scheduler {address} cannot be reached: {error}.",
+            hint="Check --cluster, and Dask's configuration of TLS.",
+        ) from error
 
 
 class Cluster:
     """Tasks on the workers of a Dask scheduler; implements `core.tasks.Tasks`.
 
+    Dask repeats the tasks of lost workers (`distributed.scheduler.allowed-failures`).
+
     Args:
-        patience: seconds without a scheduler, or without a worker that may run the
-            tasks, after which a run ends.
+        client: client of Dask.
+        store: folder that all machines see.
+        patience: seconds without a worker for the remaining tasks after which a run
+            ends; None for workers that wait in the queue of a batch system.
+        keep: called from time to time during a run.
     """
 
     def __init__(
-        self, request: ClusterRequest, progress: Progress, *, patience: float = 300.0
+        self,
+        client: Any,  # noqa: ANN401 - a class of Dask
+        store: Path,
+        progress: Progress,
+        *,
+        patience: float | None = None,
+        keep: Callable[[], None] = lambda: None,
     ) -> None:
-        self._request = request
+        self._client = client
+        self._store = store
         self._progress = progress
         self._patience = patience
-        self._stack = ExitStack()
-        self._client: Any = None
-        self._launched = Launched(address=request.address)
-
-    @classmethod
-    def connect(
-        cls, request: ClusterRequest, progress: Progress, *, patience: float = 300.0
-    ) -> Self:
-        """Return a connected cluster, which is a context manager.
-
-        Raises:
-            MachineError: no scheduler answers, or the packages for clusters are not
-                installed.
-        """
-        cluster = cls(request, progress, patience=patience)
-        quiet()
-        try:
-            if request.address in LAUNCHERS:
-                cluster._launched = cluster._stack.enter_context(
-                    LAUNCHERS[request.address](request, progress)
-                )
-            cluster._client = cluster._open(_CONNECT_SECONDS)
-        except BaseException:
-            cluster._stack.close()
-            raise
-        return cluster
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with ignore_interrupts():
-            self._close()
-            self._stack.close()
+        self._keep = keep
+        self._reported: set[str] = set()
+        self._looked = 0.0
+        self._served = 0.0
 
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
         """Run tasks; see `core.tasks.Tasks`."""
-        with tempfile.TemporaryDirectory(prefix=".cluster-", dir=work) as cache:
-            store = ClusterStore(open_bucket(self._request.store), Path(cache))
-            for given in {
-                given.sha256: given for task in tasks for given in task.inputs.values()
-            }.values():
-                store.send(given)
-            run = TaskRun(
-                tasks,
-                store=store,
-                store_name=self._request.store,
-                identity=own_identity(),
-                name=secrets.token_hex(8),
-                work=work,
-                progress=self._progress,
-                patience=self._patience,
-                expects_workers=self._launched.expects_workers,
-            )
+        self._served = time.monotonic()
+        pending: dict[Any, Task] = {}
+        with _shared_inputs(tasks, self._store) as inputs:
             try:
-                while run.pending:
-                    try:
-                        yield from run.results(self._client)
-                    except ConnectionLostError:
-                        self._progress.step(
-                            "the connection to the scheduler is lost; connecting again"
-                        )
-                        self._close()
-                        self._client = self._open(self._patience)
+                pending |= self._submit(tasks, inputs)
+                finished = distributed.as_completed(
+                    list(pending), loop=self._client.loop
+                )
+                while pending:
+                    if not finished.has_ready():
+                        self._look(list(pending.values()))
+                        time.sleep(0.05)
+                        continue
+                    future = next(finished)
+                    task = pending[future]
+                    result = _result(future, task, work)
+                    del pending[future]
+                    number = len(tasks) - len(pending)
+                    self._progress.step(
+                        f"[{number}/{len(tasks)}] {task.label} ({result.worker},"
+                        f" {result.seconds:.1f} s)"
+                    )
+                    yield result
             finally:
                 with ignore_interrupts():
-                    run.cancel(self._client)
+                    self._client.cancel(list(pending), force=True)
 
-    def _open(self, patience: float) -> Any:  # noqa: ANN401 - a class of Dask
-        """Return a client of the scheduler."""
-        distributed = dask_module("distributed")
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                return distributed.Client(
-                    self._launched.address,
-                    security=security_of(self._request),
-                    timeout=_CONNECT_SECONDS,
-                    set_as_default=False,
+    def _submit(
+        self, tasks: Sequence[Task], inputs: Mapping[Path, Path]
+    ) -> dict[Any, Task]:
+        """Return the future of each task."""
+        run = secrets.token_hex(4)
+        futures = {}
+        for number, task in enumerate(tasks):
+            places = {name: str(inputs[path]) for name, path in task.inputs.items()}
+            future = self._client.submit(
+                execute,
+                # Dask would look for futures in the values of a mapping.
+                json.dumps([task.kind, task.arguments, places]),
+                key=f"{task.kind}-{number:06d}-{run}",
+                resources=_requirements(task),
+                priority=-number,
+                retries=_RETRIES,
+                pure=False,
+            )
+            futures[future] = task
+        return futures
+
+    def _look(self, tasks: Sequence[Task]) -> None:
+        """Report refused and missing workers from time to time.
+
+        Raises:
+            MachineError: the scheduler is gone, or no worker can run the tasks.
+        """
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        self._keep()
+        try:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        except (OSError, TimeoutError) as error:
+            raise _lost_scheduler() from error
+        for worker in workers:
+            identity = identity_of(worker["resources"])
+            if identity != own_identity():
+                self._report(
+                    f"worker {worker['name']} is refused: it runs"
+                    f" {identity or 'no ci_build'}, this program is {own_identity()}"
                 )
-            except (OSError, ValueError, TypeError) as error:
-                if time.monotonic() < deadline and isinstance(error, OSError):
-                    time.sleep(1)
-                    continue
-                raise MachineError(
-                    f"The scheduler {self._request.address} cannot be reached:"
-                    f" {error}.",
-                    hint=(
-                        "Check --cluster and its certificates, and start `ci_build"
-                        " cluster scheduler`."
-                    ),
-                ) from error
+        offers = [worker["resources"] for worker in workers]
+        unmet = _unmet_requirements(tasks, offers)
+        for needs in unmet:
+            self._report(f"waiting for a worker with {needs}")
+        if len(unmet) < len({*map(_described, tasks)}):
+            self._served = now
+        elif self._patience is not None and now - self._served > self._patience:
+            raise MachineError(
+                f"No worker could run the remaining {len(tasks)} tasks for"
+                f" {self._patience:g} s; needed: {'; '.join(unmet)}.",
+                hint="Start workers from the same checkout; see docs/cluster.md.",
+            )
 
-    def _close(self) -> None:
-        if self._client is not None:
-            with suppress(Exception):
-                self._client.close(timeout=5)
+    def _report(self, text: str) -> None:
+        """Report something once."""
+        if text not in self._reported:
+            self._reported.add(text)
+            self._progress.step(text)
+
+
+@contextmanager
+def _shared_inputs(tasks: Sequence[Task], store: Path) -> Iterator[dict[Path, Path]]:
+    """Copy the inputs of tasks to the shared folder for the time of a run.
+
+    Inputs below the shared folder are used in place.
+    """
+    store.mkdir(parents=True, exist_ok=True)
+    places: dict[Path, Path] = {}
+    with tempfile.TemporaryDirectory(prefix="inputs-", dir=store) as name:
+        # Workers may run as another user.
+        Path(name).chmod(0o755)
+        for task in tasks:
+            for path in task.inputs.values():
+                if path in places:
+                    continue
+                if path.absolute().is_relative_to(store):
+                    places[path] = path.absolute()
+                    continue
+                place = Path(name, str(len(places)), path.name)
+                place.parent.mkdir()
+                if path.is_dir():
+                    shutil.copytree(path, place, symlinks=True)
+                else:
+                    shutil.copyfile(path, place)
+                places[path] = place
+        yield places
+
+
+def _requirements(task: Task) -> dict[str, float]:
+    """Return the resources of Dask that a worker needs for a task."""
+    # A worker of another version does not offer this resource, so that it gets no task.
+    needs = {own_identity(): 1e-9, **task.resources}
+    if task.memory_mb:
+        needs[MEMORY] = float(task.memory_mb)
+    return needs
+
+
+def _described(task: Task) -> str:
+    """Return the requirements of a task for people."""
+    return ", ".join(f"{name}={n:g}" for name, n in _requirements(task).items())
+
+
+def _unmet_requirements(
+    tasks: Sequence[Task], offers: Sequence[Mapping[str, float]]
+) -> list[str]:
+    """Return the distinct requirements of tasks that no worker meets."""
+    needs = {_described(task): _requirements(task) for task in tasks}
+    unmet = []
+    for text, need in needs.items():
+        if not any(_meets(offer, need) for offer in offers):
+            unmet.append(text)
+    return unmet
+
+
+def _meets(offer: Mapping[str, float], need: Mapping[str, float]) -> bool:
+    return all(offer.get(name, 0) >= amount for name, amount in need.items())
+
+
+def _result(future: Any, task: Task, work: Path) -> TaskResult:  # noqa: ANN401 - a class of Dask
+    """Return the result of a finished task, and write its files.
+
+    Raises:
+        MachineError: the scheduler is gone.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="result-", dir=work))
+    try:
+        outcome: TaskOutcome = future.result()
+    except distributed.client.FutureCancelledError as error:
+        raise _lost_scheduler() from error
+    except Exception as error:
+        # The machines of all tries failed, or were lost with the task.
+        return TaskResult(task=task, folder=folder, error=str(error), kind=MachineError)
+    future.release()
+    for name, file in outcome.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.data)
+        path.chmod(0o755 if file.executable else 0o644)
+    return TaskResult(
+        task=task,
+        value=outcome.value,
+        folder=folder,
+        worker=outcome.worker,
+        seconds=outcome.seconds,
+        error=outcome.error,
+        kind=outcome.kind,
+    )
+
+
+def _lost_scheduler() -> CiBuildError:
+    return MachineError(
+        "The connection to the scheduler was lost.",
+        hint="Run the command again; it reuses finished results.",
+    )

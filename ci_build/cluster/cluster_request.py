@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core.errors import MachineError
 from core.model import Progress
 from core.tasks import Tasks
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlurmRequest:
-    """Jobs of Slurm; each one runs one worker.
-
-    Attributes:
-        jobs: number of jobs.
-        cpus: cores of a job, and tasks that its worker runs at once.
-        memory_mb: memory of a job.
-        directives: options of sbatch by long name; empty for switches.
-        resources: resources that each worker offers, such as {"gfx942": 8}.
-        prologue: shell lines before the start of the worker, such as `module load
-            rocm`.
-        listen: HOST or HOST:PORT of this machine that the nodes reach; empty for its
-            own address and any port.
-        shared: folder that all nodes see, for certificates and logs.
-        cache: cache folder of each node, with variables of the shell; empty for the
-            user's.
-        environment: environment of the programs of Slurm.
-        hidden: variables that the jobs do not inherit.
-    """
-
-    jobs: int
-    cpus: int
-    memory_mb: int
-    shared: Path
-    directives: Mapping[str, str] = field(default_factory=dict)
-    resources: Mapping[str, float] = field(default_factory=dict)
-    prologue: tuple[str, ...] = ()
-    listen: str = ""
-    cache: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    hidden: tuple[str, ...] = ()
+SLURM = "slurm"
+"""Address of a cluster whose workers are jobs of Slurm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,21 +21,18 @@ class ClusterRequest:
     """Options `--cluster…` of a command.
 
     Attributes:
-        address: tcp://HOST:PORT or tls://HOST:PORT of a scheduler, or `slurm`.
-        store: folder that all machines share, or URL of a bucket; files of tasks go
-            through it.
-        ca: CA bundle that verifies scheduler and workers; empty for tcp.
-        cert: own certificate; empty for tcp.
-        key: private key of the certificate; empty if it is in `cert`.
-        slurm: jobs to submit, if the address is `slurm`.
+        address: tcp://HOST:PORT or tls://HOST:PORT of a scheduler, or SLURM.
+        store: folder that all machines see at the same path, for inputs of tasks.
+        jobs: number of jobs of Slurm.
+        environment: environment of the programs of Slurm.
+        secrets: variables that the jobs do not inherit.
     """
 
     address: str
-    store: str
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    slurm: SlurmRequest | None = None
+    store: Path
+    jobs: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -74,13 +42,28 @@ def connected(
     """Provide the cluster of a command; None for this machine.
 
     Raises:
-        MachineError: no scheduler answers.
+        MachineError: no scheduler answers, or Dask is not installed.
+        RequestError: Slurm refuses the jobs.
     """
     if request is None:
         yield None
         return
-    # Import cycle: tasks are builds and gates. Dask is no requirement.
-    from ci_build.cluster.cluster_client import Cluster
+    require_packages()
+    # Start-up time: only clusters need Dask.
+    from ci_build.cluster.cluster_client import open_cluster
 
-    with Cluster.connect(request, progress) as cluster:
+    with open_cluster(request, progress) as cluster:
         yield cluster
+
+
+def require_packages() -> None:
+    """Raise MachineError if the packages for clusters are not installed."""
+    for name in ("distributed", "dask_jobqueue"):
+        if importlib.util.find_spec(name) is None:
+            raise MachineError(
+                f"A cluster needs a package that is not installed: {name}.",
+                hint=(
+                    "Run `.venv/bin/python -m pip install --require-hashes -r"
+                    " build/requirements-cluster.lock`."
+                ),
+            )

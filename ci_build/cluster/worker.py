@@ -1,201 +1,170 @@
-"""A worker.
-
-Runs one task after another, each in its own folder, and takes none from another
-program.
-"""
+"""Execution of tasks by a worker of Dask; `ci_build.cli.cluster_worker` sets it up."""
 
 from __future__ import annotations
 
-import os
+import asyncio
+import json
 import shutil
-import socket
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ci_build.cluster.identity import own_identity
-from ci_build.cluster.kinds import KINDS
-from ci_build.cluster.messages import Order, WorkerAnswer, load_order
-from ci_build.cluster.task_files import ClusterStore, DamagedBlobError, Try
-from core.errors import BucketError, CiBuildError, MachineError, RequestError
-from core.os_errors import describe, machine_failure
-from core.process import HostRunner, LineSink, ProcessResult, Watch
-from core.process_groups import GroupGuard
-from core.store import ContentStore
-from core.tasks import TaskContext, WorkerUnfitError
-from promotion.storage.bucket_url import open_bucket
+from distributed import WorkerPlugin, get_worker
 
+from ci_build.cluster.identity import own_identity
+from core.errors import CiBuildError, MachineError, RequestError
+from core.os_errors import describe, machine_failure
+from core.process import HostRunner
+from core.tasks import TaskContext, TaskFunction
+
+MEMORY = "memory_mb"
+"""Resource of workers: megabytes for all tasks together."""
 _FULL = 16 << 20
 """Free bytes below which a disk counts as full."""
-_LOOK_SECONDS = 0.2
+_END_SECONDS = 10.0
+"""Time in which the commands of a worker that ends are stopped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerSetup:
-    """Settings of a worker process.
+class ResultFile:
+    """A file of a result."""
+
+    data: bytes
+    executable: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskOutcome:
+    """Result of a task on its way to the client.
 
     Attributes:
-        name: name for people, such as `node7-4242`.
-        cache: folder for inputs, and for files of running tasks.
-        environment: environment of the commands of tasks.
-        report: receiver of one line for each task.
+        value: JSON value of the function.
+        files: path below the result's folder -> file.
+        error: failure of the task itself; empty after success.
+        kind: class of the error.
     """
 
-    name: str
-    cache: Path
-    environment: Mapping[str, str]
-    identity: str = field(default_factory=own_identity)
-    report: LineSink = print
+    worker: str
+    seconds: float
+    value: Any = None
+    files: Mapping[str, ResultFile] = field(default_factory=dict)
+    error: str = ""
+    kind: type[CiBuildError] = CiBuildError
 
 
-class WorkerState:
-    """State of this worker process.
-
-    Attributes:
-        unfit: why this machine runs no more tasks; empty while it does.
-    """
-
-    def __init__(self, setup: WorkerSetup) -> None:
-        self.setup = setup
-        self.unfit = ""
-        self.scratch = ContentStore(setup.cache / "running")
-        self.guard = GroupGuard(setup.environment)
-        self._stores: dict[str, ClusterStore] = {}
-        self._lock = threading.Lock()
-
-    def store(self, name: str) -> ClusterStore:
-        """Return the store with this name."""
-        with self._lock:
-            if name not in self._stores:
-                self._stores[name] = ClusterStore(open_bucket(name), self.setup.cache)
-            return self._stores[name]
-
-
-_STATE: list[WorkerState] = []
-"""State of this process, if it is a worker; the functions of Dask are called without it."""
-
-
-def become_worker(setup: WorkerSetup) -> WorkerState:
-    """Make this process a worker, and remove the files of killed workers."""
-    state = WorkerState(setup)
-    state.scratch.sweep()
-    _STATE[:] = [state]
-    return state
-
-
-def default_name() -> str:
-    """Return the host and the process id."""
-    return f"{socket.gethostname()}-{os.getpid()}"
-
-
-def execute(text: str) -> str:
-    """Run a task and return the answer; Dask calls this function on a worker."""
-    # `distributed` is no requirement of the command line.
-    from distributed import get_worker
-
-    worker = get_worker()
-    if not _STATE:
-        why = "it was not started with `ci_build cluster worker`"
-        return WorkerAnswer(
-            worker=str(worker.name), address=worker.address, refused=why
-        ).dump()
-    state = _STATE[0]
-    key = worker.get_current_task()
-
-    def wanted() -> bool:
-        task = worker.state.tasks.get(key)
-        running = worker.status.name in ("running", "paused", "closing_gracefully")
-        return (
-            running and task is not None and task.state in ("executing", "long-running")
-        )
-
-    answer = answer_order(load_order(text), state, worker.address, wanted)
-    return answer.dump()
-
-
-def answer_order(
-    order: Order, state: WorkerState, address: str, wanted: Callable[[], bool]
-) -> WorkerAnswer:
-    """Run a task and return the answer.
+class TaskWorker(WorkerPlugin):  # type: ignore[misc] # Dask has no type annotations.
+    """Functions of tasks, and the events that stop running tasks.
 
     Args:
-        wanted: returns whether the scheduler still wants the result.
+        functions: kind of a task -> its function.
+        cache: folder of this machine that stays between tasks.
+        environment: environment of the commands of tasks.
+        memory_mb: memory of all tasks together.
     """
-    name = state.setup.name
+
+    def __init__(
+        self,
+        functions: Mapping[str, TaskFunction],
+        *,
+        cache: Path,
+        environment: Mapping[str, str],
+        memory_mb: int,
+    ) -> None:
+        self.functions = functions
+        self.cache = cache
+        self.environment = environment
+        self.memory_mb = memory_mb
+        self._stops: dict[str, threading.Event] = {}
+
+    def setup(self, worker: Any) -> None:  # noqa: ANN401 - a class of Dask
+        """Offer the resources that the tasks of this program need."""
+        offered = {own_identity(): 1.0, MEMORY: float(self.memory_mb)}
+        worker.state.total_resources.update(offered)
+        worker.state.available_resources.update(offered)
+
+    def transition(self, key: str, start: str, finish: str, **_: object) -> None:
+        """Stop a task that was cancelled, which Dask releases while it runs."""
+        if (start, finish) == ("executing", "released") and key in self._stops:
+            self._stops[key].set()
+
+    async def teardown(self, worker: Any) -> None:  # noqa: ANN401, ARG002 - a class of Dask
+        """Stop all tasks; without this, their commands would outlive the worker."""
+        deadline = time.monotonic() + _END_SECONDS
+        for stop in list(self._stops.values()):
+            stop.set()
+        while self._stops and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+
+    @contextmanager
+    def stop_event(self, key: str) -> Iterator[threading.Event]:
+        """Provide the event that stops a task."""
+        self._stops[key] = threading.Event()
+        try:
+            yield self._stops[key]
+        finally:
+            del self._stops[key]
+
+
+def execute(order: str) -> TaskOutcome:
+    """Run a task on a worker and return its outcome.
+
+    Args:
+        order: JSON list of the kind, the arguments, and the places of inputs by name.
+
+    Raises:
+        MachineError: this machine cannot run tasks. The worker ends, so that Dask's
+            repetition runs on another one.
+    """
+    kind, arguments, inputs = json.loads(order)
+    worker = get_worker()
+    own: TaskWorker = worker.plugins[TaskWorker.__name__]
     started = time.monotonic()
 
-    def answer(**values: Any) -> WorkerAnswer:  # noqa: ANN401 - fields of WorkerAnswer
-        return WorkerAnswer(
-            worker=name,
-            address=address,
-            seconds=round(time.monotonic() - started, 3),
-            **values,
-        )
+    def outcome(**values: Any) -> TaskOutcome:  # noqa: ANN401 - fields of TaskOutcome
+        seconds = round(time.monotonic() - started, 3)
+        return TaskOutcome(worker=str(worker.name), seconds=seconds, **values)
 
-    if order.identity != state.setup.identity:
-        return answer(
-            refused=f"it runs {state.setup.identity}, the client runs {order.identity}"
-        )
-    if state.unfit:
-        return answer(refused=state.unfit)
-    try:
-        store = state.store(order.store)
-        begun = store.begin_try(order.name, order.earlier, name)
-        if not isinstance(begun, Try):
-            return answer(lost=begun)
+    with (
+        tempfile.TemporaryDirectory(dir=worker.local_directory) as folder,
+        own.stop_event(worker.get_current_task()) as stop,
+    ):
         try:
-            with state.scratch.scratch() as folder, cancellation(wanted) as stop:
-                try:
-                    value, files = _run(order, state, store, folder, stop)
-                except Exception as error:
-                    if not stop.is_set():
-                        raise
-                    return answer(
-                        error=f"It was cancelled: {error}"
-                    )  # says nothing about this machine
-        finally:
-            store.end_try(begun)
-        return answer(value=value, files=files)
-    except WorkerUnfitError as error:
-        state.unfit = str(error)
-        return answer(refused=state.unfit)
-    except MachineError as error:
-        state.unfit = str(error)
-        return answer(machine=state.unfit)
-    except DamagedBlobError as error:  # neither the task nor this machine is the cause
-        return answer(error=str(error), kind=MachineError.__name__)
-    except Exception as error:
-        reason = _machine_failure(error, state.setup.cache)
-        if not reason and isinstance(
-            error, BucketError
-        ):  # other machines may see the store, or have credentials
-            reason = f"It cannot use the store {order.store}: {error.message}"
-        if reason:
-            state.unfit = reason
-            return answer(machine=reason)
-        known = isinstance(error, CiBuildError)
-        text = (
-            str(error)
-            if known
-            else f"Internal error in {order.kind}: {traceback.format_exc()}"
-        )
-        kind = RequestError if isinstance(error, RequestError) else CiBuildError
-        return answer(error=text, kind=kind.__name__)
+            value, files = _run(own, kind, arguments, inputs, Path(folder), stop)
+        except Exception as error:
+            if stop.is_set():
+                return outcome(error=f"It was cancelled: {error}")
+            if failure := _machine_failure(error, Path(folder)):
+                worker.loop.add_callback(worker.close_gracefully, reason=failure)
+                raise MachineError(f"Worker {worker.name} ended: {failure}") from None
+            if isinstance(error, RequestError):
+                return outcome(error=str(error), kind=RequestError)
+            if isinstance(error, CiBuildError):
+                return outcome(error=str(error))
+            return outcome(error=f"Internal error in {kind}: {traceback.format_exc()}")
+    return outcome(value=value, files=files)
 
 
 def _run(
-    order: Order,
-    state: WorkerState,
-    store: ClusterStore,
+    own: TaskWorker,
+    kind: str,
+    arguments: Mapping[str, Any],
+    inputs: Mapping[str, str],
     folder: Path,
     stop: threading.Event,
-) -> tuple[Any, dict[str, list[Any]]]:
-    """Return the value of a task's function, and its files after they were stored."""
+) -> tuple[Any, dict[str, ResultFile]]:
+    """Return the value of a task's function, and the files that it left."""
+    for place in inputs.values():
+        if not Path(place).exists():
+            raise MachineError(
+                f"{place} does not exist on this machine.",
+                hint="All machines must see --cluster-store at the same path.",
+            )
     made = folder / "made"
     scratch = folder / "scratch"
     made.mkdir()
@@ -203,106 +172,25 @@ def _run(
     context = TaskContext(
         folder=made,
         scratch=scratch,
-        cache=state.setup.cache,
-        inputs={
-            name: store.obtain(sha256, tree=tree)
-            for name, (sha256, tree) in order.inputs.items()
-        },
-        runner=CancellableRunner(state.setup.environment, stop, state.guard),
+        cache=own.cache,
+        inputs={name: Path(place) for name, place in inputs.items()},
+        runner=HostRunner(own.environment).until(stop),
         stop=stop,
     )
-    value = KINDS[order.kind](order.arguments, context)
-    files = {
-        path.relative_to(made).as_posix(): [
-            store.keep(path),
-            bool(path.stat().st_mode & 0o100),
-        ]
-        for path in sorted(made.rglob("*"))
-        if path.is_file() and not path.is_symlink()
-    }
+    value = own.functions[kind](arguments, context)
+    files = {}
+    for path in sorted(made.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            executable = bool(path.stat().st_mode & 0o100)
+            file = ResultFile(data=path.read_bytes(), executable=executable)
+            files[path.relative_to(made).as_posix()] = file
     return value, files
 
 
-@contextmanager
-def cancellation(wanted: Callable[[], bool]) -> Iterator[threading.Event]:
-    """Provide an event that is set when a task is no longer wanted."""
-    stop = threading.Event()
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_LOOK_SECONDS):
-            if not wanted():
-                stop.set()
-                return
-
-    thread = threading.Thread(target=watch, name="cancellation", daemon=True)
-    thread.start()
-    try:
-        yield stop
-    finally:
-        done.set()
-
-
-class CancellableRunner(HostRunner):
-    """Runner whose commands end with their groups on cancellation or kill."""
-
-    def __init__(
-        self, environment: Mapping[str, str], stop: threading.Event, guard: GroupGuard
-    ) -> None:
-        super().__init__(environment)
-        self._stop = stop
-        self._guard = guard
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = True,
-        timeout: float | None = None,
-        on_line: LineSink | None = None,
-        on_error_line: LineSink | None = None,
-        watch: Watch | None = None,
-        keep: int | None = None,
-    ) -> ProcessResult:
-        """Run one command; see `HostRunner.run`."""
-        started: set[int] = set()
-
-        def look(pid: int) -> str:
-            if pid not in started:
-                started.add(pid)
-                self._guard.add(pid)
-            return (
-                "was cancelled"
-                if self._stop.is_set()
-                else watch(pid)
-                if watch is not None
-                else ""
-            )
-
-        try:
-            return super().run(
-                argv,
-                env=env,
-                cwd=cwd,
-                check=check,
-                timeout=timeout,
-                on_line=on_line,
-                on_error_line=on_error_line,
-                watch=look,
-                keep=keep,
-            )
-        finally:
-            for pid in started:
-                self._guard.remove(pid)
-
-
-def _machine_failure(error: BaseException, folder: Path) -> str:
-    """Return the failure of this machine that caused an error, such as a full disk.
-
-    Empty if there is none.
-    """
+def _machine_failure(error: Exception, folder: Path) -> str:
+    """Return the failure of this machine that caused an error; empty if there is none."""
+    if isinstance(error, MachineError):
+        return str(error)
     if failure := machine_failure(error):
         return describe(failure)
     free = shutil.disk_usage(folder).free

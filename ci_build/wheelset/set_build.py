@@ -177,7 +177,7 @@ def dry_run_lines(prepared: PreparedBuild, request: WheelSetRequest) -> Iterator
 def cluster_line(cluster: ClusterRequest) -> str:
     """Return the line of a dry run about the machines that compile kernels."""
     return (
-        f"compile on the workers of {cluster.address}, with files in {cluster.store};"
+        f"compile on the workers of {cluster.address}, with inputs in {cluster.store};"
         " link here"
     )
 

@@ -1,25 +1,24 @@
-"""Scheduler and workers in processes of their own, and clients of them."""
+"""Dask's scheduler and workers in processes of their own, and clients of them."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ci_build.cluster.cluster_client import Cluster
+from ci_build.cluster.cluster_client import Cluster, open_cluster
 from ci_build.cluster.cluster_request import ClusterRequest
 from core.tasks import Task, TaskResult
 from tests.support.silent import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
+PRELOADS = ("ci_build.cli.cluster_worker", "tests.support.cluster_worker")
 
 
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
@@ -32,53 +31,41 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 
 class ClusterProcesses:
-    """The processes of a cluster, with their output in files of a folder.
+    """The processes of a cluster, with their output in files of a folder."""
 
-    Args:
-        folder: empty folder.
-        tls: arguments `--cluster-ca` and so on of scheduler and workers.
-    """
-
-    def __init__(self, folder: Path, tls: Mapping[str, Path] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tls = dict(tls or {})
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
         self.notes = folder / "notes"
         self.work = folder / "work"
-        self.store = str(folder / "store")
+        self.store = folder / "store"
         self.notes.mkdir()
         self.work.mkdir()
 
-    def scheduler(self, *words: str) -> str:
-        """Start a scheduler and return its address."""
-        scheme = "tls" if self.tls else "tcp"
-        self._start(
-            "scheduler",
-            "-m",
-            "ci_build.cli",
-            "cluster",
-            "scheduler",
-            f"{scheme}://127.0.0.1:0",
-            *words,
-        )
-        self.address = until(
-            lambda: re.search(r"scheduler at (\S+)", self.output("scheduler"))
-        )[1]
-        return self.address
+    def scheduler(self) -> None:
+        """Start a scheduler on any port."""
+        file = self.folder / "scheduler.json"
+        words = ("--host=127.0.0.1", "--port=0", f"--scheduler-file={file}")
+        self._start("scheduler", "distributed.cli.dask_scheduler", *words)
+        until(file.exists)
+        self.address = json.loads(until(file.read_text))["address"]
 
-    def worker(self, name: str, *words: str) -> None:
+    def worker(
+        self, name: str, *words: str, preloads: Sequence[str] = PRELOADS
+    ) -> None:
         """Start a worker; see `wait` for its arrival."""
-        own = (
-            "--name",
-            name,
-            "--cache-dir",
-            str(self.folder / name),
-            "--jobs=1",
-            "--memory=1000",
-        )
+        own = (f"--name={name}", "--nthreads=1", "--memory-limit=1000MiB", "--no-nanny")
+        folder = f"--local-directory={self.folder / name}"
+        given = [f"--preload={preload}" for preload in preloads]
         self._start(
-            name, "-m", "tests.support.cluster_worker", self.address, *own, *words
+            name,
+            "distributed.cli.dask_worker",
+            self.address,
+            *own,
+            folder,
+            *given,
+            *words,
         )
 
     def workers(self, *names: str) -> None:
@@ -89,21 +76,19 @@ class ClusterProcesses:
             self.wait(name)
 
     def wait(self, name: str) -> None:
-        """Wait until a worker has connected to a scheduler."""
-        until(lambda: f"worker {name} at " in self.output(name))
+        """Wait until a worker has connected to the scheduler."""
+        until(lambda: "Starting established connection" in self.output(name))
 
-    def _start(self, name: str, *words: str) -> None:
-        tls: list[str] = []
-        for option, path in self.tls.items():
-            tls.extend((f"--cluster-{option}", str(path)))
+    def _start(self, name: str, module: str, *words: str) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "PYTHONDONTWRITEBYTECODE": "1",
+            "CI_BUILD_CACHE_DIR": str(self.folder / name),
         }
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                (sys.executable, *words, *tls),
+                (sys.executable, "-m", module, *words, "--no-dashboard"),
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,
@@ -113,73 +98,58 @@ class ClusterProcesses:
     def output(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
-    def kill(self, name: str) -> None:
-        self.processes[name].kill()
-
-    def request(self) -> ClusterRequest:
-        tls = {name: str(path) for name, path in self.tls.items()}
-        return ClusterRequest(address=self.address, store=self.store, slurm=None, **tls)
-
     def task(self, kind: str, name: str, **more: Any) -> Task:
         """Return a task whose runs leave notes."""
-        fields = {
-            name: more.pop(name)
-            for name in ("inputs", "resources", "memory_mb")
-            if name in more
-        }
-        return Task(
-            kind=kind,
-            label=name,
-            arguments={"name": name, "notes": str(self.notes), **more},
-            **fields,
-        )
+        inputs = more.pop("inputs", {})
+        arguments = {"name": name, "notes": str(self.notes), **more}
+        return Task(kind=kind, label=name, arguments=arguments, inputs=inputs)
 
     def ran(self, name: str) -> list[int]:
         """Return the processes that ran a task."""
-        return [
-            int(path.name.split(".")[-2]) for path in self.notes.glob(f"{name}.[0-9]*")
-        ]
+        found = self.notes.glob(f"{name}.[0-9]*")
+        return [int(path.name.split(".")[-2]) for path in found]
 
-    def client(self, lines: Steps | None = None) -> Cluster:
-        return Cluster.connect(self.request(), lines or Steps(), patience=60.0)
+    def client(
+        self, lines: Steps | None = None, *, patience: float = 60.0
+    ) -> AbstractContextManager[Cluster]:
+        request = ClusterRequest(address=self.address, store=self.store)
+        return open_cluster(request, lines or Steps(), patience=patience)
 
     def run(
         self, tasks: Sequence[Task], lines: Steps | None = None
     ) -> dict[str, TaskResult]:
         """Return the results of tasks by label."""
         with self.client(lines) as cluster:
-            return {
-                result.task.label: result for result in cluster.run(tasks, self.work)
-            }
+            results = cluster.run(tasks, self.work)
+            return {result.task.label: result for result in results}
 
     def client_argv(self, *names: str, seconds: float) -> tuple[str, ...]:
         """Return the command of a client in a process of its own, whose tasks run `sleep`."""
-        words = {
-            "names": names,
-            "seconds": seconds,
-            "notes": str(self.notes),
-            "work": str(self.work),
-        }
-        words["request"] = asdict(self.request())
-        return (sys.executable, "-m", "tests.support.cluster", json.dumps(words))
+        words = {"names": names, "seconds": seconds, "address": self.address}
+        folder = str(self.folder)
+        return (
+            sys.executable,
+            "-m",
+            "tests.support.cluster",
+            json.dumps(words),
+            folder,
+        )
 
     def stop(self) -> None:
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
             with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.wait(15)
             process.kill()
             process.wait()
 
 
 @contextmanager
-def cluster_processes(
-    folder: Path, tls: Mapping[str, Path] | None = None
-) -> Iterator[ClusterProcesses]:
+def cluster_processes(folder: Path) -> Iterator[ClusterProcesses]:
     """Provide a cluster without processes; those that are started end with the block."""
     folder.mkdir(exist_ok=True)
-    cluster = ClusterProcesses(folder, tls)
+    cluster = ClusterProcesses(folder)
     try:
         yield cluster
     finally:
@@ -187,23 +157,14 @@ def cluster_processes(
 
 
 if __name__ == "__main__":
-    # A client of a process of its own: arguments of `ClusterRequest` and `sleep` tasks
-    # as JSON.
     words = json.loads(sys.argv[1])
+    folder = Path(sys.argv[2])
+    more = {"notes": str(folder / "notes"), "seconds": words["seconds"]}
     items = [
-        Task(
-            kind="sleep",
-            label=name,
-            arguments={
-                "name": name,
-                "notes": words["notes"],
-                "seconds": words["seconds"],
-            },
-        )
+        Task(kind="sleep", label=name, arguments={"name": name, **more})
         for name in words["names"]
     ]
-    with Cluster.connect(ClusterRequest(**words["request"]), Steps()) as connected:
-        for result in connected.run(items, Path(words["work"])):
-            sys.stdout.write(
-                json.dumps([result.task.label, result.worker, result.error]) + "\n"
-            )
+    request = ClusterRequest(address=words["address"], store=folder / "store")
+    with open_cluster(request, Steps()) as connected:
+        for result in connected.run(items, folder / "work"):
+            sys.stdout.write(f"{result.task.label} {result.error}\n")

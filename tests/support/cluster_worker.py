@@ -1,7 +1,4 @@
-"""`ci_build cluster worker` with further kinds of tasks.
-
-`python -m tests.support.cluster_worker ADDRESS …`.
-"""
+"""Preload of workers in tests, with further kinds of tasks."""
 
 from __future__ import annotations
 
@@ -13,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ci_build import cli
-from ci_build.cluster.kinds import KINDS
-from core.errors import KernelError
+from ci_build.cli.cluster_worker import FUNCTIONS
+from core.errors import KernelError, MachineError
 from core.tasks import TaskContext
 from promotion.gates.common.gate_site import RocmLibraries, Site
 from promotion.gates.compile.remote_compile import KIND as COMPILE_PROGRAMS
@@ -29,18 +25,16 @@ def echo(arguments: Mapping[str, Any], context: TaskContext) -> dict[str, Any]:
     (context.folder / "sub" / "out.txt").write_text(json.dumps(arguments))
     (context.folder / "run.sh").write_text("#!/bin/sh\n")
     (context.folder / "run.sh").chmod(0o755)
-    texts = {
-        name: (path.read_text() if path.is_file() else sorted(os.listdir(path)))  # noqa: PTH208
-        for name, path in context.inputs.items()
-    }
-    return {**arguments, "inputs": texts, "pid": os.getpid()}
+    texts: dict[str, Any] = {}
+    for name, path in context.inputs.items():
+        texts[name] = path.read_text() if path.is_file() else sorted(os.listdir(path))  # noqa: PTH208
+    return {**arguments, "inputs": texts}
 
 
 def note(arguments: Mapping[str, Any]) -> None:
     """Record that this process runs a task."""
-    Path(
-        arguments["notes"], f"{arguments['name']}.{os.getpid()}.{time.monotonic_ns()}"
-    ).touch()
+    name = f"{arguments['name']}.{os.getpid()}.{time.monotonic_ns()}"
+    Path(arguments["notes"], name).touch()
 
 
 def sleep(arguments: Mapping[str, Any], context: TaskContext) -> int:
@@ -60,25 +54,27 @@ def fail(arguments: Mapping[str, Any], _: TaskContext) -> None:
     raise KernelError("The compiler failed.")
 
 
-KINDS.update({function.__name__: function for function in (echo, sleep, fail)})
+def break_machine(arguments: Mapping[str, Any], _: TaskContext) -> None:
+    """Fail because of the machine, on the first worker that runs the task."""
+    note(arguments)
+    if len([*Path(arguments["notes"]).glob(f"{arguments['name']}.*")]) == 1:
+        raise MachineError("The disk is full.")
+
+
+FUNCTIONS.update(
+    {function.__name__: function for function in (echo, sleep, fail, break_machine)}
+)
 
 
 def compile_here(arguments: Mapping[str, Any], context: TaskContext) -> object:
     """Compile programs of the corpus with this Python instead of one with wheels."""
     env = {"PYTHONPYCACHEPREFIX": str(context.cache / "bytecode")}
     site = Site(python=Path(sys.executable), version="", folder=context.cache, env=env)
-    return compile_programs(
-        arguments,
-        context,
-        lambda *_: (site, RocmLibraries(weak=False, kind="none", env={})),
-    )
+    rocm = RocmLibraries(weak=False, kind="none", env={})
+    return compile_programs(arguments, context, (site, rocm))
 
 
-if __name__ == "__main__":
-    if gpus := os.environ.get("FAKE_GPUS"):
-        use_fake_gpus(gpus)
-    words = sys.argv[1:]
-    if "--bare-site" in words:
-        words.remove("--bare-site")
-        KINDS[COMPILE_PROGRAMS] = compile_here
-    sys.exit(cli.run(["cluster", "worker", *words]))
+if gpus := os.environ.get("FAKE_GPUS"):
+    use_fake_gpus(gpus)
+if os.environ.get("BARE_SITE"):
+    FUNCTIONS[COMPILE_PROGRAMS] = compile_here

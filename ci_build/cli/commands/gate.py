@@ -494,13 +494,13 @@ def _test_on_cluster(
     state: State, values: Mapping[str, Any], request: ClusterRequest, *, redo: bool
 ) -> None:
     """Run the device gate on the workers of a cluster."""
-    # Start-up time: the gates load auditwheel, and clusters need Dask.
-    from ci_build.cluster.cluster_client import Cluster
+    # Start-up time: the gates load auditwheel.
     from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
     from promotion.gates.device.device_cluster import SHARDS, ClusterRun
 
     check_cluster_options(DeviceRequest(**_fields_of(DeviceRequest, values)))
-    with Cluster.connect(request, state.reporter()) as tasks:
+    with connected(request, state.reporter()) as tasks:
+        assert tasks is not None
         run = ClusterRun(tasks=tasks, shards=SHARDS)
         on_cluster = partial(run_on_cluster, redo=redo, channel=values["channel"])
         _test_devices(

@@ -37,15 +37,8 @@ OTHER_VARIABLES = (
         "signing_key",
         "trust_config",
     ),
-    *(
-        "cluster",
-        "cluster_store",
-        "cluster_ca",
-        "cluster_cert",
-        "cluster_key",
-        "slurm",
-        "slurm_file",
-    ),
+    "cluster",
+    "cluster_store",
 )
 """Variables, without prefix and in lower case, besides those of the options in `table.py`."""
 _OF_GITLAB = (

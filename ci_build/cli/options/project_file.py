@@ -25,16 +25,10 @@ NAME = "ci_build.toml"
 _PYPROJECT = "pyproject.toml"
 SECRETS = {name.removeprefix(ENV_PREFIX).lower() for name in (SIGNING_KEY, LEDGER_KEY)}
 """Options whose value is a secret, which no file may contain."""
-_LISTS = ("slurm",)
-"""Options that click repeats, beside those of `table.py`, whose lists are text with commas."""
 _PATHS = (
     "bucket",
     "trust_config",
     "cluster_store",
-    "cluster_ca",
-    "cluster_cert",
-    "cluster_key",
-    "slurm_file",
 )
 """Options besides those of `table.py` whose value may be a path."""
 
@@ -154,4 +148,4 @@ def _value(path: Path, name: str, value: Any) -> Any:  # noqa: ANN401 - a value 
             text if "://" in text or "==" in text else str(path.parent / text)
             for text in texts
         ]
-    return texts if name in _LISTS else ",".join(texts)
+    return ",".join(texts)

@@ -58,7 +58,7 @@ class FakeTasks:
             ("", CiBuildError)
         ] * len(tasks)
         for task, (error, kind) in zip(tasks, errors, strict=True):
-            folder = work / task.key
+            folder = work / task.label
             folder.mkdir()
             (folder / "unit.o").write_text(task.label)
             value = {"seconds": 7.5, "memory_mb": 200}
@@ -102,7 +102,7 @@ def test_steps_without_inputs_from_others_become_tasks(
         again,
         tmp_path / "w",
     )
-    assert [task.key for task in again.tasks] == [one.key, two.key]
+    assert [task.arguments for task in again.tasks] == [one.arguments, two.arguments]
     # Results are stored as if they had been made here.
     stored = graph.store.find(graph.keys["two"])
     assert stored is not None
@@ -164,7 +164,7 @@ def test_worker_with_another_toolchain_is_unfit(
     with pytest.raises(
         WorkerUnfitError, match=r"its toolchain rocm is e{16}, the client's is d{16}"
     ):
-        compile_step(arguments, context, lambda _, __: replace(CHAIN, digest="e" * 64))
+        compile_step(arguments, context, replace(CHAIN, digest="e" * 64))
 
 
 def test_step_that_fails_on_worker_is_an_error(
@@ -177,7 +177,7 @@ def test_step_that_fails_on_worker_is_an_error(
     }
     idle: Any = IdleRunner(1)
     with pytest.raises(KernelError, match="one: exit code 1"):
-        compile_step(arguments, replace(context, runner=idle), lambda _, __: CHAIN)
+        compile_step(arguments, replace(context, runner=idle), CHAIN)
 
 
 def test_worker_reuses_a_result_and_refuses_another_key(
@@ -196,11 +196,11 @@ def test_worker_reuses_a_result_and_refuses_another_key(
         graph.locked,
     )
     run_steps(own, FakeTasks(), tmp_path / "work")
-    assert compile_step(arguments, context, lambda _, __: CHAIN) == {
+    assert compile_step(arguments, context, CHAIN) == {
         "seconds": 7.5,
         "memory_mb": 200,
     }
     assert (context.folder / "unit.o").read_text() == "one"
     changed = {**arguments, "step": {**asdict(graph.steps[0]), "name": "other.o"}}
     with pytest.raises(KernelError, match=r"has the key .* on this worker"):
-        compile_step(changed, context, lambda _, __: CHAIN)
+        compile_step(changed, context, CHAIN)

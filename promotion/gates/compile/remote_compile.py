@@ -10,17 +10,16 @@ import hashlib
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from filelock import FileLock
 
 from core.errors import GateError, MachineError
 from core.model import PYLOCK, WHEELS_JSON, Progress
-from core.tasks import Task, TaskContext, TaskInput, Tasks
+from core.tasks import Task, TaskContext, Tasks
 from core.wheels_json import load_wheel_set
 from promotion.corpus.program_catalog import CHILD
 from promotion.gates.common.gate_context import GateContext
@@ -57,9 +56,6 @@ _CHILD = "child"
 _sites: dict[str, tuple[Site, RocmLibraries]] = {}
 _lock = threading.Lock()
 
-Compiler = Callable[[Mapping[str, Any], TaskContext], tuple[Site, RocmLibraries]]
-"""Returns a worker's environment with the wheels, and its ROCm."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteBatches:
@@ -89,25 +85,20 @@ class RemoteBatches:
                 reached.
         """
         folder = Path(tempfile.mkdtemp(prefix="tasks-", dir=self.context.work))
-        inputs = self._inputs()
         python = self._python()
-        made = [(self._task(batch, inputs, python), batch) for batch in work]
-        of = {task.key: batch for task, batch in made}
-        # A closed generator cancels the remaining tasks.
-        with closing(
-            cast("Any", tasks.run([task for task, _ in made], folder))
-        ) as results:
-            for result in results:
-                if result.error:
-                    kind = MachineError if result.kind is MachineError else GateError
-                    raise kind(
-                        f"{result.task.label}: {result.error}",
-                        hint="Check the workers of the cluster.",
-                    )
-                yield (
-                    _loaded(of[result.task.key], result.value, result.folder),
-                    str(result.value["rocm"]),
+        inputs = self._inputs(python)
+        batches = {_label(batch): batch for batch in work}
+        items = [self._task(batch, inputs, python) for batch in work]
+        for result in tasks.run(items, folder):
+            if result.error:
+                kind = MachineError if result.kind is MachineError else GateError
+                raise kind(
+                    f"{result.task.label}: {result.error}",
+                    hint="Check the workers of the cluster.",
                 )
+            batch = batches[result.task.label]
+            loaded = _loaded(batch, result.value, result.folder)
+            yield loaded, str(result.value["rocm"])
 
     def _python(self) -> str:
         """Return the Python that a run on this machine would use."""
@@ -117,39 +108,29 @@ class RemoteBatches:
             (version for version in versions if version in pythons), versions[0]
         )
 
-    def _inputs(self) -> dict[str, TaskInput]:
+    def _inputs(self, python: str) -> dict[str, Path]:
         """Return the files of the set that an installation for one Python reads."""
         context = self.context
         names = [WHEELS_JSON]
-        names += [
-            name
-            for name in (PYLOCK, ROCM_MANIFEST)
-            if context.bucket.head(context.staged.file(name))
-        ]
-        names += [
-            wheel.filename for wheel in wheels_for(context.wheel_set, self._python())
-        ]
+        for name in (PYLOCK, ROCM_MANIFEST):
+            if context.bucket.head(context.staged.file(name)):
+                names.append(name)
+        names += [wheel.filename for wheel in wheels_for(context.wheel_set, python)]
         inputs = {}
         for name in names:
-            path = context.work / "inputs" / name
-            fetch_to(context.bucket, context.staged.file(name), path)
-            inputs[name] = TaskInput.of(path)
-        return (
-            inputs
-            if self.child == CHILD
-            else inputs | {_CHILD: TaskInput.of(self.child.parent)}
-        )
+            inputs[name] = context.work / "inputs" / name
+            fetch_to(context.bucket, context.staged.file(name), inputs[name])
+        if self.child != CHILD:
+            inputs[_CHILD] = self.child.parent
+        return inputs
 
-    def _task(self, batch: Batch, inputs: Mapping[str, TaskInput], python: str) -> Task:
+    def _task(self, batch: Batch, inputs: Mapping[str, Path], python: str) -> Task:
         staged = self.context.staged
         rocm = self.rocm
-        named = " and ".join(
-            batch.programs[:1]
-            + ((f"{len(batch.programs) - 1} more",) if batch.programs[1:] else ())
-        )
+        place = {"folder": str(rocm.folder), "sha256": rocm.sha256} if rocm else {}
         return Task(
             kind=KIND,
-            label=f"{batch.target}: {named or 'nothing'}",
+            label=_label(batch),
             arguments={
                 "index": staged.index,
                 "digest": staged.digest,
@@ -158,9 +139,7 @@ class RemoteBatches:
                 "spec": self.specs[batch.target],
                 "programs": list(batch.programs),
                 "limits": asdict(self.limits),
-                "rocm": (
-                    {"folder": str(rocm.folder), "sha256": rocm.sha256} if rocm else {}
-                ),
+                "rocm": place,
                 "child": self.child.name,
             },
             inputs=inputs,
@@ -168,24 +147,30 @@ class RemoteBatches:
         )
 
 
+def _label(batch: Batch) -> str:
+    """Return the name of a batch; each program of a target is in one batch."""
+    first, *others = batch.programs
+    more = f" and {len(others)} more" if others else ""
+    return f"{batch.target}: {first}{more}"
+
+
 def _loaded(batch: Batch, value: Mapping[str, Any], folder: Path) -> BatchResult:
     """Return the result of a batch whose code objects are in a folder."""
-    results = tuple(
-        Result(
-            **{
-                **body,
-                "fate": Fate(body["fate"]),
-                "files": tuple(folder / name for name in body["files"]),
-            }
-        )
-        for body in value["results"]
-    )
+    results = []
+    for body in value["results"]:
+        own = {
+            "fate": Fate(body["fate"]),
+            "files": tuple(folder / name for name in body["files"]),
+        }
+        results.append(Result(**{**body, **own}))
     runs = tuple(ChildRun(results=(), **body) for body in value["runs"])
-    return BatchResult(batch=batch, results=results, runs=runs)
+    return BatchResult(batch=batch, results=tuple(results), runs=runs)
 
 
 def compile_programs(
-    arguments: Mapping[str, Any], context: TaskContext, compiler: Compiler
+    arguments: Mapping[str, Any],
+    context: TaskContext,
+    compiler: tuple[Site, RocmLibraries],
 ) -> dict[str, Any]:
     """Compile one batch on a worker, and leave the code objects as the task's result.
 
@@ -195,12 +180,10 @@ def compile_programs(
     Returns:
         Kind of the ROCm, results and runs, see `BatchResult`.
     """
-    site, rocm = compiler(arguments, context)
-    child = (
-        context.inputs[_CHILD] / arguments["child"]
-        if _CHILD in context.inputs
-        else CHILD
-    )
+    site, rocm = compiler
+    child = CHILD
+    if _CHILD in context.inputs:
+        child = context.inputs[_CHILD] / arguments["child"]
     argv = (*site.isolated, "-X", "faulthandler", str(child))
     limits = ProcessLimits(**arguments["limits"])
     run = functools.partial(run_child, context.runner, argv, {**site.env, **rocm.env})
@@ -208,15 +191,15 @@ def compile_programs(
     def start(share: Share) -> Sequence[ChildRun]:
         if context.stop.is_set():
             raise GateError("The gate was stopped.")
-        requests = [
-            {
+        requests = []
+        for batch in share:
+            request = {
                 "target": batch.target,
                 "spec": arguments["spec"],
                 "programs": list(batch.programs),
                 "out": tempfile.mkdtemp(dir=context.scratch),
             }
-            for batch in share
-        ]
+            requests.append(request)
         return run(
             requests,
             limits=limits,
@@ -224,10 +207,8 @@ def compile_programs(
             on_event=lambda _program, _fate: None,
         )
 
-    (done,) = compile_share(
-        (Batch(target=arguments["target"], programs=tuple(arguments["programs"])),),
-        start,
-    )
+    batch = Batch(target=arguments["target"], programs=tuple(arguments["programs"]))
+    (done,) = compile_share((batch,), start)
     results = []
     for number, result in enumerate(done.results):
         folder = context.folder / str(number)

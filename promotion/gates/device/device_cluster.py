@@ -6,14 +6,14 @@ The shards of a run are tasks for workers that offer GPUs as resources.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from core.errors import GateError, MachineError, RequestError
+from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.model import GfxTarget
-from core.tasks import Task, TaskInput, TaskResult, Tasks
+from core.tasks import Task, TaskResult, Tasks
 from promotion.evidence.evidence import ANY
 from promotion.gates.common.gate_context import Gate, GateContext
 from promotion.gates.device.config import DeviceGateConfig
@@ -21,7 +21,7 @@ from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import RAM_SHARE, GpuDevice, JaxPlatform
 from promotion.gates.device.merge import merged_checks
-from promotion.gates.device.shards import SHARD_FILE, Shard, ShardResult, load_shard
+from promotion.gates.device.shards import SHARD_FILE, ShardResult, load_shard
 from promotion.stage import fetch_set
 from promotion.storage.bucket import sha256_of
 
@@ -29,16 +29,14 @@ KIND = "device-shard"
 SHARDS = 8
 """Default number of tasks of a run: some for each worker, so that slow ones get fewer."""
 NOT_SENT = (
-    *(
-        "tests",
-        "shard",
-        "also",
-        "rocm",
-        "rocm_of_set",
-        "image",
-        "inside",
-        "work",
-    ),
+    "tests",
+    "shard",
+    "also",
+    "rocm",
+    "rocm_of_set",
+    "image",
+    "inside",
+    "work",
     "wheelhouse",
 )
 """Options of the gate that a run on a cluster does not have."""
@@ -94,80 +92,89 @@ def run_shards(
         GateError: shards failed, or differ in settings or collected tests.
         MachineError: shards were lost with their workers, or no worker can be reached.
     """
-    target = context.targets[0] if config.platform is JaxPlatform.ROCM else ANY
-    results: dict[int, ShardResult] = {}
+    shards: list[ShardResult] = []
     failed: list[TaskResult] = []
-    tasks = _tasks(context, config, run, target)
-    numbers = {task.key: number for number, task in enumerate(tasks, start=1)}
     work = context.work / "results"
     work.mkdir()
-    for result in run.tasks.run(tasks, work):
+    for result in run.tasks.run(_tasks(context, config, run), work):
         if result.error:
             failed.append(result)
         else:
-            results[numbers[result.task.key]] = _received(context, config, result)
+            shards.append(_received(context, config, result))
+            _check_settings(result, shards[-1], config)
     if failed:
-        kinds = {result.kind for result in failed}
-        kind = (
-            RequestError
-            if RequestError in kinds
-            else MachineError
-            if kinds == {MachineError}
-            else GateError
+        raise _failure(failed)
+    shards.sort(key=lambda shard: shard.shard.number)
+    if len({shard.tests for shard in shards}) > 1:
+        raise GateError(
+            "The shards collected different tests.",
+            hint="Correct the machines of the workers, and run the gate again.",
         )
-        texts = (
-            f"{result.task.label}{' on ' + result.worker if result.worker else ''}: {result.error}"
-            for result in failed
-        )
-        raise kind("; ".join(texts), hint="Run the gate again.")
-    shards = tuple(results[number] for number in sorted(results))
-    _check_shards(shards, config, run, target)
-    return shards
+    return tuple(shards)
+
+
+def _failure(failed: Sequence[TaskResult]) -> CiBuildError:
+    """Return the error of a run with failed shards."""
+    kinds = {result.kind for result in failed}
+    kind: type[CiBuildError] = GateError
+    if RequestError in kinds:
+        kind = RequestError
+    elif kinds == {MachineError}:
+        kind = MachineError
+    texts = []
+    for result in failed:
+        place = f" on {result.worker}" if result.worker else ""
+        texts.append(f"{result.task.label}{place}: {result.error}")
+    return kind("; ".join(texts), hint="Run the gate again.")
 
 
 def _tasks(
-    context: GateContext, config: DeviceGateConfig, run: ClusterRun, target: str
+    context: GateContext, config: DeviceGateConfig, run: ClusterRun
 ) -> Sequence[Task]:
-    """Return the task of each shard; the set and the durations of its tests travel by digest."""
+    """Return the task of each shard."""
     folder = context.work / "set"
     seconds = context.work / "seconds.json"
     context.progress.step(f"fetch {context.staged}")
     fetch_set(context.bucket, context.staged, folder)
     seconds.write_text(json.dumps(config.seconds or {}, sort_keys=True))
-    inputs = {"set": TaskInput.of(folder), "seconds": TaskInput.of(seconds)}
-    is_rocm = config.platform is JaxPlatform.ROCM
     devices = config.request.devices or 1
-    gfx = GfxTarget.parse(target).processor if is_rocm else ""
-    return [
-        Task(
+    target = ANY
+    gfx = ""
+    resources: dict[str, float] = {}
+    memory_mb = 0
+    if config.platform is JaxPlatform.ROCM:
+        target = context.targets[0]
+        gfx = GfxTarget.parse(target).processor
+        resources = {gfx: float(devices)}
+        memory_mb = devices * RAM_SHARE // 1_000_000
+    tasks = []
+    for number in range(1, run.shards + 1):
+        shard = f"{number}/{run.shards}"
+        request = replace(config.request, python=config.python, shard=shard)
+        task = Task(
             kind=KIND,
-            label=f"{config.gate_name} {target} shard {number}/{run.shards}",
+            label=f"{config.gate_name} {target} shard {shard}",
             arguments={
                 "gfx": gfx,
                 "bucket": config.options.get("--bucket", ""),
-                "request": request_json(
-                    replace(
-                        config.request,
-                        python=config.python,
-                        shard=f"{number}/{run.shards}",
-                    )
-                ),
+                "request": request_json(request),
             },
-            inputs=inputs,
-            resources={gfx: float(devices)} if is_rocm else {},
-            memory_mb=devices * RAM_SHARE // 1_000_000 if is_rocm else 0,
+            inputs={"set": folder, "seconds": seconds},
+            resources=resources,
+            memory_mb=memory_mb,
         )
-        for number in range(1, run.shards + 1)
-    ]
+        tasks.append(task)
+    return tasks
 
 
 def request_json(request: DeviceRequest) -> Mapping[str, Any]:
     """Return the options of a request that differ from their defaults, as JSON values."""
-    values = {
-        field.name: getattr(request, field.name) for field in fields(DeviceRequest)
-    }
-    defaults = {field.name: field.default for field in fields(DeviceRequest)}
-    return {name: value for name, value in values.items() if value != defaults[name]}
+    values = {}
+    for item in fields(DeviceRequest):
+        value = getattr(request, item.name)
+        if value != item.default:
+            values[item.name] = value
+    return values
 
 
 def _received(
@@ -191,42 +198,18 @@ def _received(
     )
 
 
-def _check_shards(
-    shards: Sequence[ShardResult],
-    config: DeviceGateConfig,
-    run: ClusterRun,
-    target: str,
+def _check_settings(
+    result: TaskResult, shard: ShardResult, config: DeviceGateConfig
 ) -> None:
-    problems = [*_differences(shards, config, target)]
-    if len({shard.tests for shard in shards}) > 1:
-        problems.append("the shards collected different tests")
-    expected = [
-        Shard(number=number, count=run.shards) for number in range(1, run.shards + 1)
-    ]
-    if [shard.shard for shard in shards] != expected:
-        problems.append(
-            f"the shards are {', '.join(str(shard.shard) for shard in shards)} of {run.shards}"
-        )
-    if problems:
+    """Raise GateError if a worker's machine led to other settings than the client's."""
+    differences = []
+    for name in sorted({*shard.settings, *config.settings}):
+        found = shard.settings.get(name, "")
+        expected = config.settings.get(name, "")
+        if found != expected:
+            differences.append(f"{name} is {found!r}, not {expected!r}")
+    if differences:
         raise GateError(
-            f"The shards do not belong together: {'; '.join(problems)}.",
-            hint="Run the gate again.",
+            f"{result.task.label} ran with other settings: {', '.join(differences)}.",
+            hint="Correct the worker's machine, and run the gate again.",
         )
-
-
-def _differences(
-    shards: Sequence[ShardResult], config: DeviceGateConfig, target: str
-) -> Iterator[str]:
-    for shard in shards:
-        wrong = [
-            f"{name} is {shard.settings.get(name, '')!r}, not {config.settings.get(name, '')!r}"
-            for name in sorted({*shard.settings, *config.settings})
-            if shard.settings.get(name, "") != config.settings.get(name, "")
-        ]
-        wrong += (
-            []
-            if shard.target == target
-            else [f"it is for {shard.target}, not {target}"]
-        )
-        if wrong:
-            yield f"shard {shard.shard}: {', '.join(wrong)}"

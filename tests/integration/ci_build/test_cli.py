@@ -92,16 +92,14 @@ def test_settings_accept_every_variable_of_a_command() -> None:
                 found.update(
                     [option.envvar] if isinstance(option.envvar, str) else option.envvar
                 )
-    own = {
+    own = (
         "BUCKET",
         "CHANNEL",
         "PUBLIC_URL",
         "TRUST_CONFIG",
-        "SLURM",
-        "SLURM_FILE",
         "CLUSTER",
-    }
-    own |= {f"CLUSTER_{name}" for name in ("STORE", "CA", "CERT", "KEY")}
+        "CLUSTER_STORE",
+    )
     assert found == {ENV_PREFIX + name for name in own}
     every = {ENV_PREFIX + name.upper() for name in (*option_names(), *OTHER_VARIABLES)}
     assert found | {SIGNING_KEY} <= every

@@ -98,7 +98,7 @@ def test_cluster_builds_the_same_wheel(
             (cache / "kernels" / name).symlink_to(work_cache / "kernels" / name)
     with cluster_processes(tmp_path / "cluster") as cluster:
         cluster.scheduler()
-        cluster.worker("a", "--memory=4000")
+        cluster.worker("a", "--memory-limit=4GiB")
         where = (
             f"--cluster={cluster.address}",
             f"--cluster-store={tmp_path / 'store'}",

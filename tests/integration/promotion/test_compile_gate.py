@@ -197,8 +197,9 @@ def told(evidence: Evidence) -> list[str]:
 
 
 def test_cluster_gives_the_evidence_of_one_machine(
-    bench: Bench, tmp_path: Path
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("BARE_SITE", "1")
     names = [
         "numpy.one",
         "code.good",
@@ -212,10 +213,7 @@ def test_cluster_gives_the_evidence_of_one_machine(
     here = bench.run(bench.gate(*names))
     with cluster_processes(tmp_path / "cluster") as cluster:
         cluster.scheduler()
-        cluster.worker("a", "--bare-site")
-        cluster.worker("b", "--bare-site")
-        cluster.wait("a")
-        cluster.wait("b")
+        cluster.workers("a", "b")
         with cluster.client() as tasks:
             there = bench.run(bench.gate(*names, tasks=tasks))
     assert told(there) == told(here)

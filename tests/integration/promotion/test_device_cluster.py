@@ -39,13 +39,16 @@ class Gpus:
         )
         self.notes = folder / "notes"
         self.notes.mkdir()
-        cluster.scheduler("--worker-timeout=10")
+        cluster.scheduler()
 
     def worker(self, name: str, devices: int, offered: int) -> None:
         """Start a worker that has a number of GPUs, and offers a number of them."""
         self.patch.setenv("FAKE_GPUS", f"{devices}:gfx942:{self.notes}")
         self.cluster.worker(
-            name, "--jobs=4", "--memory=90000", f"--resources=gfx942={offered}"
+            name,
+            "--nthreads=4",
+            "--memory-limit=90GiB",
+            f"--resources=gfx942={offered}",
         )
         self.cluster.wait(name)
 

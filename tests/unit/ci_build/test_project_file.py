@@ -46,7 +46,6 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
         therock-path = "https://rocm.example/a.tar.gz"
         bucket = "s3://wheels/nightly"
         cluster-store = "store"
-        slurm = ["jobs=2", "mem=4G"]
     """
     path = write(tmp_path, text)
     assert find_project_file(tmp_path).values == {
@@ -58,7 +57,6 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
         "therock_path": "https://rocm.example/a.tar.gz",
         "bucket": "s3://wheels/nightly",
         "cluster_store": str(path.parent / "store"),
-        "slurm": ["jobs=2", "mem=4G"],
     }
 
 

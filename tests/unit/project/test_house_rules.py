@@ -24,7 +24,6 @@ ALLOWED = {
     # The program that starts jax on simulated machines runs in the tested environment.
     PROCESSES: {
         "core/process.py",
-        "core/process_groups.py",
         "promotion/gates/load/machine_child.py",
     },
     # The doctor runs without click, and so without the options; the plugin runs in the

@@ -1,4 +1,4 @@
-"""Functions of the tasks that a worker runs, by kind."""
+"""Preload of `dask worker`: the functions of tasks, and what a worker offers for them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ci_build.cli.options.environment import (
+    ENV_PREFIX,
+    cache_folder,
+    child_environment,
+)
+from ci_build.cluster.worker import TaskWorker
 from ci_build.release import device_cluster
 from ci_build.rocm.tree import read_tree
 from ci_build.wheelset.kernel_compilers import find_compilers
@@ -15,7 +21,7 @@ from core.model import KernelRequest
 from core.report import NoProgress
 from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
 from kernels.api import KIND as KERNEL_STEP
-from kernels.api import Toolchain, compile_step, toolchain_for
+from kernels.api import Toolchain, available_mb, compile_step, toolchain_for
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.common.gate_site import RocmLibraries, Site
 from promotion.gates.compile.remote_compile import KIND as COMPILE_PROGRAMS
@@ -24,6 +30,7 @@ from promotion.gates.device import device_cluster as device_gate
 
 _trees: dict[str, RocmTree] = {}
 _toolchains: dict[KernelRequest, Toolchain] = {}
+# The digest of a ROCm takes seconds: a process computes it once.
 _lock = threading.Lock()
 
 
@@ -38,7 +45,7 @@ def _toolchain(arguments: Mapping[str, Any], context: TaskContext) -> Toolchain:
         rocm=arguments.get("rocm", ""),
         image=arguments.get("image", ""),
     )
-    with _lock:  # once per process: the digest of a ROCm takes seconds
+    with _lock:
         if request not in _toolchains:
             try:
                 place = find_compilers(
@@ -56,51 +63,63 @@ def _toolchain(arguments: Mapping[str, Any], context: TaskContext) -> Toolchain:
 
 
 def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
-    return compile_step(arguments, context, _toolchain)
+    return compile_step(arguments, context, _toolchain(arguments, context))
+
+
+def _rocm_tree(folder: str, sha256: str) -> RocmTree:
+    """Return the ROCm of this worker.
+
+    Raises:
+        WorkerUnfitError: it is another one than the client's.
+    """
+    with _lock:
+        if folder not in _trees:
+            try:
+                manifest, _ = read_tree(
+                    Path(folder), unknown="of unknown version", progress=NoProgress()
+                )
+            except (CiBuildError, OSError) as error:
+                raise WorkerUnfitError(
+                    f"it has no ROCm in {folder}: {error}"
+                ) from error
+            _trees[folder] = RocmTree(folder=Path(folder), manifest=manifest)
+        tree = _trees[folder]
+    if tree.sha256 != sha256:
+        raise WorkerUnfitError(f"its ROCm in {folder} differs from the client's.")
+    return tree
 
 
 def _site(
     arguments: Mapping[str, Any], context: TaskContext
 ) -> tuple[Site, RocmLibraries]:
-    """Return this worker's environment with the wheels of a task, and its ROCm.
-
-    Raises:
-        WorkerUnfitError: this worker has another ROCm than the client.
-    """
+    """Return this worker's environment with the wheels of a task, and its ROCm."""
     rocm = arguments["rocm"]
-    if not rocm:
-        return site_of(arguments, context, None, NoProgress())
-    with _lock:
-        if rocm["folder"] not in _trees:
-            try:
-                manifest, _ = read_tree(
-                    Path(rocm["folder"]),
-                    unknown="of unknown version",
-                    progress=NoProgress(),
-                )
-            except (CiBuildError, OSError) as error:
-                raise WorkerUnfitError(
-                    f"it has no ROCm in {rocm['folder']}: {error}"
-                ) from error
-            _trees[rocm["folder"]] = RocmTree(
-                folder=Path(rocm["folder"]), manifest=manifest
-            )
-        tree = _trees[rocm["folder"]]
-    if tree.sha256 != rocm["sha256"]:
-        raise WorkerUnfitError(f"its ROCm in {tree.folder} differs from the client's.")
+    tree = _rocm_tree(rocm["folder"], rocm["sha256"]) if rocm else None
     return site_of(arguments, context, tree, NoProgress())
 
 
 def _compile_programs(arguments: Mapping[str, Any], context: TaskContext) -> object:
-    return compile_programs(arguments, context, _site)
+    return compile_programs(arguments, context, _site(arguments, context))
 
 
-KINDS: dict[str, TaskFunction] = {
+FUNCTIONS: dict[str, TaskFunction] = {
     KERNEL_STEP: _kernel_step,
     COMPILE_PROGRAMS: _compile_programs,
     device_gate.KIND: device_cluster.run_shard,
 }
-"""Kind of a task -> its function.
+"""Kind of a task -> its function."""
 
-Imports are visible, so that import contracts cover what workers run.
-"""
+
+async def dask_setup(worker: Any) -> None:  # noqa: ANN401 - a class of Dask
+    """Prepare a worker; Dask calls this function before the worker gets tasks."""
+    environment = child_environment()
+    cache = Path(environment.get(f"{ENV_PREFIX}CACHE_DIR") or cache_folder()[0])
+    limit = worker.memory_manager.memory_limit
+    own = TaskWorker(
+        FUNCTIONS,
+        cache=cache.absolute() / "cluster",
+        environment=environment,
+        memory_mb=limit >> 20 if limit else available_mb(),
+    )
+    own.cache.mkdir(parents=True, exist_ok=True)
+    await worker.plugin_add(own, name=TaskWorker.__name__, catch_errors=False)
