@@ -187,18 +187,16 @@ def compile_one(
 
     set_flags(declared.flags, declared.x64)
     mesh = devices.mesh(declared.devices)
-    arguments = [
-        jax.ShapeDtypeStruct(
+    arguments = []
+    for argument in declared.arguments:
+        name = "bool_" if argument.dtype == "bool" else argument.dtype
+        spec = PartitionSpec(*(names or None for names in argument.axes))
+        shape = jax.ShapeDtypeStruct(
             argument.shape,
-            getattr(
-                jax.numpy, argument.dtype + ("_" if argument.dtype == "bool" else "")
-            ),
-            sharding=NamedSharding(
-                mesh, PartitionSpec(*(names or None for names in argument.axes))
-            ),
+            getattr(jax.numpy, name),
+            sharding=NamedSharding(mesh, spec),
         )
-        for argument in declared.arguments
-    ]
+        arguments.append(shape)
     jitted = jax.jit(
         functools.partial(function, mesh) if declared.devices > 1 else function
     )

@@ -56,17 +56,22 @@ class CorpusScope:
         self, programs: Iterable[str], targets: Iterable[str]
     ) -> frozenset[tuple[str, str]]:
         """Return the pairs of program and target that the entry applies to."""
-        return frozenset(
-            (program, target)
-            for program in programs
-            if any(fnmatchcase(program, pattern) for pattern in self.programs)
-            for target in targets
-            if any(fnmatchcase(target, pattern) for pattern in self.targets)
-        )
+        own_programs = _matching(programs, self.programs)
+        own_targets = _matching(targets, self.targets)
+        return frozenset(itertools.product(own_programs, own_targets))
 
     def applies(self, program: str, target: str, jax_version: str) -> bool:
         """Report whether the entry applies to a program on a target with a version of jax."""
         return bool(self.covered([program], [target])) and self.is_for(jax_version)
+
+
+def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """Return the names that match a pattern of shells."""
+    matching = []
+    for name in names:
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            matching.append(name)
+    return matching
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -68,9 +68,8 @@ class CompileCorpus:
                 for program in self.programs
                 if corpus in ("full", program.corpus)
             )
-        known_names = {
-            name for program in self.programs for name in (program.name, program.group)
-        }
+        known_names = {program.name for program in self.programs}
+        known_names |= {program.group for program in self.programs}
         for name in names:
             if name not in known_names:
                 near = difflib.get_close_matches(name, known_names, n=4) or sorted(
@@ -128,7 +127,10 @@ def load_corpus(today: str = "") -> CompileCorpus:
 def digest(folder: Path = FOLDER) -> str:
     """Return the SHA-256 of the corpus: programs, child, specs and expectations."""
     hasher = hashlib.sha256()
-    for path in sorted(path for pattern in _DATA for path in folder.glob(pattern)):
+    paths: list[Path] = []
+    for pattern in _DATA:
+        paths += folder.glob(pattern)
+    for path in sorted(paths):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         hasher.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
     return hasher.hexdigest()
@@ -141,12 +143,10 @@ def read_programs(folder: Path = FOLDER / "programs") -> tuple[Program, ...]:
     Raises:
         GateError: a declaration is invalid.
     """
+    programs: list[Program] = []
     try:
-        programs = [
-            program
-            for path in sorted(folder.glob("*.py"))
-            for program in _declared(path)
-        ]
+        for path in sorted(folder.glob("*.py")):
+            programs += _declared(path)
     except (DeclarationError, SyntaxError) as error:
         raise GateError(
             f"A program of the corpus is invalid: {error}",

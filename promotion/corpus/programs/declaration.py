@@ -90,10 +90,8 @@ class Argument:
             for name in (match[3] or "").split(",")
             if name
         )
-        if axes and (
-            len(axes) != len(shape)
-            or any(name not in MESH for names in axes for name in names)
-        ):
+        names = set().union(*axes)
+        if axes and (len(axes) != len(shape) or names - {*MESH}):
             raise ValueError(
                 f"{text!r} must name one of {', '.join(MESH)} or - for each dimension"
             )

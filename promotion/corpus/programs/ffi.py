@@ -99,12 +99,9 @@ def call_handlers(names: tuple[str, ...], x: Array) -> Array:
 def handlers_sparse(x: Array) -> Array:
     """Call the handlers of _sparse."""
     kinds = ("todense", "fromdense", "matvec", "matmat")
-    return call_handlers(
-        tuple(
-            f"hipsparse_{form}_{kind}_ffi" for form in ("csr", "coo") for kind in kinds
-        ),
-        x,
-    )
+    csr = tuple(f"hipsparse_csr_{kind}_ffi" for kind in kinds)
+    coo = tuple(f"hipsparse_coo_{kind}_ffi" for kind in kinds)
+    return call_handlers((*csr, *coo), x)
 
 
 @program("f32[32]", corpus="small", needs=("ffi",))

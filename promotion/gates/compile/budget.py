@@ -61,7 +61,9 @@ class Budget:
     ) -> Iterator[str]:
         """Yield a clause that names the worst kernel for each limit that a program exceeds."""
         applicable = self._applicable(program, processor, jax)
-        kernels = [kernel for code_object in code for kernel in code_object.kernels]
+        kernels: list[KernelMetadata] = []
+        for code_object in code:
+            kernels += code_object.kernels
         for limit, description in _LIMITS.items():
             worst: KernelMetadata | None = max(
                 kernels, key=lambda kernel: getattr(kernel, limit), default=None

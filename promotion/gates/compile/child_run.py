@@ -370,13 +370,11 @@ def run_child(
             )
         )
         clause = ""
-    when = (
-        "after its last program"
-        if journal.done
-        else "between two programs"
-        if journal.ready
-        else "at its start"
-    )
+    when = "at its start"
+    if journal.done:
+        when = "after its last program"
+    elif journal.ready:
+        when = "between two programs"
     trouble = f"The process {clause}, {when}.\n{tail}".strip() if clause else ""
     return tuple(
         ChildRun(

@@ -16,8 +16,9 @@ import shutil
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from core.errors import GateError
@@ -26,7 +27,7 @@ from core.process import HostRunner
 from core.targets import machs
 from core.tasks import Tasks
 from core.units import human
-from promotion.corpus.expectations import ExpectationKind
+from promotion.corpus.expectations import Expectation, ExpectationKind
 from promotion.corpus.program_catalog import CompileCorpus
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
@@ -38,7 +39,13 @@ from promotion.gates.common.gate_site import (
     rocm_libraries,
 )
 from promotion.gates.compile.budget import Budget, load_budget
-from promotion.gates.compile.child_run import ChildRun, Fate, ProcessLimits, run_child
+from promotion.gates.compile.child_run import (
+    ChildRun,
+    Fate,
+    ProcessLimits,
+    Result,
+    run_child,
+)
 from promotion.gates.compile.drift import (
     GATE_NAME,
     PreviousCode,
@@ -162,30 +169,23 @@ class _CompileRun:
         self.budget = budget
         self.jax = context.wheel_set.jax_version
         self.stop = threading.Event()
-        processors = {
-            target: GfxTarget.parse(target).processor for target in context.targets
-        }
-        self.specs = {
-            target: corpus.specs[name]
-            for target, name in processors.items()
-            if name in corpus.specs
-        }
-        self.programs = {
-            target: [
-                (program, corpus.expectation(program.name, target, self.jax))
-                for program in programs
-            ]
-            for target in self.specs
-        }
-        # With an expired expectation the program is compiled and must succeed.
-        self.compiled = {
-            target: [
-                program.name
-                for program, expected in rows
-                if expected.kind is not ExpectationKind.NEEDS_DEVICE or expected.expired
-            ]
-            for target, rows in self.programs.items()
-        }
+        self.specs: dict[str, str] = {}
+        self.programs: dict[str, list[tuple[Program, Expectation]]] = {}
+        self.compiled: dict[str, list[str]] = {}
+        for target in context.targets:
+            processor = GfxTarget.parse(target).processor
+            if processor not in corpus.specs:
+                continue
+            self.specs[target] = corpus.specs[processor]
+            rows = self.programs[target] = []
+            names = self.compiled[target] = []
+            for program in programs:
+                expected = corpus.expectation(program.name, target, self.jax)
+                rows.append((program, expected))
+                # With an expired expectation the program is compiled and must succeed.
+                needs_device = expected.kind is ExpectationKind.NEEDS_DEVICE
+                if expected.expired or not needs_device:
+                    names.append(program.name)
 
     def checks(self) -> Iterator[Check]:
         """Yield a check for each program and target, and one for each target's processes."""
@@ -274,13 +274,11 @@ class _CompileRun:
             rocm=self.options.rocm,
             limits=self.options.limits or ProcessLimits(memory=MEMORY),
         )
-        work = [
-            shares({target: names}, MANY)
-            for target, names in reversed(self.compiled.items())
-        ]
-        yield from remote.results(
-            [batch for parts in work for part in parts for batch in part], tasks
-        )
+        batches: list[Batch] = []
+        for target, names in reversed(self.compiled.items()):
+            for share in shares({target: names}, MANY):
+                batches += share
+        yield from remote.results(batches, tasks)
 
     def _run_share(
         self,
@@ -338,19 +336,17 @@ class _CompileRun:
             )
             + rocm,
         )
-        results = {
-            result.program: result
-            for batch_result in batch_results
-            for result in batch_result.results
-        }
+        results: dict[str, Result] = {}
+        folders: set[Path] = set()
+        for result in _results(batch_results):
+            results[result.program] = result
+            folders |= {file.parent for file in result.files}
         for program, expected in self.programs[target]:
             if program.name in results:
                 yield context.check(program, results[program.name], expected)
             else:
                 yield Check(name=program.name, target=target, skipped=expected.reason)
-        for folder in {
-            file.parent for result in results.values() for file in result.files
-        }:
+        for folder in folders:
             shutil.rmtree(folder)
 
     def _compiler_check(
@@ -362,11 +358,9 @@ class _CompileRun:
         before: PreviousCode,
     ) -> Check:
         """Return the check of a target's processes, with the drift of the compiled code."""
-        findings = [
-            finding
-            for batch_result in batch_results
-            for finding in _problems(target, batch_result)
-        ]
+        findings: list[Finding] = []
+        for batch_result in batch_results:
+            findings += _problems(target, batch_result)
         processes, seconds, peak = _cost(batch_results)
         details: dict[str, Any] = {
             "rocm": rocm,
@@ -383,6 +377,11 @@ class _CompileRun:
         return Check(
             name=COMPILER, target=target, findings=tuple(findings), details=details
         )
+
+
+def _results(batch_results: Iterable[BatchResult]) -> Iterator[Result]:
+    for batch_result in batch_results:
+        yield from batch_result.results
 
 
 def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
@@ -413,7 +412,9 @@ def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
 
 def _cost(batch_results: Sequence[BatchResult]) -> tuple[int, float, int]:
     """Return the number of processes, their total seconds and peak memory in bytes."""
-    runs = [run for batch_result in batch_results for run in batch_result.runs]
+    runs: list[ChildRun] = []
+    for batch_result in batch_results:
+        runs += batch_result.runs
     return (
         len(runs),
         sum(run.seconds for run in runs),
@@ -422,9 +423,7 @@ def _cost(batch_results: Sequence[BatchResult]) -> tuple[int, float, int]:
 
 
 def _summary(target: str, batch_results: Sequence[BatchResult]) -> str:
-    fates = [
-        result.fate for batch_result in batch_results for result in batch_result.results
-    ]
+    fates = [result.fate for result in _results(batch_results)]
     counts = ", ".join(f"{fates.count(fate)} {fate}" for fate in Fate if fate in fates)
     _, seconds, peak = _cost(batch_results)
     return (

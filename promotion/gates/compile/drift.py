@@ -73,6 +73,10 @@ def code_of_checks(checks: Iterable[Mapping[str, Any]]) -> Code:
     return {check["name"]: check["code"] for check in checks if check.get("code")}
 
 
+def _digests(objects: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [item["sha256"] for item in objects]
+
+
 def compare(
     before: PreviousCode, target: str, now: Code
 ) -> tuple[list[Finding], Mapping[str, Any]]:
@@ -87,15 +91,13 @@ def compare(
     changed = [
         program
         for program in now
-        if program in old
-        and [o["sha256"] for o in old[program]] != [o["sha256"] for o in now[program]]
+        if program in old and _digests(old[program]) != _digests(now[program])
     ]
     since = f"since set {before.set_digest[:12]}, which was promoted last"
     findings = []
     for program in changed:
-        size, grown = (
-            sum(item["size"] for item in code[program]) for code in (old, now)
-        )
+        size = sum(item["size"] for item in old[program])
+        grown = sum(item["size"] for item in now[program])
         if grown > size * (1 + GROWTH):
             text = (
                 f"{target} {program}: its code grew from {human(size)} to"

@@ -16,6 +16,7 @@ from promotion.gates.compile.budget import Budget
 from promotion.gates.compile.child_run import Fate, Result
 from promotion.gates.compile.compiled_code import (
     CompiledCode,
+    KernelMetadata,
     header_finding,
     matrix_cores,
     read_code_object,
@@ -199,13 +200,13 @@ def _failure(
 
 def _kernels(code: Sequence[CompiledCode]) -> Mapping[str, int]:
     """Return the number of kernels, and the maximum of each resource."""
-    kernels = [kernel for item in code for kernel in item.kernels]
-    worst = ("vgprs", "vgpr_spills", "sgpr_spills", "scratch_bytes", "lds_bytes")
-    return {
+    kernels: list[KernelMetadata] = []
+    for item in code:
+        kernels += item.kernels
+    numbers = {
         "count": len(kernels),
         "matrix_instructions": sum(item.matrix_instructions for item in code),
-        **{
-            name: max((getattr(kernel, name) for kernel in kernels), default=0)
-            for name in worst
-        },
     }
+    for name in ("vgprs", "vgpr_spills", "sgpr_spills", "scratch_bytes", "lds_bytes"):
+        numbers[name] = max((getattr(kernel, name) for kernel in kernels), default=0)
+    return numbers

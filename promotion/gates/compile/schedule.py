@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -88,33 +89,28 @@ def shares(programs: Mapping[str, Sequence[str]], count: int) -> tuple[Share, ..
     """
     # Neighbours in the list of programs take similar times, so each half of a target
     # gets every second program.
-    targets = [*reversed([*programs.items()])]
-    work = [
-        (target, at)
-        for target, names in targets
-        for at in (*range(0, len(names), 2), *range(1, len(names), 2))
-    ]
+    work: list[tuple[str, int]] = []
+    for target, names in reversed([*programs.items()]):
+        order = (*range(0, len(names), 2), *range(1, len(names), 2))
+        work += [(target, at) for at in order]
     parts = max(
         min(count, len(work) // _LEAST_PROGRAMS),
         math.ceil(len(work) / _MOST_PROGRAMS),
         1,
     )
     cuts = [len(work) * part // parts for part in range(parts + 1)]
-    return tuple(
-        tuple(
-            Batch(
-                target=target,
-                programs=tuple(
-                    programs[target][at] for at in sorted(at for _, at in rows)
-                ),
-            )
-            for target, rows in itertools.groupby(
-                work[first:last], key=lambda row: row[0]
-            )
-        )
-        for first, last in itertools.pairwise(cuts)
-        if first < last
-    )
+    made = []
+    for first, last in itertools.pairwise(cuts):
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        for target, at in work[first:last]:
+            places[target].append(at)
+        batches = []
+        for target, numbers in places.items():
+            names = tuple(programs[target][at] for at in sorted(numbers))
+            batches.append(Batch(target=target, programs=names))
+        if batches:
+            made.append(tuple(batches))
+    return tuple(made)
 
 
 class _BatchState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,11 +27,10 @@ def results(evidences: Iterable[Evidence]) -> Table:
         column = columns.setdefault(evidence.target, {})
         for check in _programs(evidence):
             column.setdefault(group_of(check["name"]), Counter())[check["outcome"]] += 1
-    groups = dict.fromkeys(group for column in columns.values() for group in column)
-    rows = [
-        (group, *(_result(column.get(group, Counter())) for column in columns.values()))
-        for group in groups
-    ]
+    rows = []
+    for group in dict.fromkeys(itertools.chain.from_iterable(columns.values())):
+        counts = [column.get(group, Counter()) for column in columns.values()]
+        rows.append((group, *map(_result, counts)))
     total = [_result(sum(column.values(), Counter())) for column in columns.values()]
     return ("programs", *columns), [*rows, ("all", *total)]
 
@@ -61,11 +61,10 @@ def _programs(evidence: Evidence) -> Iterator[Mapping[str, Any]]:
 
 def _result(count: Counter[str]) -> str:
     total = sum(count.values())
-    rest = [
+    if not total:
+        return "-"
+    others = [
         f"{count[outcome]} {word}" for outcome, word in _WORDS.items() if count[outcome]
     ]
-    return (
-        f"{count['passed']}/{total}{' (' + ', '.join(rest) + ')' if rest else ''}"
-        if total
-        else "-"
-    )
+    text = f"{count['passed']}/{total}"
+    return f"{text} ({', '.join(others)})" if others else text

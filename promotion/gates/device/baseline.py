@@ -84,14 +84,15 @@ def baseline(
             for name in promoted.files
             if pattern.fullmatch(name)
         ]
-        comparable = [
-            evidence
-            for evidence in latest_by_part(
-                load_evidence(bucket.get(key), key) for key in keys
+        comparable = []
+        for evidence in latest_by_part(
+            load_evidence(bucket.get(key), key) for key in keys
+        ):
+            differs = any(
+                evidence.settings.get(name) != settings.get(name) for name in alike
             )
-            if evidence.outcome is Outcome.PASSED
-            and all(evidence.settings.get(name) == settings.get(name) for name in alike)
-        ]
+            if evidence.outcome is Outcome.PASSED and not differs:
+                comparable.append(evidence)
         if newest := max(comparable, key=lambda evidence: evidence.ended, default=None):
             recorded = {
                 f"{EVIDENCE_FOLDER}/{name}" for name in results_names(newest.details)

@@ -178,12 +178,10 @@ class DeviceGateConfig:
 
 def reproduce(options: Mapping[str, str], staged: str, test: str) -> str:
     """Return the command that runs a test again with the same set and options."""
-    lines = (
-        (name, line)
-        for name, value in {**options, "--test": test}.items()
-        for line in value.split("\n")
-    )
-    words = [f"{name}={line}" if line else name for name, line in lines]
+    words = []
+    for name, value in {**options, "--test": test}.items():
+        for line in value.split("\n"):
+            words.append(f"{name}={line}" if line else name)
     return shlex.join(["python3", "build/ci_build", "gate", "device", staged, *words])
 
 

@@ -236,20 +236,14 @@ def to_junit(results: Iterable[TestResult], name: str, reproduce: Reproduce) -> 
     every = tuple(results)
     for result in every:
         files[result.file].append(result)
-    first = {
-        result.id: group[0].id for group in by_cause(every).values() for result in group
-    }
-    return document(
-        name,
-        (
-            make_suite(
-                file,
-                [_case(result, first[result.id], reproduce) for result in tests],
-                sum(result.seconds for result in tests),
-            )
-            for file, tests in sorted(files.items())
-        ),
-    )
+    first: dict[str, str] = {}
+    for group in by_cause(every).values():
+        first |= {result.id: group[0].id for result in group}
+    suites = []
+    for file, tests in sorted(files.items()):
+        cases = [_case(result, first[result.id], reproduce) for result in tests]
+        suites.append(make_suite(file, cases, sum(result.seconds for result in tests)))
+    return document(name, suites)
 
 
 def _case(result: TestResult, first: str, reproduce: Reproduce) -> ET.Element:
@@ -300,9 +294,10 @@ def pack_logs(folder: Path) -> bytes:
         gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
-        for path in sorted(
-            {log for name in _LOG_NAMES for log in folder.glob(f"*/{name}")}
-        ):
+        logs: set[Path] = set()
+        for name in _LOG_NAMES:
+            logs.update(folder.glob(f"*/{name}"))
+        for path in sorted(logs):
             data = path.read_bytes()[-_LOG_BYTES:]
             entry = tarfile.TarInfo(str(path.relative_to(folder)))
             entry.size = len(data)

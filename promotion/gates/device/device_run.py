@@ -7,6 +7,7 @@ machines.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -140,17 +141,15 @@ class _GateRun:
         )
         wheel_set = context.wheel_set
         rocm = set_manifest(context) if config.platform is JaxPlatform.ROCM else None
-        members = [
-            member
-            for wheel in wheels_for(wheel_set, config.python)
-            for member in wheel.members
-        ]
+        libraries: dict[str, str] = {}
+        for wheel in wheels_for(wheel_set, config.python):
+            libraries |= {member.path: member.sha256 for member in wheel.members}
         expected = ExpectedMachine(
             platform=config.platform,
             targets=context.targets,
             count=len(self.devices) or VIRTUAL_DEVICES,
             counts=config.devices,
-            libraries={member.path: member.sha256 for member in members},
+            libraries=libraries,
             rocm_version=wheel_set.rocm_version,
             rocm={} if rocm is None or rocm.weak else rocm.libraries,
             also=config.request.also is not None,
@@ -279,7 +278,7 @@ class _GateRun:
                 f" {', '.join(of_set)}."
             )
         if failed:
-            names = ", ".join(name for names in failed.values() for name in names)
+            names = ", ".join(itertools.chain.from_iterable(failed.values()))
             hint = "Fix the machine; the wheels were not tested."
             raise MachineError(
                 f"The preflight of the machine failed: {names}.", hint=hint

@@ -239,9 +239,10 @@ def leases(
             f"Invalid number of workers per device: {per_device}.",
             hint="Give a positive number.",
         )
+    owners: list[tuple[GpuDevice, ...]] = []
     if platform is JaxPlatform.CPU:
         fitting = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS)
-        owners: list[tuple[GpuDevice, ...]] = [()] * (workers or max(1, fitting))
+        owners = [()] * (workers or max(1, fitting))
     elif not devices:
         raise MachineError(
             f"No {platform} device is available.",
@@ -250,7 +251,8 @@ def leases(
     else:
         # Devices alternate, so that a session with fewer workers than leases still uses
         # every device.
-        owners = [(device,) for _ in range(per_device) for device in devices]
+        for _ in range(per_device):
+            owners += [(device,) for device in devices]
     shares = _share_cores(allotment, len(owners))
     threads = max(1, allotment.cores // len(owners))
     return tuple(
@@ -283,15 +285,17 @@ def _lease(
     if devices and platform is JaxPlatform.ROCM:
         # Masks of upper layers number the remaining devices from zero.
         env["HIP_VISIBLE_DEVICES"] = ",".join(map(str, range(len(devices))))
+    nodes: dict[str, None] = {}
+    for device in devices:
+        nodes |= dict.fromkeys(device.nodes)
+    gauges = [device.gauge for device in devices if device.gauge and not shared]
     return Lease(
         slot=slot,
         device=tokens,
         cpus=cpus,
         env=env,
-        nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
-        gauges=(
-            () if shared else tuple(device.gauge for device in devices if device.gauge)
-        ),
+        nodes=tuple(nodes),
+        gauges=tuple(gauges),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from promotion.gates.common.gate_context import Check, Gate, GateContext, warning
 from promotion.gates.device.baseline import raise_unless_complete, run_check
@@ -35,20 +35,20 @@ def merged_checks(
     """
     results = join_results(shards)
     target = shards[0].target
-    options = {
-        result.id: shard.run.get("options", config.options)
-        for shard in shards
-        for result in shard.results
-    }
+    options: dict[str, Mapping[str, str]] = {}
+    found: list[tuple[str, str]] = []
+    problems: list[str] = []
+    for shard in shards:
+        used = shard.run.get("options", config.options)
+        options |= {result.id: used for result in shard.results}
+        found += [(NOTE, note) for note in shard.notes]
+        found += shard.warnings
+        problems += [f"shard {shard.shard}: {problem}" for problem in shard.problems]
 
     def again(test: str) -> str:
         return reproduce(options[test], str(context.staged), test)
 
     yield from checks_of_tests(results, target, again, config.waivers)
-    found = [
-        *((NOTE, note) for shard in shards for note in shard.notes),
-        *(w for shard in shards for w in shard.warnings),
-    ]
     yield run_check(
         context,
         config,
@@ -62,9 +62,4 @@ def merged_checks(
         },
         warnings=[warning(code, text) for code, text in dict.fromkeys(found)],
     )
-    problems = tuple(
-        f"shard {shard.shard}: {problem}"
-        for shard in shards
-        for problem in shard.problems
-    )
-    raise_unless_complete(problems, len(results), results)
+    raise_unless_complete(tuple(problems), len(results), results)

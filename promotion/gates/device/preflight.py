@@ -132,15 +132,16 @@ def _devices(
     else:
         problem = ""
     names = ("token", "gfx", "name", "memory", "free")
+    rows = []
+    for device in devices:
+        rows.append({name: getattr(device, name) for name in names})
     return preflight_check(
         "devices",
         problem,
         "Use a runner of the requested family; `--devices` overrides the number of"
         " devices.",
         facts={
-            "devices": [
-                {name: getattr(device, name) for name in names} for device in devices
-            ],
+            "devices": rows,
             "driver": machine.driver,
             **machine.facts,
         },

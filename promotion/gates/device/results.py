@@ -160,12 +160,12 @@ def killed_workers(
     results: Iterable[TestResult], attempts: Mapping[str, Sequence[Attempt]]
 ) -> Iterator[Finding]:
     """Yield a warning about tests that passed after their process was killed from outside."""
-    killed = [
-        result.id
-        for result in results
-        if result.verdict is TestVerdict.PASSED
-        if any(attempt.ending is Ending.KILLED for attempt in attempts[result.id])
-    ]
+    killed = []
+    for result in results:
+        if result.verdict is not TestVerdict.PASSED:
+            continue
+        if any(attempt.ending is Ending.KILLED for attempt in attempts[result.id]):
+            killed.append(result.id)
     if killed:
         text = (
             f"{len(killed)} tests passed after their process was killed with SIGKILL;"

@@ -204,11 +204,10 @@ def collect_shards(
     # would be joined.
     required.setdefault("image", "")
     required.setdefault("suite-env", "")
-    matching = [
-        shard
-        for shard in stored
-        if all(shard.settings.get(k, "") == v for k, v in required.items())
-    ]
+    matching = []
+    for shard in stored:
+        if all(shard.settings.get(k, "") == v for k, v in required.items()):
+            matching.append(shard)
     if not matching:
         raise RequestError(
             f"The set has no shard of {gate} with"

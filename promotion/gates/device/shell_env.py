@@ -140,10 +140,7 @@ def _read_with(
         for variable, value in given.items()
         if variable not in reading.used
     }
-    chosen = [
-        tuple(dict.fromkeys(v for o, v in options if o == kind))
-        for kind in ("--deselect", "--ignore")
-    ]
-    return Script(env=env, deselect=chosen[0], ignore=chosen[1]), tuple(
-        reading.problems
-    )
+    deselect = dict.fromkeys(v for option, v in options if option == "--deselect")
+    ignore = dict.fromkeys(v for option, v in options if option == "--ignore")
+    script = Script(env=env, deselect=tuple(deselect), ignore=tuple(ignore))
+    return script, tuple(reading.problems)

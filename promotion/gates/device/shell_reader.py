@@ -293,19 +293,10 @@ def _words(reading: ScriptReader, line: str, where: str) -> list[str]:
 
 def pytest_options(reading: ScriptReader) -> Iterator[tuple[str, str]]:
     """Yield (option, value) for the options of pytest's command lines that select tests."""
-    words = [
-        word for line, where in reading.pytest for word in _words(reading, line, where)
-    ]
-    for number, word in enumerate(words):
+    words: list[str] = []
+    for line, where in reading.pytest:
+        words += _words(reading, line, where)
+    for word, following in zip(words, (*words[1:], ""), strict=False):
         name, equals, value = word.partition("=")
         if name in ("--deselect", "--ignore", "-k", "-m"):
-            yield (
-                name,
-                (
-                    value
-                    if equals
-                    else words[number + 1]
-                    if number + 1 < len(words)
-                    else ""
-                ),
-            )
+            yield name, value if equals else following

@@ -123,9 +123,10 @@ def _missing_modules(
     checkout: Path, site: Path, files: Iterable[Path]
 ) -> Iterator[str]:
     """Yield imported modules that the site lacks, with their packages' `__init__.py`."""
-    for name in dict.fromkeys(
-        name for file in files for name in _imports(checkout, file)
-    ):
+    names: dict[str, None] = {}
+    for source in files:
+        names |= dict.fromkeys(_imports(checkout, source))
+    for name in names:
         parts = name.split(".")
         for end in range(1, len(parts) + 1):
             path = "/".join(parts[:end])

@@ -212,10 +212,8 @@ def test_stopped_worker_compiles_nothing(tmp_path: Path) -> None:
         "target": "gfx942",
         "programs": ["a.b"],
     }
-    compiler: Any = lambda *_: (  # noqa: E731
-        SimpleNamespace(isolated=(), env={}),
-        SimpleNamespace(env={}),
-    )
+    site = SimpleNamespace(isolated=(), env={})
+    compiler: Any = (site, SimpleNamespace(env={}))
     with pytest.raises(GateError, match="was stopped"):
         compile_programs(arguments, context, compiler)
     unused: Any = None

@@ -21,7 +21,14 @@ from core.process import HostRunner
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import warning
 from promotion.gates.device.causes import by_cause
-from promotion.gates.device.results import Ending, Round, file_of, judge, killed_workers
+from promotion.gates.device.results import (
+    Attempt,
+    Ending,
+    Round,
+    file_of,
+    judge,
+    killed_workers,
+)
 from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.journal import SessionJournal
 from promotion.gates.device.sessions.passes import (
@@ -376,14 +383,11 @@ class Harness:
             self.on_progress(sum(done for done, _ in counts), total)
 
     def _report(self) -> RunReport:
-        attempts = {
-            test: tuple(tries)
-            for state in self._states.values()
-            for test, tries in state.attempts()
-        }
-        collected = {
-            test for state in self._states.values() for test in state.collected
-        }
+        attempts: dict[str, tuple[Attempt, ...]] = {}
+        collected: set[str] = set()
+        for state in self._states.values():
+            attempts |= {test: tuple(tries) for test, tries in state.attempts()}
+            collected |= set(state.collected)
         results = tuple(judge(test, attempts[test]) for test in sorted(attempts))
         return RunReport(
             results=results,

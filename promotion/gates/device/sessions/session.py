@@ -236,13 +236,11 @@ class PytestSession:
                 return ""
             self.lost.add(worker.name)
             return f"cannot import {worker.collecting}" if worker.collecting else ""
-        limit = (
-            self.limits.test
-            if worker.running
-            else self.limits.collect
-            if worker.collecting
-            else None
-        )
+        limit = None
+        if worker.running:
+            limit = self.limits.test
+        elif worker.collecting:
+            limit = self.limits.collect
         if limit is None or now - worker.since <= limit:
             return ""
         aborted = self.hung.get(worker.name)
@@ -310,12 +308,16 @@ class PytestSession:
             not (hung or reason or self.leader_killed)
             and self.journal.exits.get(worker.name) == -signal.SIGKILL
         )
+        seconds = max(0.0, worker.last_at - worker.started_at)
+        ending = Ending.KILLED if killed else Ending.CRASHED
+        if hung:
+            ending = Ending.HUNG
+            seconds = seconds or self.limits.test
         return Attempt(
             id=what,
-            ending=Ending.HUNG if hung else Ending.KILLED if killed else Ending.CRASHED,
+            ending=ending,
             message=f"{message}\n{text}".rstrip(),
-            seconds=max(0.0, worker.last_at - worker.started_at)
-            or (self.limits.test if hung else 0.0),
+            seconds=seconds,
             worker=f"{self.folder.name}/{worker.name}",
             device=worker.device,
         )
