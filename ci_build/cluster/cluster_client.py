@@ -17,7 +17,7 @@ import distributed
 
 from ci_build.cluster.cluster_request import SLURM, ClusterRequest
 from ci_build.cluster.identity import identity_of, own_identity
-from ci_build.cluster.worker import MEMORY, TaskOutcome, execute
+from ci_build.cluster.worker import ENDED, MEMORY, TaskOutcome, execute
 from core.errors import CiBuildError, MachineError
 from core.model import Progress
 from core.process import ignore_interrupts
@@ -108,6 +108,7 @@ class Cluster:
         self._reported: set[str] = set()
         self._looked = 0.0
         self._served = 0.0
+        client.subscribe_topic(ENDED, lambda event: self._report(str(event[1])))
 
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
         """Run tasks; see `core.tasks.Tasks`."""

@@ -25,6 +25,8 @@ from core.tasks import TaskContext, TaskFunction
 
 MEMORY = "memory_mb"
 """Resource of workers: megabytes for all tasks together."""
+ENDED = "ci_build-worker-ended"
+"""Topic of Dask's events about workers whose machine failed."""
 _FULL = 16 << 20
 """Free bytes below which a disk counts as full."""
 _END_SECONDS = 10.0
@@ -140,8 +142,10 @@ def execute(order: str) -> TaskOutcome:
             if stop.is_set():
                 return outcome(error=f"It was cancelled: {error}")
             if failure := _machine_failure(error, Path(folder)):
+                text = f"worker {worker.name} ends: {failure}"
+                worker.log_event(ENDED, text)
                 worker.loop.add_callback(worker.close_gracefully, reason=failure)
-                raise MachineError(f"Worker {worker.name} ended: {failure}") from None
+                raise MachineError(text) from None
             if isinstance(error, RequestError):
                 return outcome(error=str(error), kind=RequestError)
             if isinstance(error, CiBuildError):

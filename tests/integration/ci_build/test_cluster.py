@@ -67,8 +67,10 @@ def test_tasks_of_killed_worker_run_again(cluster: ClusterProcesses) -> None:
 
 def test_worker_whose_machine_failed_ends(cluster: ClusterProcesses) -> None:
     cluster.workers("a", "b")
-    result = cluster.run([cluster.task("break_machine", "one")])["one"]
+    lines = Steps()
+    result = cluster.run([cluster.task("break_machine", "one")], lines)["one"]
     assert result.error == ""
+    assert any("ends: The disk is full." in line for line in lines.steps)
     assert len(cluster.ran("one")) == 2
     until(lambda: any(p.poll() is not None for p in cluster.processes.values()))
     assert cluster.processes[result.worker].poll() is None
