@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from . import _diagnosis, build_info
+from . import _diagnosis, _facts, build_info
 from ._problems import WARNING, Problem
 
 __all__ = ["__version__", "initialize", "reasons"]
@@ -26,8 +26,8 @@ def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
         need_gpu: whether a missing GPU is a reason; ahead-of-time compilation needs
             none.
     """
-    own = _diagnosis.major_of(__name__)
-    facts = _diagnosis.here(own)[own]
+    own = _facts.major_of(__name__)
+    facts = _facts.here(own)[own]
     return tuple(map(str, _diagnosis.errors(facts, need_gpu=need_gpu)))
 
 
@@ -44,8 +44,8 @@ def initialize() -> None:
 
     platforms = _register.asked_platforms()
     needs_gpu = not platforms or bool(platforms & {"rocm", "gpu"})
-    own = _diagnosis.major_of(__name__)
-    candidates = _diagnosis.here(own)
+    own = _facts.major_of(__name__)
+    candidates = _facts.here(own)
     chosen = _diagnosis.choose(candidates, need_gpu=needs_gpu)
     if chosen != own or _register.is_taken():
         logger.info(
@@ -70,11 +70,11 @@ def initialize() -> None:
 
 def _sentence(error: Problem) -> str:
     """Return the text of the warning and of the error, which gates recognise."""
-    project = f"jax-rocm{_diagnosis.major_of(__name__)}-pjrt"
+    project = f"jax-rocm{_facts.major_of(__name__)}-pjrt"
     return f"{project} {__version__} cannot use ROCm: {error}"
 
 
-def _warn(facts: _diagnosis.Facts) -> None:
+def _warn(facts: _facts.Facts) -> None:
     from . import _register
 
     found = [*_diagnosis.problems(facts), *_register.broken_modules(facts)]

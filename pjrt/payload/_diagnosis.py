@@ -1,22 +1,17 @@
-"""Diagnosis of this machine and the packages of a Python.
+"""Diagnosis of a machine and the packages of a Python.
 
-The loader reports the first problem, and the doctor all. Files are read; jax is not
-imported, and HIP is not started.
+The loader reports the first problem, and the doctor all.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import shlex
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from . import _gpus, _machine, _packages, _rocm, _versions
+from ._facts import Facts, loaded_majors
 from ._problems import ERROR, NOTE, WARNING, Problem, problem
 
 _GLIBC = (2, 28)
@@ -25,131 +20,6 @@ _SMALL_SHM_MIB = 64
 """Docker's default size of /dev/shm in MiB, which is too small for RCCL."""
 _UNMAPPED = {"nogroup", "nobody", "65534"}
 """Group that Podman without root shows for every group of the host."""
-_PJRT_FOLDER = re.compile(r"xla_rocm([0-9]+)")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Facts about a machine and the packages of a Python.
-
-    Attributes:
-        packages: name -> installed package.
-        info: build information of the pjrt wheel, or of the wheel to install, with the
-            defaults of `collect`.
-        major: its ROCm major.
-        layouts: places where ROCm is searched.
-        rocms: installed ROCms that are searched, in search order.
-    """
-
-    environ: Mapping[str, str]
-    python: _packages.Python
-    machine: _machine.Machine
-    packages: Mapping[str, _packages.Package]
-    info: Mapping[str, Any]
-    major: int
-    layouts: tuple[_rocm.Layout, ...]
-    rocms: tuple[_rocm.InstalledRocm, ...]
-
-    @property
-    def name(self) -> str:
-        """Name and version of the pjrt package."""
-        name = f"jax-rocm{self.major}-pjrt"
-        package = self.packages.get(name)
-        version = package.version if package else ""
-        return f"{name} {version or self.info.get('version', '')}".strip()
-
-    @property
-    def targets(self) -> list[str]:
-        """The gfx targets that have code in the pjrt wheel; empty if unknown."""
-        found: set[str] = set()
-        for member in self.info.get("members", ()):
-            found.update(member["targets"])
-        return sorted(found)
-
-    @property
-    def index(self) -> str:
-        """The URL of the index in commands that install wheels."""
-        return str(self.info.get("index") or _packages.INDEX)
-
-    def install(self, damaged: str = "") -> str:
-        """Return the command that installs the packages which do not fit.
-
-        Args:
-            damaged: name of a package whose files must be replaced.
-        """
-        wanted = _packages.fitting(self.info, self.major)
-        if damaged:
-            words = _packages.install_words(
-                {damaged: f"=={self.packages[damaged].version}"}, {}, self.index
-            )
-            options = ("--force-reinstall", "--no-deps")
-            return self.python.command("install", *options, *words)
-        # A new virtual environment has no packages yet.
-        installed = {} if self.python.closed else self.packages
-        words = _packages.install_words(wanted, installed, self.index)
-        return self.python.command("install", *words)
-
-    def install_rocm(self) -> str:
-        """Return the command that makes a ROCm available to this Python."""
-        folder = _rocm.elsewhere()
-        if folder and not self.rocms:
-            return f"export ROCM_PATH={shlex.quote(folder)}"
-        names = dict.fromkeys(gpu.name for gpu in self.machine.visible if gpu.name)
-        extras = ",".join(["libraries", *(f"device-{name}" for name in names)])
-        url = self.info.get("rocm_index", "")
-        index = ("--index-url", url) if url else ()
-        return self.python.command("install", *index, f"rocm[{extras}]=={self.major}.*")
-
-
-def collect(
-    environ: Mapping[str, str],
-    python: _packages.Python,
-    major: int = 0,
-    defaults: Mapping[str, Any] = {},
-) -> Facts:
-    """Return the facts about this machine.
-
-    Args:
-        major: ROCm major of the diagnosed packages; 0 for that of the installed pjrt
-            package, or else of the installed ROCm.
-        defaults: build information of the wheel that is proposed if none is installed.
-    """
-    packages = _packages.look(python.path)
-    core = packages.get("rocm-sdk-core")
-    core_version = core.version if core else ""
-    native = [package.major for package in packages.values() if package.major]
-    major = major or max(native, default=0)
-    folder = _packages.find_folder(f"jax-rocm{major}-pjrt", python.path)
-    info: Mapping[str, Any] = folder.info if folder else {}
-    families = info.get("families", ())
-    layouts = _rocm.layouts(environ, python.path, families)
-    rocms = _rocm.installed(layouts, core_version)
-    oldest = defaults.get("rocm_major", 0)
-    if not major:
-        newer = [rocm.major for rocm in rocms if rocm.major >= oldest]
-        major = newer[0] if newer else oldest
-    info = info or _published(packages.get(f"jax-rocm{major}-pjrt"))
-    return Facts(
-        environ=environ,
-        python=python,
-        machine=_machine.look(environ),
-        packages=packages,
-        info={**defaults, **info},
-        major=major,
-        layouts=layouts,
-        rocms=rocms,
-    )
-
-
-def _published(pjrt: _packages.Package | None) -> Mapping[str, Any]:
-    """Return build information for a wheel of AMD, which has none."""
-    if pjrt is None or not pjrt.version:
-        return {}
-    # The PJRT interface changes between the release series of jaxlib.
-    series = ".".join(pjrt.version.split(".")[:2])
-    release = pjrt.version.partition(".post")[0].partition("+")[0]
-    fitting = {"version": pjrt.version, "jax_version": release}
-    return {**fitting, "requires_jaxlib": f"=={series}.*"}
 
 
 def problems(facts: Facts, *, need_gpu: bool = True) -> Iterator[Problem]:
@@ -183,14 +53,16 @@ def errors(facts: Facts, *, need_gpu: bool = True) -> Iterator[Problem]:
 def all_problems(facts: Facts) -> list[Problem]:
     """Return the problems that the doctor prints: errors, warnings, notes.
 
-    If there is no error, XLA's plugin is loaded, but not started.
+    If there is no error, XLA's plugin is loaded, but not started. Wheels of AMD load
+    their ROCm in another way.
     """
     found = list(problems(facts))
     value = facts.environ.get("JAX_PLATFORMS", "")
     platforms = set(value.lower().replace(" ", "").split(","))
     if value and not {"rocm", "gpu"} & platforms:
         found.append(problem("platforms", value=value))
-    if not any(item.severity == ERROR for item in found):
+    healthy = not any(item.severity == ERROR for item in found)
+    if healthy and "members" in facts.info:
         found += load(facts)
     order = (ERROR, WARNING, NOTE)
     return sorted(found, key=lambda item: order.index(item.severity))
@@ -198,7 +70,7 @@ def all_problems(facts: Facts) -> list[Problem]:
 
 def load(facts: Facts) -> list[Problem]:
     """Load ROCm and XLA's plugin of the pjrt wheel, and return the problem."""
-    library = plugin_library(facts)
+    library = facts.library
     try:
         _rocm.preload(facts.info, facts.layouts, library.parent)
         ctypes.CDLL(str(library))
@@ -207,20 +79,13 @@ def load(facts: Facts) -> list[Problem]:
     return []
 
 
-def plugin_library(facts: Facts) -> Path:
-    """Return the path of XLA's plugin of the pjrt wheel."""
-    package = _packages.find_folder(f"jax-rocm{facts.major}-pjrt", facts.python.path)
-    site = package.site if package else Path()
-    return site / f"jax_plugins/xla_rocm{facts.major}/xla_rocm_plugin.so"
-
-
 def not_loadable(facts: Facts, error: Exception) -> Problem:
     """Return the problem of a ROCm with which the plugin cannot be loaded."""
     return problem(
         "rocm-not-loadable",
         package=facts.name,
         error=error,
-        places=searched(facts.layouts),
+        places=facts.searched,
         command=facts.install_rocm(),
     )
 
@@ -289,9 +154,11 @@ def _devices(machine: _machine.Machine, gpus: str) -> Iterator[Problem]:
 
 
 def _has_wheels(python: _packages.Python, supported: Sequence[str]) -> bool:
+    if not supported:
+        return True
     minor = ".".join(python.version.split(".")[:2])
-    known = minor in supported or not supported
-    return known and python.implementation == "cpython" and not python.free_threaded
+    known = minor in supported and python.implementation == "cpython"
+    return known and not python.free_threaded
 
 
 def _unsupported(facts: Facts) -> Problem:
@@ -424,7 +291,7 @@ def _rocm_problems(facts: Facts) -> Iterator[Problem]:
 def _missing_rocm(facts: Facts, lacking: Sequence[str]) -> Problem:
     common = {
         "libraries": _list(lacking),
-        "places": searched(facts.layouts),
+        "places": facts.searched,
         "command": facts.install_rocm(),
     }
     others: list[str] = []
@@ -449,11 +316,6 @@ def _plugin_reason(facts: Facts) -> str:
 
 def _list(names: Sequence[str]) -> str:
     return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
-
-
-def searched(layouts: Sequence[_rocm.Layout]) -> str:
-    """Return the places where ROCm is searched, in words."""
-    return "; ".join([*map(str, layouts), "the system's own folders"])
 
 
 def _settings(facts: Facts) -> Iterator[Problem]:
@@ -497,48 +359,6 @@ def _mixed_rocm(facts: Facts) -> Iterator[Problem]:
             second_folder=other.folder,
             command=commands[first.layout],
         )
-
-
-# Several majors
-
-
-def major_of(package: str) -> int:
-    """Return the ROCm major in a package name such as `jax_plugins.xla_rocm7`.
-
-    Raises:
-        ImportError: the package has another name, so it was not installed from a wheel.
-    """
-    match = _PJRT_FOLDER.fullmatch(package.rpartition(".")[2])
-    if match is None:
-        raise ImportError(
-            f"{package} is not named like jax_plugins.xla_rocm7; install it from its wheel."
-        )
-    return int(match[1])
-
-
-def installed_majors(path: Sequence[str]) -> set[int]:
-    """Return the ROCm majors of the installed pjrt wheels of this project."""
-    majors = set()
-    for entry in path:
-        for folder in Path(entry, "jax_plugins").glob("xla_rocm*"):
-            match = _PJRT_FOLDER.fullmatch(folder.name)
-            if match and (folder / "build_info.json").is_file():
-                majors.add(int(match[1]))
-    return majors
-
-
-def loaded_majors() -> set[int]:
-    """Return the majors whose extension modules this process has loaded."""
-    native = re.compile(r"jax_rocm([0-9]+)_plugin\.(?:_\w+|rocm_plugin_extension)")
-    matches = [native.fullmatch(name) for name in tuple(sys.modules)]
-    return {int(match[1]) for match in matches if match}
-
-
-def here(own: int) -> dict[int, Facts]:
-    """Return the facts for this Python by installed ROCm major, with the major `own`."""
-    python = _packages.this_python()
-    majors = {own, *installed_majors(python.path)}
-    return {major: collect(os.environ, python, major) for major in majors}
 
 
 def usable_majors(candidates: Mapping[int, Facts], *, need_gpu: bool) -> list[int]:

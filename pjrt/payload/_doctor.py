@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from . import _diagnosis, _gpus, _machine, _packages
+from . import _diagnosis, _facts, _gpus, _machine, _packages
+from ._facts import Facts
 from ._problems import ERROR, Problem
 
 SICK = 30
@@ -46,18 +47,18 @@ def examine(
     environ: Mapping[str, str],
     python: _packages.Python,
     defaults: Mapping[str, object],
-) -> _diagnosis.Facts:
+) -> Facts:
     """Return the facts about this machine and the ROCm major that its loader would choose."""
     candidates = {
-        major: _diagnosis.collect(environ, python, major, defaults)
-        for major in _diagnosis.installed_majors(python.path)
+        major: _facts.collect(environ, python, major, defaults)
+        for major in _facts.installed_majors(python.path)
     }
     if candidates:
         return candidates[_diagnosis.choose(candidates, need_gpu=True)]
-    return _diagnosis.collect(environ, python, defaults=defaults)
+    return _facts.collect(environ, python, defaults=defaults)
 
 
-def as_json(facts: _diagnosis.Facts, problems: Sequence[Problem]) -> dict[str, object]:
+def as_json(facts: Facts, problems: Sequence[Problem]) -> dict[str, object]:
     """Return facts and problems as JSON values."""
     packages = {name: item.version for name, item in facts.packages.items()}
     return {
@@ -69,7 +70,7 @@ def as_json(facts: _diagnosis.Facts, problems: Sequence[Problem]) -> dict[str, o
     }
 
 
-def show(facts: _diagnosis.Facts, problems: Sequence[Problem], width: int) -> str:
+def show(facts: Facts, problems: Sequence[Problem], width: int) -> str:
     """Return the facts, and the problems with their remedies, as text."""
     lines = [_wrapped(text, f"{name:9} ", width) for name, text in _rows(facts)]
     errors = sum(item.severity == ERROR for item in problems)
@@ -95,7 +96,7 @@ def _wrapped(text: str, mark: str, width: int) -> str:
     )
 
 
-def _rows(facts: _diagnosis.Facts) -> Iterator[tuple[str, str]]:
+def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
     machine = facts.machine
     python = facts.python
     words = [_distribution(), machine.system, machine.libc or "no glibc"]

@@ -49,12 +49,17 @@ class Device:
 
     Attributes:
         usable: whether this user can read and write the file.
-        group: name of the file's group, or its number if it has no name.
+        gid: number of the file's group.
     """
 
     path: str
     usable: bool
-    group: str
+    gid: int
+
+    @property
+    def group(self) -> str:
+        """Name of the file's group, or its number if it has no name."""
+        return _group(self.gid)
 
 
 @dataclass(frozen=True)
@@ -157,8 +162,9 @@ def _container(environ: Mapping[str, str]) -> str:
         ".singularity.d": "apptainer",
     }
     for file, kind in files.items():
-        if (root / file).exists():
-            return kind
+        with suppress(OSError):  # a folder that the user may not read
+            if (root / file).exists():
+                return kind
     return environ.get("container", "")
 
 
@@ -174,7 +180,7 @@ def _render_nodes(visible: Sequence[_gpus.Gpu]) -> list[Path]:
 
 
 def _device(path: Path) -> Device:
-    return Device(str(path), _usable(path), _group(path.stat().st_gid))
+    return Device(str(path), _usable(path), path.stat().st_gid)
 
 
 def _group(number: int) -> str:

@@ -85,7 +85,9 @@ def this_python() -> Python:
 
 
 def _is_folder(entry: str) -> bool:
-    return bool(entry) and Path(entry).is_dir()
+    with suppress(OSError):
+        return bool(entry) and Path(entry).is_dir()
+    return False
 
 
 @dataclass(frozen=True)

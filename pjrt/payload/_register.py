@@ -13,6 +13,7 @@ from jax._src.lib import xla_client
 from jaxlib import plugin_support
 
 from . import _diagnosis, _rocm
+from ._facts import Facts
 from ._problems import Problem, problem
 
 EARLY = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
@@ -44,14 +45,14 @@ def is_taken() -> bool:
     return "rocm" in xla_bridge._backend_factories
 
 
-def start(facts: _diagnosis.Facts) -> Problem | None:
+def start(facts: Facts) -> Problem | None:
     """Load ROCm and the XLA plugin, and register the plugin with jax.
 
     Returns:
         The problem of a failure; None on success.
     """
     plugin = f"jax_rocm{facts.major}_plugin"
-    library = _diagnosis.plugin_library(facts)
+    library = facts.library
     try:
         _rocm.set_variables(facts.layouts)
         _rocm.preload(facts.info, facts.layouts, library.parent)
@@ -71,7 +72,7 @@ def start(facts: _diagnosis.Facts) -> Problem | None:
     return None
 
 
-def broken_modules(facts: _diagnosis.Facts) -> list[Problem]:
+def broken_modules(facts: Facts) -> list[Problem]:
     """Return the problem of an extension module that jaxlib has silently skipped."""
     for name in EARLY:
         module = f"jax_rocm{facts.major}_plugin.{name}"

@@ -44,11 +44,12 @@ def _refuse_if_only_another_is_usable() -> None:
     # an ImportError. Its lists since 0.11.2 start with ROCm 10, whose modules can be
     # loaded with ROCm 7 too; only the XLA plugin needs other libraries.
     try:
+        facts = _import_from_loader("_facts")
         diagnosis = _import_from_loader("_diagnosis")
         gpus = _import_from_loader("_gpus").installed()
     except (ImportError, OSError):
         return
-    candidates = diagnosis.here(_OWN)
+    candidates = facts.here(_OWN)
     if len(candidates) == 1:
         return
     usable = diagnosis.usable_majors(candidates, need_gpu=bool(gpus))
@@ -62,7 +63,7 @@ def _refuse_if_only_another_is_usable() -> None:
 def _load_rocm() -> None:
     if not _import_from_loader("_gpus").installed():
         return
-    facts = _import_from_loader("_diagnosis").here(_OWN)[_OWN]
+    facts = _import_from_loader("_facts").here(_OWN)[_OWN]
     folder = Path(__file__).parent
     _import_from_loader("_rocm").preload(build_info.DATA, facts.layouts, folder)
 

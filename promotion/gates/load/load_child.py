@@ -109,11 +109,10 @@ def _registrations() -> Answer:
     if not tables and any("/libamdhip64.so" in path for _, _, path in files):
         return {}
     found: dict[str, dict[str, list[Any]]] = {}
-    calls = [
-        (ctypes.c_uint64 * 8 * table.value).from_address(address + 64)
-        for address, table in tables.items()
-    ]
-    rows = [tuple(row) for table in calls for row in table]
+    rows: list[tuple[int, ...]] = []
+    for address, table in tables.items():
+        calls = (ctypes.c_uint64 * 8 * table.value).from_address(address + 64)
+        rows += [tuple(call) for call in calls]
     kernels: dict[int, set[bytes]] = {row[1]: set() for row in rows if row[0] == 0}
     for function, handle, _, name, *_ in rows:
         if handle not in kernels:

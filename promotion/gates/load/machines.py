@@ -187,24 +187,21 @@ def write_older_minor(folder: Path, hip: str, rocm: Path) -> Path:
 def as_json(rows: Iterable[Machine], rocm_version: str) -> str:
     """Return machines as the argument of `machine_child.py`."""
     hidden = sorted(layouts.allowed_sonames(RocmVersion(text=rocm_version)))
-    return json.dumps(
-        {
-            row.about: {
-                "gpus": [
-                    _properties(name, number) for number, name in enumerate(row.gpus, 1)
-                ],
-                "env": {
-                    "ROCM_PATH": str(row.rocm or ""),
-                    "ROCR_VISIBLE_DEVICES": _NO_SUCH_GPU,
-                    "JAX_PLATFORMS": row.platforms,
-                },
-                "unset": sorted(_LOCATIONS),
-                "packages": str(row.packages or ""),
-                "hidden": hidden,
-            }
-            for row in rows
+    values = {}
+    for row in rows:
+        numbered = enumerate(row.gpus, 1)
+        values[row.about] = {
+            "gpus": [_properties(name, number) for number, name in numbered],
+            "env": {
+                "ROCM_PATH": str(row.rocm or ""),
+                "ROCR_VISIBLE_DEVICES": _NO_SUCH_GPU,
+                "JAX_PLATFORMS": row.platforms,
+            },
+            "unset": sorted(_LOCATIONS),
+            "packages": str(row.packages or ""),
+            "hidden": hidden,
         }
-    )
+    return json.dumps(values)
 
 
 def _properties(name: str, number: int) -> dict[str, int]:

@@ -44,22 +44,16 @@ def modules_of(names: Iterable[str]) -> tuple[str, ...]:
         for name in names
         if name.endswith(".py") and ".dist-info/" not in name
     ]
-    parts = [
-        (
-            file.parent.parts
-            if file.name == "__init__.py"
-            else (*file.parent.parts, file.stem)
-        )
-        for file in files
-    ]
-    dotted = [
-        ".".join(part) for part in parts if all(word.isidentifier() for word in part)
-    ]
-    return tuple(
-        sorted(
-            name for name in dotted if re.sub(r"rocm\d+", "rocm", name) not in EXCUSED
-        )
-    )
+    modules = []
+    for file in files:
+        words = file.parent.parts
+        if file.name != "__init__.py":
+            words = (*words, file.stem)
+        name = ".".join(words)
+        excused = re.sub(r"rocm\d+", "rocm", name) in EXCUSED
+        if all(map(str.isidentifier, words)) and not excused:
+            modules.append(name)
+    return tuple(sorted(modules))
 
 
 def check_modules(wheel: Wheel, answer: ProbeResult) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -104,7 +103,7 @@ def test_published_wheels_match_golden_lists(
     published: Callable[[str], Loaded], version: str
 ) -> None:
     loaded = published(version)
-    assert list(chain.from_iterable(check.findings for check in loaded.checks)) == []
+    assert [check.findings for check in loaded.checks if check.findings] == []
     assert all(check.outcome == "passed" for check in loaded.checks)
     names = [check.name for check in loaded.checks]
     assert sum(": dlopen " in name for name in names) == 9

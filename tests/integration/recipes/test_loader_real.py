@@ -17,7 +17,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -117,16 +116,12 @@ class Site:
         }
 
     def _dist_info(self, project: str, version: str, entry_points: Any) -> None:
-        folder = self.site / f"{project.replace('-', '_')}-{version}.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(
-            f"Metadata-Version: 2.4\nName: {project}\nVersion: {version}\n"
-        )
+        fake_site.dist_info(self.site, project, version)
         lines = []
         for group, names in entry_points.items():
-            lines.append(
-                f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items())
-            )
+            lines.append(f"[{group}]")
+            lines += [f"{key} = {value}" for key, value in names.items()]
+        folder = self.site / f"{project.replace('-', '_')}-{version}.dist-info"
         (folder / "entry_points.txt").write_text("\n".join(lines))
 
     def gpus(self, *gpus: dict[str, int]) -> None:
@@ -164,11 +159,11 @@ class Site:
 
 
 def _needed(members: list[dict[str, Any]]) -> list[str]:
-    rocm = [*fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED]
-    result: set[str] = set()
+    rocm = {*fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED}
+    names: set[str] = set()
     for member in members:
-        result.update(name for name in member["needed"] if name in rocm)
-    return sorted(result)
+        names.update(rocm.intersection(member["needed"]))
+    return sorted(names)
 
 
 @pytest.fixture(scope="session")
@@ -221,9 +216,9 @@ def stubs(natives: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         pytest.skip("no C compiler to make stub libraries with")
     folder = tmp_path_factory.mktemp("rocm")
     (folder / "lib").mkdir()
-    wanted = set(
-        chain.from_iterable(Elf.read(path).undefined for path in natives.values())
-    )
+    wanted: set[Any] = set()
+    for path in natives.values():
+        wanted.update(Elf.read(path).undefined)
     hip = "libamdhip64.so.7"
     for soname in dict.fromkeys(
         [hip, *fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,12 +29,8 @@ def test_promotion_imports_without_test_packages() -> None:
     files = sorted(
         path.relative_to(ROOT).as_posix() for path in (ROOT / "promotion").rglob("*.py")
     )
-    own = []
-    for name in files:
-        if not any(suite in name for suite in _SUITES) and not name.endswith(
-            "_child.py"
-        ):
-            own.append(name)
+    separate = re.compile("|".join([*_SUITES, r"_child\.py$"]))
+    own = [name for name in files if not separate.search(name)]
     names = [
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for name in own

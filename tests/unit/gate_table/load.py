@@ -149,11 +149,8 @@ def _run_gate(children: Children, folder: Path) -> Iterable[Finding]:
             GateContext, "pythons", return_value={"3.12": Path("python3.12")}
         ),
     ):
-        return list(
-            chain.from_iterable(
-                check.findings for check in make_gate(root=root).run(context)
-            )
-        )
+        checks = list(make_gate(root=root).run(context))
+    return chain.from_iterable(check.findings for check in checks)
 
 
 def child(function: str, **changes: Any) -> Callable[[Children], object]:

@@ -90,12 +90,14 @@ class Machine:
         chosen = []
         for own in (7, 10):
             diagnosis = self.load("._diagnosis", own)
-            chosen.append(diagnosis.choose(diagnosis.here(own), need_gpu=need_gpu))
+            chosen.append(
+                diagnosis.choose(self.load("._facts", own).here(own), need_gpu=need_gpu)
+            )
         return chosen
 
     def layouts(self) -> Any:
         """Return the places where the loader searches for ROCm."""
-        return self.load("._diagnosis").here(7)[7].layouts
+        return self.load("._facts").here(7)[7].layouts
 
     def library(self, path: str) -> Path:
         file = self.folder / path
@@ -181,7 +183,7 @@ def test_loader_reports_the_first_problem_that_the_doctor_prints(
     loader = machine.load("")
     loader.initialize()
     diagnosis = machine.load("._diagnosis")
-    problems = diagnosis.all_problems(diagnosis.here(7)[7])
+    problems = diagnosis.all_problems(machine.load("._facts").here(7)[7])
     codes = ["not-installed", "misfit", "gpu-not-in-wheel", "rocm-missing"]
     assert [problem.code for problem in problems] == codes
     start = "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: "
@@ -305,7 +307,7 @@ def test_each_major_looks_for_its_own_plugin(machine: Machine) -> None:
     machine.install(10)
     assert machine.reasons(10) == ()
     with pytest.raises(ImportError, match="is not named like"):
-        machine.load("._diagnosis").major_of("jax_plugins.other")
+        machine.load("._facts").major_of("jax_plugins.other")
 
 
 def test_plugin_refuses_to_mix_majors(
@@ -469,11 +471,10 @@ def test_specifiers_agree_with_packaging(machine: Machine) -> None:
             "!=1.2+local.2",
         ),
     ]
-    wrong = []
-    for clause in clauses:
-        for version in versions:
-            if accepts(clause, version) is not SpecifierSet(clause).contains(
-                version, prereleases=True
-            ):
-                wrong.append((clause, version))
+    wrong = [
+        (clause, version)
+        for clause, version in itertools.product(clauses, versions)
+        if accepts(clause, version)
+        is not SpecifierSet(clause).contains(version, prereleases=True)
+    ]
     assert wrong == []
