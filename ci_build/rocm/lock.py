@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from core.atomic import write_whole
-from core.errors import InputError
+from core.records import parse_toml, read_toml
 
 if TYPE_CHECKING:  # reading a lock needs no facts
     from ci_build.rocm.facts import RocmFacts
@@ -66,7 +64,10 @@ class RocmLock:
 
 _OPTIONAL = ("files", "packages")
 """Fields that a lock omits if they are empty."""
-_FOREIGN = "Give the rocm.lock of a build, or restore this file."
+_NOT_A_LOCK = (
+    "Give the rocm.lock of a build, or remove this file; the next build writes a new"
+    " one."
+)
 
 
 def make_lock(
@@ -167,16 +168,11 @@ def load_lock(path: Path) -> RocmLock | None:
     """Read a lock; return None if it does not exist.
 
     Raises:
-        InputError: the file cannot be read, or is not a lock.
+        FormatError: the file cannot be read, or is not a lock.
     """
-    try:
-        return parse_lock(path.read_bytes(), str(path))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read: {error.strerror}.", hint=_FOREIGN
-        ) from error
+    return read_toml(path, RocmLock, schema=SCHEMA, hint=_NOT_A_LOCK)
 
 
 def parse_lock(data: bytes, path: str) -> RocmLock:
@@ -186,61 +182,9 @@ def parse_lock(data: bytes, path: str) -> RocmLock:
         path: name of the file in messages.
 
     Raises:
-        InputError: the data is not a lock.
+        FormatError: the data is not a lock.
     """
-    hint = "Remove it; the next build writes a new one."
-    try:
-        body = tomllib.loads(data.decode())
-    except ValueError as error:
-        raise InputError(
-            f"{path} cannot be read: it is not TOML: {error}.", hint=_FOREIGN
-        ) from error
-    if "schema" not in body:
-        raise InputError(f"{path} is not a lock: it has no schema.", hint=_FOREIGN)
-    if body.pop("schema", None) != SCHEMA:
-        raise InputError(
-            f"{path} was written by another version of ci_build.", hint=hint
-        )
-    try:
-        lock = RocmLock(
-            **{
-                **body,
-                "families": tuple(body["families"]),
-                "targets": tuple(body["targets"]),
-            }
-        )
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a lock: {error!r}.", hint=hint) from error
-    names = [field.name for field in dataclasses.fields(lock)]
-    if wrong := [name for name in names if not _is_valid(name, getattr(lock, name))]:
-        raise InputError(
-            f"{path} is not a lock: invalid {', '.join(wrong)}.", hint=hint
-        )
-    return lock
-
-
-def _is_valid(name: str, value: object) -> bool:
-    match name:
-        case "size":
-            return isinstance(value, int)
-        case "families" | "targets":
-            return isinstance(value, tuple) and all(
-                isinstance(word, str) for word in value
-            )
-        case "libraries":
-            return isinstance(value, dict) and all(
-                isinstance(text, str) for text in value.values()
-            )
-        case "device_libraries" | "packages":
-            return isinstance(value, dict) and all(map(_is_sha256, value.values()))
-        case "sha256" | "files":
-            return value == "" or _is_sha256(value)
-        case _:
-            return isinstance(value, str)
-
-
-def _is_sha256(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
+    return parse_toml(data, RocmLock, path, schema=SCHEMA, hint=_NOT_A_LOCK)
 
 
 def write_lock(path: Path, lock: RocmLock) -> None:

@@ -134,7 +134,7 @@ def files_of_set(wheel_set: WheelSet, read: Callable[[str], bytes]) -> dict[str,
         ValueError, KeyError, TypeError: the lock file violates PEP 751, or has a
             dependency that is no wheel of a URL; or a set built from source has no
             rocm.lock.
-        InputError: rocm.lock is not a lock.
+        FormatError: rocm.lock is not a lock.
     """
     # Start-up time: importing the library of bills of materials takes longer than the
     # comparison.

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import enum
 import itertools
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 
-from core.errors import GateError
+from core.errors import FormatError
+from core.records import read_toml
 from core.targets import lists
 
 FILE = Path(__file__).with_name("expectations.toml")
 _SCHEMA = 1
-_KEYS = {"programs", "targets", "jax", "kind", "error", "reason", "owner", "expires"}
 
 
 class ExpectationKind(enum.StrEnum):
@@ -45,12 +43,12 @@ class CorpusScope:
 
     programs: tuple[str, ...] = ("*",)
     targets: tuple[str, ...] = ("*",)
-    jax: str = ""
+    jax: SpecifierSet = field(default_factory=SpecifierSet)
     reason: str = ""
 
     def is_for(self, jax_version: str) -> bool:
         """Report whether the entry applies to a version of jax."""
-        return SpecifierSet(self.jax).contains(jax_version, prereleases=True)
+        return self.jax.contains(jax_version, prereleases=True)
 
     def covered(
         self, programs: Iterable[str], targets: Iterable[str]
@@ -82,15 +80,22 @@ class Expectation(CorpusScope):
         error: text that the compiler's error must contain; with another error the check
             fails.
         owner: project that can fix the failure.
-        expires: last day of the entry (ISO 8601).
+        expires: last day of the entry.
         expired: whether the last day has passed.
     """
 
     kind: ExpectationKind = ExpectationKind.COMPILES
     error: str = ""
     owner: str = ""
-    expires: str = ""
+    expires: date | None = None
     expired: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ExpectationFile:
+    """Content of `expectations.toml`."""
+
+    expectation: tuple[Expectation, ...] = ()
 
 
 COMPILES = Expectation()
@@ -108,77 +113,38 @@ def load_expectations(
         today: ISO 8601 date that decides whether an entry is expired.
 
     Raises:
-        GateError: the file cannot be read, a field is missing, unknown or wrong, a
-            pattern matches nothing, or two entries apply to the same program, target
-            and version; the message lists all problems.
+        FormatError: a field is missing, unknown or wrong, a pattern matches nothing, or
+            two entries apply to the same program, target and version.
     """
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise GateError(
-            f"Cannot read {file}: {error}.", hint="Fix the file."
-        ) from error
-    problems = [] if data.get("schema") == _SCHEMA else [f"schema is not {_SCHEMA}"]
-    problems += [
-        f"unknown key {key!r}" for key in data.keys() - {"schema", "expectation"}
-    ]
-    entries: list[Expectation] = []
-    for number, item in enumerate(data.get("expectation", ()), 1):
-        errors = list(_problems(item, programs))
-        problems += [f"entry {number}: {problem}" for problem in errors]
-        if not errors:
-            lists = {key: tuple(item[key]) for key in ("programs", "targets")}
-            kind = ExpectationKind(item["kind"])
-            expires = item["expires"].isoformat()
-            fields: dict[str, Any] = {**item, **lists, "kind": kind, "expires": expires}
-            entries.append(Expectation(**fields, expired=today > expires))
-    problems += _overlaps(entries, programs)
+    content = read_toml(file, _ExpectationFile, schema=_SCHEMA)
+    problems: list[str] = []
+    for number, entry in enumerate(content.expectation, 1):
+        for problem in _problems(entry, programs):
+            problems.append(f"entry {number}: {problem}")
+    problems += _overlaps(content.expectation, programs)
     if problems:
-        text = "; ".join(problems)
-        raise GateError(
-            f"Cannot load {file.name}: {text}.",
-            hint="Fix the file; its first lines document the fields.",
-        )
+        raise FormatError(f"{file.name}: {'; '.join(problems)}.")
+    entries = []
+    for entry in content.expectation:
+        expired = entry.expires is not None and today > entry.expires.isoformat()
+        entries.append(replace(entry, expired=expired))
     return tuple(entries)
 
 
-def _problems(item: Mapping[str, Any], programs: Sequence[str]) -> Iterator[str]:
-    """Yield the problems of an entry."""
-    needs_error = item.get("kind") == ExpectationKind.FAILS
-    required = _KEYS if needs_error else _KEYS - {"error"}
-    yield from (f"{key} is missing" for key in sorted(required - item.keys()))
-    yield from (f"{key} is unknown" for key in sorted(item.keys() - required))
-    if item.get("kind") not in (
-        None,
-        ExpectationKind.FAILS,
-        ExpectationKind.NEEDS_DEVICE,
-    ):
-        yield f"kind must be 'fails' or 'needs-device', not {item['kind']!r}"
-    for key, names in (
-        ("programs", programs),
-        ("targets", lists()["compiler-supported"]),
-    ):
-        yield from _bad_patterns(key, item.get(key, names), names)
-    for key in ("jax", "error", "reason", "owner"):
-        if key in item and not (isinstance(item[key], str) and item[key].strip()):
-            yield f"{key} is not a string or is empty"
-    if type(item.get("expires", date.min)) is not date:
-        yield "expires is not a date such as 2027-03-31"
-    try:
-        SpecifierSet(str(item.get("jax", "")))
-    except InvalidSpecifier:
-        yield f"jax is not a version specifier such as '>=0.10,<0.11': {item['jax']!r}"
-
-
-def _bad_patterns(key: str, patterns: object, names: Sequence[str]) -> Iterator[str]:
-    if not isinstance(patterns, Sequence) or isinstance(patterns, str) or not patterns:
-        yield f"{key} is not a list of patterns"
-        return
-    for pattern in patterns:
-        if not isinstance(pattern, str) or not any(
-            fnmatchcase(name, pattern) for name in names
-        ):
-            yield f"{pattern!r} matches none of the {key}"
+def _problems(entry: Expectation, programs: Sequence[str]) -> Iterator[str]:
+    """Yield the problems of an entry that depend on the corpus."""
+    if entry.kind is ExpectationKind.COMPILES:
+        yield "kind must be fails or needs-device"
+    for key in ("reason", "owner", "expires"):
+        if not getattr(entry, key):
+            yield f"{key} is missing"
+    if (entry.kind is ExpectationKind.FAILS) != bool(entry.error):
+        yield "error is required for the kind fails, and only for it"
+    targets = lists()["compiler-supported"]
+    for key, names in (("programs", programs), ("targets", targets)):
+        for pattern in getattr(entry, key):
+            if not any(fnmatchcase(name, pattern) for name in names):
+                yield f"{pattern!r} matches none of the {key}"
 
 
 def _overlaps(entries: Sequence[Expectation], programs: Sequence[str]) -> Iterator[str]:
@@ -190,10 +156,7 @@ def _overlaps(entries: Sequence[Expectation], programs: Sequence[str]) -> Iterat
     for (i, first, ours), (j, second, theirs) in itertools.combinations(numbered, 2):
         # Overlapping ranges of versions share a version at which one of them begins or
         # ends.
-        ends = [
-            end.version.removesuffix(".*")
-            for end in (*SpecifierSet(first.jax), *SpecifierSet(second.jax))
-        ]
+        ends = [end.version.removesuffix(".*") for end in (*first.jax, *second.jax)]
         version = next(
             (end for end in ends if first.is_for(end) and second.is_for(end)), None
         )

@@ -20,7 +20,7 @@ from ci_build.images.manylinux_image import SEARCH
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.set_lock import set_lock
 from core.defaults import defaults
-from core.errors import InputError, ReproducibilityError, RequestError
+from core.errors import FormatError, ReproducibilityError, RequestError
 from core.model import ROCM_LOCK, WheelSet
 from core.process import HostRunner
 from core.report import Reporter, print_line
@@ -190,7 +190,7 @@ def _became(lock: Path, held: Path) -> bool:
     """Return whether a lock became that of a set, which has no paths and no queries of URLs."""
     try:
         known = load_lock(lock)
-    except InputError:
+    except FormatError:
         return False
     return known is not None and set_lock(known) == held.read_bytes()
 

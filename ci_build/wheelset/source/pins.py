@@ -5,15 +5,14 @@ from __future__ import annotations
 import enum
 import functools
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
 from core.errors import RequestError
+from core.records import read_toml
 from core.source_request import Compiler
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -81,8 +80,8 @@ class SourcePins:
 
     jax: str
     xla: str
-    rocm_jax: str
     epoch: int
+    rocm_jax: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,30 +99,21 @@ class PinTable:
     pins: Mapping[str, SourcePins]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sources:
+    """Content of `sources.toml`."""
+
+    repositories: Mapping[str, str]
+    interfaces: tuple[Interface, ...]
+
+
 def load_pins(path: Path = PINS) -> PinTable:
     """Read `pins.toml` or a file that replaces it.
 
     Raises:
-        RequestError: the file cannot be read, or is not a table of pins.
+        FormatError: the file cannot be read, or is not a table of pins.
     """
-    try:
-        body = tomllib.loads(path.read_text(encoding="utf-8"))
-        pins = {
-            release: SourcePins(
-                jax=row["jax"],
-                xla=row["xla"],
-                rocm_jax=row.get("rocm-jax", ""),
-                epoch=row["epoch"],
-            )
-            for release, row in body["pins"].items()
-        }
-        return PinTable(
-            tags=dict(body["tags"]), unsupported=dict(body["unsupported"]), pins=pins
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RequestError(
-            f"{path} is not a table of pins: {error}.", hint="Give a copy of pins.toml."
-        ) from error
+    return read_toml(path, PinTable, hint="Give a copy of pins.toml.")
 
 
 @functools.cache
@@ -132,15 +122,13 @@ def _pins() -> PinTable:
 
 
 @functools.cache
-def _table() -> Mapping[str, Any]:
-    return tomllib.loads(
-        Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")
-    )
+def _sources() -> _Sources:
+    return read_toml(Path(__file__).with_name("sources.toml"), _Sources)
 
 
 def first_release() -> str:
     """Return the oldest release with an interface."""
-    return min((str(row["since"]) for row in _table()["interfaces"]), key=Version)
+    return min((row.since for row in _sources().interfaces), key=Version)
 
 
 def releases() -> tuple[str, ...]:
@@ -160,22 +148,13 @@ def interface_for(jax_version: str) -> Interface:
         RequestError: the release is older than every interface.
     """
     release = Version(Version(jax_version).base_version)
-    rows = [row for row in _table()["interfaces"] if Version(row["since"]) <= release]
+    rows = [row for row in _sources().interfaces if Version(row.since) <= release]
     if not rows:
         raise RequestError(
             f"jax {jax_version} is too old to be built from source.",
             hint=f"Build jax {first_release()} or newer.",
         )
-    row = max(rows, key=lambda row: Version(row["since"]))
-    return Interface(
-        **{
-            **row,
-            "kind": BuildRepository(row["kind"]),
-            "options": tuple(row["options"]),
-            "clang_options": tuple(row.get("clang_options", ())),
-            "compilers": tuple(Compiler(name) for name in row["compilers"]),
-        }
-    )
+    return max(rows, key=lambda row: Version(row.since))
 
 
 def pins_for(jax_version: str) -> SourcePins | None:
@@ -192,5 +171,6 @@ def repository_url(name: str, mirror: str = "") -> str:
         name: a key of `repositories`.
         mirror: URL or folder that replaces the server.
     """
-    server = mirror or _table()["repositories"]["server"]
-    return f"{server.rstrip('/')}/{_table()['repositories'][name]}"
+    repositories = _sources().repositories
+    server = mirror or repositories["server"]
+    return f"{server.rstrip('/')}/{repositories[name]}"

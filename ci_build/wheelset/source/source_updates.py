@@ -31,7 +31,7 @@ _HEADER = """\
 # tags        release -> commit of the tag jax-v<release> of jax-ml/jax
 # unsupported release -> reason why its ROCm wheels cannot be built from source
 # pins        jax, xla: compiled sources; third_party/xla of the jax commit pins the
-#             XLA commit. rocm-jax: source of the rocm-jax interface, with the tag
+#             XLA commit. rocm_jax: source of the rocm-jax interface, with the tag
 #             rocm-jax-v<release> of ROCm/rocm-jax (0.9.0: branch rocm-jaxlib-v0.9.0);
 #             its third_party pins the jax and XLA commits. epoch: commit time of the
 #             repository that builds the wheels, used as SOURCE_DATE_EPOCH
@@ -237,7 +237,7 @@ def write(path: Path, table: PinTable) -> None:
         "unsupported": _sorted(table.unsupported),
         "pins": {
             release: {
-                **({"rocm-jax": pins.rocm_jax} if pins.rocm_jax else {}),
+                **({"rocm_jax": pins.rocm_jax} if pins.rocm_jax else {}),
                 "jax": pins.jax,
                 "xla": pins.xla,
                 "epoch": pins.epoch,

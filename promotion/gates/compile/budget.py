@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-from core.errors import GateError
+from core.records import parse_toml
 from promotion.corpus.expectations import CorpusScope
 from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
 
@@ -32,17 +29,12 @@ class Allowance(CorpusScope):
     scratch_bytes: int = 0
     matrix_cores_idle: bool = False
 
-    def __post_init__(self) -> None:
-        if not (self.reason and self.targets and self.programs):
-            raise ValueError(
-                f"the entry for {', '.join(self.programs)} needs programs, targets and a reason"
-            )
-        try:
-            SpecifierSet(self.jax)
-        except InvalidSpecifier as problem:
-            raise ValueError(
-                f"jax is not a version specifier such as '>=0.10,<0.11': {self.jax!r}"
-            ) from problem
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _BudgetFile:
+    """Content of `budget.toml`."""
+
+    budget: tuple[Allowance, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,30 +93,8 @@ def load_budget(file: Path = BUDGET_FILE) -> Budget:
     """Load the budget.
 
     Raises:
-        GateError: a field is missing, unknown or of the wrong type.
+        FormatError: a field is missing, unknown or of the wrong type.
     """
     data = file.read_bytes()
-    try:
-        body = tomllib.loads(data.decode())
-        if body.pop("schema") != _SCHEMA_VERSION:
-            raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-        rows = body.pop("budget", [])
-        if body:
-            raise ValueError(f"unknown keys: {', '.join(body)}")
-        allowances = tuple(
-            Allowance(
-                **row
-                | {
-                    "jax": row["jax"],
-                    "programs": tuple(row["programs"]),
-                    "targets": tuple(row["targets"]),
-                }
-            )
-            for row in rows
-        )
-    except (KeyError, TypeError, ValueError) as problem:
-        raise GateError(
-            f"Cannot load {file}: {problem}.",
-            hint="Fix the file; its first lines document the fields.",
-        ) from problem
-    return Budget(allowances=allowances, sha256=hashlib.sha256(data).hexdigest())
+    content = parse_toml(data, _BudgetFile, str(file), schema=_SCHEMA_VERSION)
+    return Budget(allowances=content.budget, sha256=hashlib.sha256(data).hexdigest())

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from core.errors import RequestError
 from core.model import GfxTarget, WheelSet
+from core.records import read_toml
 from promotion.policy.set_rules import missing_targets
 from wheelkit.gpu.registration import RegisteredKernels
 
@@ -25,12 +24,12 @@ _SCHEMA_VERSION = 1
 class KernelRule:
     """One entry of `kernel_rules.toml`, which documents the fields."""
 
-    rocm: SpecifierSet
-    jax: SpecifierSet
     member: str
     pattern: re.Pattern[str]
     targets: tuple[str, ...]
     reason: str
+    rocm: SpecifierSet = field(default_factory=SpecifierSet)
+    jax: SpecifierSet = field(default_factory=SpecifierSet)
 
     def excuses(self, kernel: str, target: str) -> bool:
         """Report whether the rule allows a target to lack a kernel."""
@@ -40,46 +39,20 @@ class KernelRule:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RuleFile:
+    """Content of `kernel_rules.toml`."""
+
+    only: tuple[KernelRule, ...]
+
+
 def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
     """Load the rules.
 
     Raises:
-        RequestError: a field is missing, unknown or of the wrong type.
+        FormatError: a field is missing, unknown or of the wrong type.
     """
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-        if data.pop("schema") != _SCHEMA_VERSION:
-            raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-        rules = tuple(_rule(**row) for row in data.pop("only"))
-        if data:
-            raise ValueError(f"unknown keys: {', '.join(data)}")
-    except (KeyError, TypeError, ValueError, InvalidSpecifier, re.error) as error:
-        raise RequestError(
-            f"Cannot load {file}: {error}.",
-            hint="Fix the file; its first lines document the fields.",
-        ) from error
-    return rules
-
-
-def _rule(
-    *,
-    member: str,
-    pattern: str,
-    targets: list[str],
-    reason: str,
-    rocm: str = "",
-    jax: str = "",
-) -> KernelRule:
-    if not (targets and reason):
-        raise ValueError("each entry needs targets and a reason")
-    return KernelRule(
-        rocm=SpecifierSet(rocm),
-        jax=SpecifierSet(jax, prereleases=True),
-        member=member,
-        pattern=re.compile(pattern),
-        targets=tuple(targets),
-        reason=reason,
-    )
+    return read_toml(file, _RuleFile, schema=_SCHEMA_VERSION).only
 
 
 def rules_for(
@@ -93,7 +66,7 @@ def rules_for(
         rule
         for rule in rules
         if rocm in rule.rocm
-        and jax in rule.jax
+        and rule.jax.contains(jax, prereleases=True)
         and rule.member.replace("{major}", str(rocm.major)) == member
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +19,7 @@ from uv import find_uv_bin
 
 from core.errors import RequestError
 from core.process import Runner
+from core.records import read_toml
 from promotion.gates.common.installers import LOOPBACK, Installer, Pip, pip_config
 from promotion.gates.common.locked_environment import locked_environment
 from promotion.gates.common.uv_installer import Uv
@@ -55,13 +55,17 @@ class LockedInstaller:
         return found[1]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _InstallerTable:
+    """Content of `installers.toml`."""
+
+    installers: tuple[LockedInstaller, ...]
+
+
 @cache
 def locked_installers() -> tuple[LockedInstaller, ...]:
     """Return the installers of the table."""
-    rows = tomllib.loads(_TABLE.read_text())["installers"]
-    return tuple(
-        LockedInstaller(**{**row, "pythons": tuple(row["pythons"])}) for row in rows
-    )
+    return read_toml(_TABLE, _InstallerTable, schema=1).installers
 
 
 def installer_versions(selection: str) -> Mapping[str, str]:

@@ -173,8 +173,8 @@ LOCAL = {
     ),
     "no lock": (
         "--therock-path={rocm}|--rocm-lock=bad.lock",
-        6,
-        "^error: bad.lock cannot be read",
+        23,
+        "^error: bad.lock is not TOML",
     ),
     "native": (
         "--therock-path={rocm}|--targets=native",
@@ -205,8 +205,8 @@ OTHERS = {
     ),
     "verify": (
         "rocm|show|--verify|/etc/passwd",
-        6,
-        "^error: /etc/passwd cannot be read: .*Give the rocm.lock of a build",
+        23,
+        "^error: /etc/passwd is not TOML: .*Give the rocm.lock of a build",
     ),
     "adopt into proc": (
         "set|adopt|wheels|--out=/proc/x",
@@ -220,8 +220,8 @@ OTHERS = {
     ),
     "null": (
         "set|stage|set|--bucket=b",
-        13,
-        "wheels.json of a wheel set: it contains null instead of an object",
+        23,
+        "wheels.json: schema: missing key",
     ),
 }
 """Other commands -> exit code and phrase."""

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -282,7 +283,7 @@ def test_evidence_is_reused_for_the_same_corpus_only(bench: Bench) -> None:
     bench.run(bench.gate("numpy.one"), redo=False)
     assert len(bench.processes()) == 1
     bench.run(bench.gate("numpy.one", corpus="small"), redo=False)
-    expired = Expectation(programs=("a",), expires="2026-01-02", expired=True)
+    expired = Expectation(programs=("a",), expires=date(2026, 1, 2), expired=True)
     bench.run(bench.gate("numpy.one", expectations=(expired,)), redo=False)
     assert len(bench.processes()) == 3
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
+
+from packaging.specifiers import SpecifierSet
 
 from core.model import Finding, GfxTarget
 from core.targets import machs
@@ -27,12 +30,12 @@ KNOWN = Expectation(
     kind=ExpectationKind.FAILS,
     error="no hipFFT",
     reason="hipFFT is missing",
-    expires="2026-12-31",
+    expires=date(2026, 12, 31),
 )
 REASON: dict[str, Any] = {
     "programs": ("lax.*",),
     "targets": ("gfx942",),
-    "jax": ">=0.10",
+    "jax": SpecifierSet(">=0.10"),
     "reason": "a reason",
 }
 
