@@ -220,6 +220,6 @@ def _unknown_keys(body: Any, value: Any, path: str) -> Iterator[str]:  # noqa: A
             else:
                 yield f"{prefix}{key}"
     elif isinstance(value, dict):
-        # Keys may have been converted to numbers.
-        for (key, part), converted in zip(body.items(), value.values(), strict=True):
-            yield from _unknown_keys(part, converted, f"{prefix}{key}")
+        # Numbers are texts in JSON. A TypedDict has no other keys than those it declares.
+        for key, converted in value.items():
+            yield from _unknown_keys(body[str(key)], converted, f"{prefix}{key}")

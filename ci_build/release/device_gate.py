@@ -14,7 +14,7 @@ from typing import Any
 
 from ci_build.release import gating
 from ci_build.release import release_steps as steps
-from core.errors import GateError, RequestError
+from core.errors import FormatError, RequestError
 from core.model import Evidence, WheelSet
 from core.process import Runner
 from core.report import Reporter
@@ -330,7 +330,7 @@ def durations(
         results = load_results(
             gzip.decompress(bucket.get(before.results)), before.results
         )
-    except (OSError, EOFError, GateError):
+    except (OSError, EOFError, FormatError):
         return {}
     return {result.id: result.seconds for result in results if result.seconds}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from core.errors import BucketError, RequestError
-from core.model import Evidence, Finding, Outcome, Severity, Tier, to_json
+from core.model import Evidence, Outcome, Severity, to_json
 from promotion.evidence.signing import (
     EVIDENCE_TYPE,
     SUFFIX,
@@ -24,6 +24,7 @@ from promotion.evidence.signing import (
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import StagedSet
+from promotion.storage.stored_records import stored_record
 
 SCHEMA_VERSION = 3
 ENVIRONMENT = "environment"
@@ -70,32 +71,7 @@ def dump_evidence(evidence: Evidence) -> bytes:
 
 def load_evidence(data: bytes, key: str) -> Evidence:
     """Parse an evidence file; BucketError when a field is missing, unknown or of the wrong type."""
-    try:
-        body = json.loads(data)
-        schema = body.pop("schema")
-        if schema != SCHEMA_VERSION:
-            raise BucketError(
-                f"{key} has schema {schema!r}; this version reads {SCHEMA_VERSION}.",
-                hint="Use the version of ci_build that wrote it, or another --bucket.",
-            )
-        body["tier"], body["outcome"] = Tier(body["tier"]), Outcome(body["outcome"])
-        body["findings"] = tuple(
-            Finding(**{**finding, "severity": Severity(finding["severity"])})
-            for finding in body["findings"]
-        )
-        for name in ("set_digest", "gate", "target", "started", "ended"):
-            if not isinstance(body[name], str):
-                raise TypeError(f"{name} is not a text")
-        for name in ("counts", "settings", "logs", "details"):
-            if not isinstance(body[name], dict):
-                raise TypeError(f"{name} is not a table")
-        if not all(isinstance(digest, str) for digest in body["logs"].values()):
-            raise TypeError("logs has a digest that is not a text")
-        return Evidence(**body)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise BucketError(
-            f"{key} cannot be read: {error!r}.", hint="Run the gate again."
-        ) from error
+    return stored_record(data, Evidence, key, schema=SCHEMA_VERSION)
 
 
 def time_of(text: str) -> datetime | None:

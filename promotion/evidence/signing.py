@@ -8,7 +8,6 @@ valid for one media type only.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 from dataclasses import dataclass
@@ -29,7 +28,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from core.errors import RequestError
+from core.errors import FormatError, RequestError
+from core.records import read_json
 
 EVIDENCE_TYPE = "application/vnd.jax-rocm.evidence+json"
 SUFFIX = ".sig"
@@ -139,26 +139,21 @@ def new_key(path: Path) -> Signer:
     return Signer(text, origin=str(path))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SignatureFile:
+    """Content of a signature file; both values are text."""
+
+    key: str
+    signature: str
+
+
 def load_signature(data: bytes, name: str) -> Signature:
     """Parse a signature file; RequestError when a field is missing, unknown or invalid."""
     try:
-        body = json.loads(data)
-        if (
-            set(body) != {"schema", "key", "signature"}
-            or body["schema"] != SCHEMA_VERSION
-        ):
-            raise ValueError(f"unknown schema, or unexpected fields: {sorted(body)}")
-        return Signature(
-            key=public_key(body["key"]),
-            value=base64.b64decode(body["signature"], validate=True),
-        )
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        binascii.Error,
-        RecursionError,
-    ) as error:
+        body = read_json(data, _SignatureFile, name, schema=SCHEMA_VERSION)
+        value = base64.b64decode(body.signature, validate=True)
+        return Signature(key=public_key(body.key), value=value)
+    except (FormatError, ValueError) as error:
         raise RequestError(
             f"{name} is not a signature: {error}.", hint="Run the gate again."
         ) from error

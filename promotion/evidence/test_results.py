@@ -6,9 +6,9 @@ import enum
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from core.errors import GateError
+from core.records import convert, read_json
 
 SCHEMA_VERSION = 1
 UNWAIVED_FLAKE = "test-first-flake"
@@ -68,11 +68,7 @@ class TestResult:
 
 def dump_results(results: Iterable[TestResult]) -> bytes:
     """Return compact JSON with a list of values for each test; equal results give equal bytes."""
-    names = (
-        "id",
-        "file",
-        *(field.name for field in fields(TestResult) if field.name != "id"),
-    )
+    names = [field.name for field in fields(TestResult)]
     rows = []
     for result in sorted(results, key=lambda result: result.id):
         rows.append([getattr(result, name) for name in names])
@@ -80,25 +76,19 @@ def dump_results(results: Iterable[TestResult]) -> bytes:
     return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ResultFile:
+    """A table of results: names of the columns, and the values of each test."""
+
+    fields: tuple[str, ...]
+    tests: tuple[tuple[Any, ...], ...]
+
+
 def load_results(data: bytes, what: str) -> tuple[TestResult, ...]:
     """Parse the output of `dump_results`.
 
-    GateError with the source `what` if the data is invalid.
+    FormatError with the source `what` if the data is invalid.
     """
-    try:
-        body = json.loads(data)
-        if body["schema"] != SCHEMA_VERSION:
-            raise ValueError(f"schema {body['schema']!r}")
-        results = []
-        for row in body["tests"]:
-            values = dict(zip(body["fields"], row, strict=True))
-            del values["file"]
-            results.append(
-                TestResult(**{**values, "verdict": TestVerdict(values["verdict"])})
-            )
-        return tuple(results)
-    except (KeyError, TypeError, ValueError) as problem:
-        raise GateError(
-            f"Cannot read test results from {what}: {problem!r}.",
-            hint="Run the gate again.",
-        ) from problem
+    table = read_json(data, _ResultFile, what, schema=SCHEMA_VERSION)
+    rows = [dict(zip(table.fields, row, strict=False)) for row in table.tests]
+    return convert(rows, tuple[TestResult, ...], what)

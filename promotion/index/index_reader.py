@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urljoin
 
-from core.errors import InputError
+from core.errors import FormatError, InputError
 from core.model import WHEELS_JSON, WheelSet
+from core.records import read_json
 from core.wheels_json import load_wheel_set
-from promotion.index.json_types import HistoryRow, ListedIndex, SetRow, check_type
+from promotion.index.json_types import PageRecord, StatusFile
 from promotion.index.ledger import FIRST
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.object_keys import SETS_FOLDER
@@ -61,19 +62,6 @@ class IndexedWheel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PageRecord:
-    """The last recorded write of one project's pages.
-
-    Attributes:
-        sha256: sha256 of the JSON page.
-        etags: etags of the HTML page and of the JSON page, as the store returned them.
-    """
-
-    sha256: str
-    etags: tuple[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
     """The state of the pages according to status.json.
 
@@ -83,8 +71,7 @@ class Snapshot:
         overview: etag of the overview page. Empty if there is none.
         rows: the newest visible sets, newest first.
         hidden: the newest quarantined sets, newest first.
-        history: the newest ledger entries, newest first. Empty in files of older
-            versions, as is:
+        history: the newest ledger entries, newest first.
         listed: row of the index on the page that lists all indexes.
         etag: etag of status.json itself. None if there is none.
     """
@@ -106,44 +93,20 @@ def parse_status(data: bytes, etag: str) -> Snapshot | None:
     The file can be rebuilt from the ledger.
     """
     try:
-        body = json.loads(data)
-        if (
-            body["schema"] != STATUS_SCHEMA
-            or type(body["entries"]) is not int
-            or body["entries"] < 0
-        ):
-            return None
-        check_type(body["sets"], list[SetRow])
-        check_type(body.get("hidden", []), list[SetRow])
-        check_type(body.get("history", []), list[HistoryRow])
-        if body.get("listed"):
-            check_type(body["listed"], ListedIndex)
-        return Snapshot(
-            number=body["entries"],
-            ledger_sha256=str(body["ledger_sha256"]),
-            pages={
-                str(project): PageRecord(
-                    sha256=str(page["sha256"]), etags=(str(html), str(as_json))
-                )
-                for project, page in body["pages"].items()
-                for html, as_json in [page["etags"]]
-            },
-            overview=str(body["people"]),
-            rows=tuple(dict(item) for item in body["sets"]),
-            hidden=tuple(dict(item) for item in body.get("hidden", ())),
-            history=tuple(dict(item) for item in body.get("history", ())),
-            listed=dict(body.get("listed") or {}),
-            etag=etag,
-        )
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        RecursionError,
-    ):
+        body = read_json(data, StatusFile, "status.json", schema=STATUS_SCHEMA)
+    except FormatError:
         return None
+    return Snapshot(
+        number=body["entries"],
+        ledger_sha256=body["ledger_sha256"],
+        pages=body["pages"],
+        overview=body["people"],
+        rows=body["sets"],
+        hidden=body["hidden"],
+        history=body["history"],
+        listed=body["listed"],
+        etag=etag,
+    )
 
 
 def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:

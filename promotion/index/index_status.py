@@ -28,8 +28,6 @@ NOTHING_KNOWN = Snapshot()
 
 MAX_ROWS = 50
 """Number of sets with a row in status.json and on the overview page, newest first."""
-_LATER_FIELDS = {"files", "optional"}
-"""Fields that rows of older versions lack."""
 
 
 def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
@@ -122,11 +120,7 @@ def overview_of(
         known: content of the last status.json, whose rows are reused, so that their
             entries need not be read.
     """
-    row_of = {
-        item["entry"]: item
-        for item in (*known.rows, *known.hidden)
-        if item.keys() >= _LATER_FIELDS
-    }
+    row_of = {item["entry"]: item for item in (*known.rows, *known.hidden)}
     entry_row = {item["entry"]: item for item in known.history}
 
     def row(number: int) -> Mapping[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from promotion.index.index_reader import Snapshot
 from promotion.index.index_status import (
@@ -151,7 +150,7 @@ def status_differs(
 ) -> bool:
     """Return whether the last entry's status.json disagrees with the ledger.
 
-    Publishers reuse these values. Rows of older versions may lack keys.
+    Publishers reuse these values.
 
     Args:
         pages: key -> accepted sha256 of every page.
@@ -162,24 +161,8 @@ def status_differs(
         for name, record in snapshot.pages.items()
     }
     shown = shown_of(entries)
-    same_sets = _same_rows(snapshot.rows, shown.rows)
-    if snapshot.history:  # older versions record none, and no quarantined sets
-        same_sets = (
-            same_sets
-            and _same_rows(snapshot.history, shown.history)
-            and _same_rows(snapshot.hidden, shown.hidden)
-        )
-        same_sets = same_sets and snapshot.listed == listing_row(released, shown.rows)
-    return not same_sets or any(
-        sha256 not in pages.get(key, ()) for key, sha256 in recorded.items()
-    )
-
-
-def _same_rows(
-    found: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
-) -> bool:
-    """Return whether rows of status.json match the entries in all given values."""
-    return [row["entry"] for row in found] == [row["entry"] for row in rows] and all(
-        all(row.get(name) == value for name, value in one.items())
-        for one, row in zip(found, rows, strict=True)
-    )
+    found = (snapshot.rows, snapshot.hidden, snapshot.history, snapshot.listed)
+    listed = listing_row(released, shown.rows)
+    if found != (shown.rows, shown.hidden, shown.history, listed):
+        return True
+    return any(sha256 not in pages.get(key, ()) for key, sha256 in recorded.items())

@@ -1,23 +1,12 @@
-"""Check parsed JSON against the annotations that its readers rely on: it may be damaged or forged.
+"""The types of the JSON in status.json, on the page of indexes and in ledger entries.
 
-The doctor runs on a bare Python, so this module uses the standard library alone.
+Readers accept unknown keys, so that a monitor may read the files of a newer version.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from types import NoneType, UnionType
-from typing import (
-    Any,
-    TypedDict,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from dataclasses import dataclass
+from typing import TypedDict
 
 
 class PolicyRecord(TypedDict, total=False):
@@ -32,7 +21,13 @@ class PolicyRecord(TypedDict, total=False):
 
 
 class SetRow(TypedDict):
-    """A set in status.json; see `status.set_row`."""
+    """A set in status.json; see `status.set_row`.
+
+    Attributes:
+        files: names of the files beside the wheels.
+        optional: requirements of the wheels that `install` leaves out, with spaces
+            between them.
+    """
 
     entry: int
     digest: str
@@ -46,6 +41,10 @@ class SetRow(TypedDict):
     evidence: list[str]
     install: str
     yanked: str
+    files: list[str]
+    optional: str
+    pinned: str
+    quarantined: str
 
 
 class HistoryRow(TypedDict):
@@ -69,21 +68,6 @@ class ListedIndex(TypedDict):
     targets: list[str]
 
 
-class WrittenSetRow(SetRow):
-    """All fields of a set in status.json; those of older versions lack some.
-
-    Attributes:
-        files: names of the files beside the wheels.
-        optional: requirements of the wheels that `install` leaves out, with spaces
-            between them.
-    """
-
-    files: list[str]
-    optional: str
-    pinned: str
-    quarantined: str
-
-
 class ChangeRow(TypedDict):
     """The newest ledger entry in status.json."""
 
@@ -93,14 +77,17 @@ class ChangeRow(TypedDict):
     reason: str
 
 
-class WrittenPages(TypedDict):
-    """The pages of a project as status.json records them.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageRecord:
+    """The last recorded write of one project's pages.
 
-    Digest of their wheels, and etags of both pages.
+    Attributes:
+        sha256: sha256 of the JSON page.
+        etags: etags of the HTML page and of the JSON page, as the store returned them.
     """
 
     sha256: str
-    etags: list[str]
+    etags: tuple[str, str]
 
 
 class StatusFile(TypedDict):
@@ -131,106 +118,9 @@ class StatusFile(TypedDict):
     last_promoted: str
     stale_after: str
     quarantined: dict[int, str]
-    sets: list[WrittenSetRow]
-    hidden: list[WrittenSetRow]
+    sets: list[SetRow]
+    hidden: list[SetRow]
     history: list[HistoryRow]
     listed: ListedIndex
-    pages: dict[str, WrittenPages]
+    pages: dict[str, PageRecord]
     people: str
-
-
-def check_type(value: object, kind: Any) -> None:  # noqa: ANN401 - any annotation
-    """Raise TypeError unless a value, and every value in it, has the annotated type.
-
-    Args:
-        kind: a class, dataclass, TypedDict, or an optional, tuple, list, dict or
-            Mapping of such types.
-    """
-    _check_of(kind)(value)
-
-
-@functools.cache
-def _check_of(kind: Any) -> _Check:  # noqa: ANN401 - any annotation
-    """Return the function that checks a value of an annotated type.
-
-    Analysing the annotation takes longer than that.
-    """
-    origin = get_origin(kind)
-    inner = get_args(kind)
-    if origin in (Union, UnionType):
-        check = _check_of(next(one for one in inner if one is not NoneType))
-        return functools.partial(_check_optional, check) if NoneType in inner else check
-    if origin is not None:
-        wanted = dict if origin is Mapping or origin is dict else origin
-        return functools.partial(
-            _check_items, wanted, [_part(one) for one in inner if one is not Ellipsis]
-        )
-    if is_typeddict(kind) or dataclasses.is_dataclass(kind):
-        return functools.partial(_check_fields, kind)
-    return _check_nothing if kind is Any else functools.partial(_check_class, kind)
-
-
-def _part(kind: Any) -> tuple[type | None, _Check]:  # noqa: ANN401 - any annotation
-    """Return the class that needs no further check, and the check of other values."""
-    return kind if kind in _SCALARS else None, _check_of(kind)
-
-
-def _check_nothing(_: object) -> None:
-    pass
-
-
-def _check_class(kind: type, value: object) -> None:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r:.80} is not of the type {kind.__name__}")
-
-
-def _check_optional(check: _Check, value: object) -> None:
-    if value is not None:
-        check(value)
-
-
-def _check_items(
-    wanted: Any,  # noqa: ANN401
-    inner: Sequence[tuple[type | None, _Check]],
-    value: Any,  # noqa: ANN401
-) -> None:
-    if not isinstance(value, wanted):
-        raise TypeError(f"{value!r:.80} is not a {wanted.__name__}")
-    parts = (value, value.values()) if isinstance(value, dict) else (value,)
-    for (scalar, check), items in zip(inner, parts, strict=False):
-        for item in items:
-            if type(item) is not scalar:
-                check(item)
-
-
-def _check_fields(kind: Any, value: object) -> None:  # noqa: ANN401 - a TypedDict or dataclass
-    """Check each field; TypeError if the value lacks a required one."""
-    if not isinstance(value, dict if is_typeddict(kind) else kind):
-        raise TypeError(f"{value!r:.80} is not a {kind.__name__}")
-    for name, scalar, check in _fields(kind):
-        if not isinstance(value, dict):
-            part = getattr(value, name)
-        elif name in value:
-            part = value[name]
-        elif name in kind.__required_keys__:
-            raise TypeError(f"{name} is missing")
-        else:
-            continue
-        if type(part) is not scalar:
-            try:
-                check(part)
-            except TypeError as error:
-                raise TypeError(f"{name}: {error}") from error
-
-
-@functools.cache
-def _fields(
-    kind: Any,  # noqa: ANN401
-) -> tuple[tuple[str, type | None, _Check], ...]:
-    return tuple(
-        (name, *_part(annotation)) for name, annotation in get_type_hints(kind).items()
-    )
-
-
-_Check = Callable[[Any], None]
-_SCALARS = frozenset({str, int, bool, float})

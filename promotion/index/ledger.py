@@ -18,15 +18,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from core.errors import BucketError, RequestError
+from core.errors import BucketError, FormatError, RequestError
 from core.model import to_json
 from core.number_ranges import NumberRanges
+from core.records import convert
 from promotion.index.authority import ANYONE, ENTRY_TYPE, Authority, PolicySource
-from promotion.index.json_types import PolicyRecord, check_type
+from promotion.index.json_types import PolicyRecord
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.bucket import AbsentError, Bucket, sha256_of
 from promotion.storage.object_keys import ReleasedIndex
+from promotion.storage.stored_records import stored_record
 
 if (
     TYPE_CHECKING
@@ -276,45 +278,25 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
     BucketError when a field is missing, unknown or invalid, or the signature is not
     valid.
     """
+    body = stored_record(data, dict[str, Any], key, schema=SCHEMA_VERSION)
     try:
-        body = json.loads(data)
-        schema = body.pop("schema")
-        signature = body.pop("signature", "")
-        if schema != SCHEMA_VERSION:
-            raise BucketError(
-                f"{key} has schema {schema!r}; this version reads {SCHEMA_VERSION}.",
-                hint="Use the version of ci_build that wrote it.",
-            )
-        if signature or body.get("key"):
-            _check_signature(data, {"schema": schema, **body}, signature, key)
-        body["kind"], body["state"] = EntryKind(body["kind"]), _state(body["state"])
-        body["promoted"] = (
-            _promoted(body["promoted"]) if body["promoted"] is not None else None
-        )
-        if body.get("policy"):  # 12 kB in each entry, and few different ones
-            body["policy"] = sys.intern(body["policy"])
-        if body.get("source") is not None:
-            body["source"] = PolicySource(**body["source"])
-        for name in ("sets", "removed"):
-            body[name] = tuple(body[name])
-        entry = LedgerEntry(**body)
-        _check_values(entry, data)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        signature = str(body.pop("signature", ""))
+        # A state contains ranges, which are text in JSON.
+        state = _state(body.get("state"), key)
+        entry = convert({**body, "state": {}}, LedgerEntry, key)
+        if datetime.fromisoformat(entry.time).tzinfo is None:
+            raise ValueError(f"{entry.time} has no time zone")
+        if entry.promoted is not None:
+            convert(entry.promoted.policy, PolicyRecord, f"{key}: promoted.policy")
+        if signature or entry.key:
+            _check_signature(data, body, signature, key)
+    except (FormatError, ValueError) as error:
         raise BucketError(
-            f"{key} is not a ledger entry: {error!r}.", hint=_RESTORE
+            f"{key} is not a ledger entry: {error}.", hint=_RESTORE
         ) from error
-    return entry
-
-
-def _check_values(entry: LedgerEntry, data: bytes) -> None:
-    """Raise TypeError or ValueError for a value that readers of entries cannot use."""
-    check_type(entry, LedgerEntry)
-    if entry.promoted is not None:
-        check_type(entry.promoted.policy, PolicyRecord)
-    if datetime.fromisoformat(entry.time).tzinfo is None:
-        raise ValueError(f"{entry.time} has no time zone")
-    if b"\\ud" in data.lower():  # `dump` escapes no characters
-        raise ValueError("it contains half of a surrogate pair")
+    # It has 12 kB in each entry, and few entries have another one.
+    policy = sys.intern(entry.policy)
+    return replace(entry, state=state, policy=policy)
 
 
 def _check_signature(
@@ -324,6 +306,7 @@ def _check_signature(
     # The doctor's Python may lack cryptography; it reads no entries.
     from promotion.evidence.signing import Signature, is_valid_signature, public_key
 
+    body = {"schema": SCHEMA_VERSION, **body}
     made = Signature(
         key=public_key(body["key"]), value=base64.b64decode(signature, validate=True)
     )
@@ -333,24 +316,13 @@ def _check_signature(
         raise BucketError(f"{key} was changed after it was signed.", hint=_RESTORE)
 
 
-def _state(body: Mapping[str, Any]) -> IndexState:
-    values: dict[str, Any] = {}
-    for name, value in body.items():
-        if isinstance(value, dict):
-            values[name] = {int(number): reason for number, reason in value.items()}
-        else:
-            values[name] = NumberRanges.parse(value)
-    return IndexState(**values)
-
-
-def _promoted(body: Mapping[str, Any]) -> PromotedSet:
-    wheels = tuple(
-        LedgerWheel(**{**wheel, "requires_dist": tuple(wheel["requires_dist"])})
-        for wheel in body["wheels"]
-    )
-    return PromotedSet(
-        **{**body, "python_versions": tuple(body["python_versions"]), "wheels": wheels}
-    )
+def _state(body: Any, key: str) -> IndexState:  # noqa: ANN401 - any JSON value
+    """Return a state; FormatError or ValueError if it is none."""
+    marks = convert(body, dict[str, Any], f"{key}: state")
+    ranges: dict[str, Any] = {}
+    for name in ("held", "offered", "retired", "swept"):
+        ranges[name] = NumberRanges.parse(str(marks.pop(name, None)))
+    return replace(convert(marks, IndexState, f"{key}: state"), **ranges)
 
 
 def find_head(

@@ -7,15 +7,15 @@ missing or damaged page is made from the status.json of each index.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
-from core.errors import BusyError, RequestError
+from core.errors import BusyError, FormatError, RequestError
 from core.model import Channel
+from core.records import read_json
 from core.targets import load_table
-from promotion.index.json_types import ListedIndex, check_type
+from promotion.index.json_types import ListedIndex
 from promotion.index.overview import natural_key
 from promotion.storage.bucket import AbsentError, Bucket, ConflictError
 from promotion.storage.object_keys import LISTING, ReleasedIndex
@@ -25,6 +25,12 @@ _ROWS = re.compile(
     rb'<script type="application/json" id="indexes">(.*?)</script>', re.DOTALL
 )
 _MAX_RACES = 100
+
+
+class _Status(TypedDict):
+    """The row in status.json; readers accept other keys."""
+
+    listed: ListedIndex
 
 
 def listing_row(
@@ -63,11 +69,10 @@ def parse_listing(page: bytes) -> tuple[ListedIndex, ...] | None:
     """Return the rows of a page, or None if it is not exactly the page of its rows."""
     found = _ROWS.search(page)
     try:
-        rows: list[ListedIndex] = json.loads(found[1] if found else b"null")
-        check_type(rows, list[ListedIndex])
+        rows = read_json(found[1] if found else b"null", list[ListedIndex], LISTING)
         for row in rows:
             ReleasedIndex(index=row["index"])
-    except (ValueError, TypeError, RecursionError, RequestError):
+    except (FormatError, RequestError):
         return None
     return tuple(rows) if listing_page(rows) == page else None
 
@@ -115,12 +120,11 @@ def _all_rows(bucket: Bucket) -> tuple[ListedIndex, ...]:
         name = key.removeprefix(f"{Channel.RELEASED}/").removesuffix("/status.json")
         if key == f"{Channel.RELEASED}/{name}/status.json" and "/" not in name:
             try:
-                row = json.loads(bucket.get(key))["listed"]
-                check_type(row, ListedIndex)
-            except (AbsentError, ValueError, KeyError, TypeError, RecursionError):
+                row = read_json(bucket.get(key), _Status, key)["listed"]
+            except (AbsentError, FormatError):
                 row = listing_row(
                     ReleasedIndex(index=name), ()
-                )  # of an older version; its next change completes it
+                )  # its next change completes it
             if row["index"] == name:
                 found.append(row)
     return tuple(found)

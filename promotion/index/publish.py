@@ -15,7 +15,6 @@ from dataclasses import replace
 from core.errors import BucketError, BusyError
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.index_reader import (
-    PageRecord,
     Snapshot,
     newest_set,
     parse_project_page,
@@ -27,6 +26,7 @@ from promotion.index.index_status import (
     overview_of,
     render_overview,
 )
+from promotion.index.json_types import PageRecord
 from promotion.index.ledger import Entries, Head, find_head
 from promotion.index.listing import listing_row, update_listing
 from promotion.index.overview import overview_entry

@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from core.errors import BucketError
-from promotion.index.json_types import check_type
 from promotion.storage.bucket import sha256_of
+from promotion.storage.stored_records import stored_record
 
 SCHEMA_VERSION = 1
 REPORT, SUMMARY, REQUIREMENTS = "report-", "summary-", "requirements-"
@@ -60,27 +58,7 @@ class SetContent:
 
 def load_summary(data: bytes, key: str) -> SetContent:
     """Parse a summary; BucketError if it is damaged."""
-    try:
-        body: dict[str, Any] = json.loads(data)
-        schema = body.pop("schema")
-        if schema != SCHEMA_VERSION:
-            raise ValueError("it has another schema")
-        summary = SetContent(
-            wheels={
-                name: tuple(targets) for name, targets in body.pop("wheels").items()
-            },
-            modules=tuple(
-                ModuleTest(**{**module, "unsupported": tuple(module["unsupported"])})
-                for module in body.pop("modules")
-            ),
-            **body,
-        )
-        check_type(summary, SetContent)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise BucketError(
-            f"{key} cannot be read: {error!r}.", hint="Restore it from a backup."
-        ) from error
-    return summary
+    return stored_record(data, SetContent, key, schema=SCHEMA_VERSION)
 
 
 def named(prefix: str, suffix: str, data: bytes) -> str:

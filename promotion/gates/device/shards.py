@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
-from core.errors import GateError, RequestError
+from core.errors import FormatError, GateError, RequestError
 from promotion.evidence.evidence import ANY
 from promotion.evidence.signing import (
     SUFFIX,
@@ -340,7 +340,14 @@ def load_shard(data: bytes, key: str, staged: StagedSet, gate: str) -> ShardResu
             at=str(body["at"]),
             warnings=tuple((str(code), str(text)) for code, text in body["warnings"]),
         )
-    except (OSError, EOFError, KeyError, TypeError, ValueError) as problem:
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        TypeError,
+        ValueError,
+        FormatError,
+    ) as problem:
         raise GateError(
             f"Cannot read the shard {key}: {problem!r}.", hint="Run the shard again."
         ) from problem

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import GateError
+from core.errors import FormatError
 from promotion.evidence.test_results import (
     TestResult,
     TestVerdict,
@@ -132,5 +132,5 @@ def test_load_results_reads_dumped_results(results: list[TestResult]) -> None:
 
 @pytest.mark.parametrize("data", [b"[]", b'{"schema": 9}'])
 def test_load_results_refuses_invalid_data(data: bytes) -> None:
-    with pytest.raises(GateError, match="shard 2"):
+    with pytest.raises(FormatError, match="shard 2"):
         load_results(data, "shard 2")

@@ -139,7 +139,7 @@ def test_status_with_wrong_types_is_rebuilt(
 def test_json_that_is_nested_too_deeply_is_damaged() -> None:
     assert parse_status(DEEP, "etag") is None
     for load in (load_entry, load_evidence):
-        with pytest.raises(BucketError, match="RecursionError"):
+        with pytest.raises(BucketError, match="is not JSON"):
             load(DEEP, "file")
     with pytest.raises(RequestError):
         load_signature(DEEP, "signature")
@@ -176,7 +176,8 @@ def test_entry_with_wrong_type_is_refused(
         part = part[parent]
     part[name] = value
     with pytest.raises(
-        BucketError, match=r"^entry (is not a ledger entry|has schema 99)"
+        BucketError,
+        match=r"^entry(: schema| is not)",
     ):
         load_entry(json.dumps(entry).encode(), "entry")
 
