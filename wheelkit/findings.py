@@ -9,13 +9,14 @@ the code.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from core.model import Finding, Severity
+from core.records import read_toml
 from core.versions import parse_package_name
 
 REPORT_PUBLISHED = (
@@ -54,20 +55,23 @@ class FindingKind:
     repaired: bool = False
 
 
+_Group = Literal["broken", "error", "warning", "note"]
+_Rows = dict[str, list[str]]
+
+
 @functools.cache
 def finding_kinds() -> Mapping[str, FindingKind]:
     """Return the kinds of findings in `findings.toml` by code."""
-    tables = tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    )
+    tables = read_toml(Path(__file__).with_suffix(".toml"), dict[_Group, _Rows])
     kinds = {}
     for group, rows in tables.items():
+        damaged = group == "broken"
         for code, (title, remedy, *more) in rows.items():
             kinds[code] = FindingKind(
-                severity=Severity.ERROR if group == "broken" else Severity(group),
+                severity=Severity.ERROR if damaged else Severity(group),
                 title=title,
                 remedy=remedy,
-                integrity=group == "broken",
+                integrity=damaged,
                 repaired="repaired" in more,
             )
     return kinds

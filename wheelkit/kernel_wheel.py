@@ -11,14 +11,14 @@ writes the manifest.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
-from core.errors import ArchiveError
+from core.errors import ArchiveError, FormatError
 from core.model import Finding, GfxTarget, MemberInfo
+from core.records import read_json
 from wheelkit.archive.record import RecordEntry
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import finding
@@ -87,41 +87,62 @@ def read_manifest(archive: WheelArchive) -> KernelManifest:
         ArchiveError: the manifest is invalid, or has an unsupported schema.
     """
     try:
-        body = json.loads(archive.read(MANIFEST))
-        if body["schema"] != _SCHEMA:
-            raise ValueError(f"unsupported schema {body['schema']!r}")
-        modules = tuple(_module(name, entry) for name, entry in body["modules"].items())
-        if set(body["load_order"]) != set(body["modules"]) or len(
-            body["load_order"]
-        ) != len(modules):
-            raise ValueError("load_order does not list every module exactly once")
-        return KernelManifest(
-            version=str(body["version"]),
-            targets=tuple(map(str, body["targets"])),
-            modules=modules,
-            missing=tuple(map(str, body.get("partial", ()))),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArchiveError(
-            f"Cannot read {MANIFEST} of {archive.name}: {error!r}."
-        ) from error
+        source = f"{MANIFEST} of {archive.name}"
+        body = read_json(archive.read(MANIFEST), _ManifestBody, source, schema=_SCHEMA)
+    except FormatError as error:
+        raise ArchiveError(error.message) from error
+    if sorted(body["load_order"]) != sorted(body["modules"]):
+        raise ArchiveError(f"{source}: load_order does not list each module once.")
+    modules = [_module(name, entry) for name, entry in body["modules"].items()]
+    return KernelManifest(
+        version=body["version"],
+        targets=body["targets"],
+        modules=tuple(modules),
+        missing=body.get("partial", ()),
+    )
 
 
-def _module(name: str, entry: Mapping[str, Any]) -> PackagedModule:
+class _Handler(TypedDict):
+    """A handler in the manifest; the payload reads its other keys."""
+
+    symbol: str
+
+
+class _ModuleBody(TypedDict):
+    """A module in the manifest; the payload reads its other keys."""
+
+    kind: str
+    library: str
+    sha256: str
+    targets: tuple[str, ...]
+    ffi: tuple[_Handler, ...]
+    objects: Mapping[str, Mapping[str, str]]
+    instances: NotRequired[str]
+
+
+class _ManifestBody(TypedDict):
+    """Content of the manifest; the payload reads its other keys."""
+
+    version: str
+    targets: tuple[str, ...]
+    load_order: tuple[str, ...]
+    modules: Mapping[str, _ModuleBody]
+    partial: NotRequired[tuple[str, ...]]
+
+
+def _module(name: str, entry: _ModuleBody) -> PackagedModule:
     objects = {}
     for gfx, files in entry["objects"].items():
-        objects[str(gfx)] = {
-            f"{_ROOT}/hsa/{path}": str(sha256) for path, sha256 in files.items()
-        }
+        objects[gfx] = {f"{_ROOT}/hsa/{path}": digest for path, digest in files.items()}
     return PackagedModule(
         name=name,
-        kind=str(entry["kind"]),
+        kind=entry["kind"],
         library=f"{_ROOT}/{entry['library']}",
-        sha256=str(entry["sha256"]),
-        targets=tuple(map(str, entry["targets"])),
-        symbols=tuple(str(ffi["symbol"]) for ffi in entry["ffi"]),
+        sha256=entry["sha256"],
+        targets=entry["targets"],
+        symbols=tuple(ffi["symbol"] for ffi in entry["ffi"]),
         objects=objects,
-        instances=str(entry.get("instances", "")),
+        instances=entry.get("instances", ""),
     )
 
 

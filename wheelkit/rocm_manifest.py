@@ -22,8 +22,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from core.errors import InputError
 from core.model import RocmVersion
+from core.records import read_json
 from wheelkit.elf import libstdcxx
 from wheelkit.elf.snapshot import Elf
 
@@ -78,6 +78,33 @@ class RocmManifest:
     weak: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LibraryBody:
+    """A library in the file, where names of symbols are grouped by version.
+
+    Attributes:
+        symbols: `@@` and the default version, `@` and another version, or nothing ->
+            names of symbols.
+    """
+
+    path: str
+    size: int
+    build_id: str
+    sha256: str
+    needed: tuple[str, ...]
+    runpath: tuple[str, ...]
+    symbols: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ManifestFile:
+    """Content of `rocm-manifest.json`."""
+
+    rocm_version: str
+    weak: bool
+    libraries: Mapping[str, _LibraryBody]
+
+
 def dump_manifest(manifest: RocmManifest) -> bytes:
     """Return the reproducible content of `rocm-manifest.json`."""
     body = {
@@ -96,30 +123,16 @@ def load_manifest(data: bytes) -> RocmManifest:
     """Parse `rocm-manifest.json`.
 
     Raises:
-        InputError: the data is not a manifest, or has an unsupported schema.
+        FormatError: the data is not a manifest, or has an unsupported schema.
     """
-    try:
-        body = json.loads(data)
-        if body["schema"] != SCHEMA_VERSION:
-            raise InputError(
-                f"The ROCm manifest has schema {body['schema']!r}; only"
-                f" {SCHEMA_VERSION} is supported.",
-                hint="Build the set again with --rocm-manifest.",
-            )
-        libraries = {
-            str(soname): _library(str(soname), row)
-            for soname, row in body["libraries"].items()
-        }
-        return RocmManifest(
-            rocm_version=str(body["rocm_version"]),
-            weak=bool(body["weak"]),
-            libraries=libraries,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"Cannot read the ROCm manifest: {error!r}.",
-            hint="Build the set again with --rocm-manifest.",
-        ) from error
+    hint = "Build the set again with --rocm-manifest."
+    body = read_json(
+        data, _ManifestFile, ROCM_MANIFEST, schema=SCHEMA_VERSION, hint=hint
+    )
+    libraries = {name: _library(name, row) for name, row in body.libraries.items()}
+    return RocmManifest(
+        rocm_version=body.rocm_version, weak=body.weak, libraries=libraries
+    )
 
 
 @functools.cache
@@ -223,21 +236,20 @@ def _library_body(library: RocmLibrary) -> dict[str, Any]:
     }
 
 
-def _library(soname: str, body: Mapping[str, Any]) -> RocmLibrary:
+def _library(soname: str, body: _LibraryBody) -> RocmLibrary:
     symbols: dict[str, list[str]] = {}
-    for key, names in sorted(
-        body["symbols"].items(), key=lambda group: not str(group[0]).startswith("@@")
-    ):
-        version = str(key).removeprefix("@").removeprefix("@")
+    groups = sorted(body.symbols.items(), key=lambda row: not row[0].startswith("@@"))
+    for group, names in groups:
+        version = group.removeprefix("@").removeprefix("@")
         for name in names:
-            symbols.setdefault(str(name), []).append(version)
+            symbols.setdefault(name, []).append(version)
     return RocmLibrary(
         soname=soname,
-        path=str(body["path"]),
+        path=body.path,
         symbols={name: tuple(versions) for name, versions in sorted(symbols.items())},
-        needed=tuple(map(str, body["needed"])),
-        runpath=tuple(map(str, body["runpath"])),
-        size=int(body["size"]),
-        build_id=str(body["build_id"]),
-        sha256=str(body.get("sha256", "")),  # older manifests have no sha256
+        needed=body.needed,
+        runpath=body.runpath,
+        size=body.size,
+        build_id=body.build_id,
+        sha256=body.sha256,
     )

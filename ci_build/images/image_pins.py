@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from core.atomic import write_whole
 from core.errors import RequestError
+from core.records import parse_toml, read_toml
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 """Directory of the Dockerfiles and pins."""
 PINS = DOCKER / "images.toml"
 ARCHES = ("x86_64", "aarch64")
-_KEYS = {
-    "base": {"repository": "origin", "tag": "version", "digest": "digest"},
-    "download": {"version": "version", "url": "origin", "sha256": "digest"},
-}
-"""Kind of a pin -> key of its table -> attribute of `Pin`."""
-_DIGESTS = {"digest": r"sha256:[0-9a-f]{64}", "sha256": r"[0-9a-f]{64}"}
+_Arch = Literal["x86_64", "aarch64"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,57 +99,73 @@ class ImagePins:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Base:
+    """Table of a base image."""
+
+    repository: str
+    tag: str
+    digest: str
+
+    def __post_init__(self) -> None:
+        _check_digest(self.digest, r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Download:
+    """Table of a downloaded file."""
+
+    version: str
+    url: str
+    sha256: str
+
+    def __post_init__(self) -> None:
+        _check_digest(self.sha256, r"[0-9a-f]{64}")
+
+
+def _check_digest(text: str, pattern: str) -> None:
+    if text and not re.fullmatch(pattern, text):
+        raise ValueError(f"not a digest: {text!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PinFile:
+    """Content of `images.toml`: name -> architecture -> table."""
+
+    base: Mapping[str, Mapping[_Arch, _Base]] = field(default_factory=dict)
+    download: Mapping[str, Mapping[_Arch, _Download]] = field(default_factory=dict)
+
+
 def load_pins(path: Path = PINS) -> ImagePins:
-    """Read and check a file of pins; raise RequestError with all problems of an invalid file."""
-    try:
-        return _parse_pins(path.read_text(encoding="utf-8"), path)
-    except (OSError, ValueError) as error:
-        raise RequestError(
-            f"Cannot read {path}: {error}.",
-            hint="Restore the file from the repository.",
-        ) from error
+    """Read and check a file of pins; FormatError if it is invalid."""
+    return ImagePins(path=path, pins=_pins(read_toml(path, _PinFile)))
 
 
-def _parse_pins(text: str, path: Path) -> ImagePins:
-    table = tomllib.loads(text)
-    if problems := list(_problems(table)):
-        raise RequestError(f"{path}: {'; '.join(problems)}.", hint="Fix the file.")
-    pins = tuple(
-        Pin(
-            kind=kind,
-            name=name,
-            arch=arch,
-            **{_KEYS[kind][key]: value for key, value in row.items()},
-        )
-        for kind, name, arch, row in _rows(table)
-    )
-    return ImagePins(path=path, pins=pins)
-
-
-def _rows(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
-    for kind in _KEYS:
-        names = table.get(kind, {})
-        for name, arches in names.items() if isinstance(names, dict) else ():
-            for arch, row in arches.items() if isinstance(arches, dict) else ():
-                yield kind, name, arch, row
-
-
-def _problems(table: Mapping[str, Any]) -> Iterator[str]:
-    for word in sorted(set(table) - set(_KEYS)):
-        yield f"unknown key: {word}"
-    for kind, name, arch, row in _rows(table):
-        where = f"{kind}.{name}.{arch}"
-        if arch not in ARCHES:
-            yield f"{where}: unknown architecture: {arch}"
-        if not isinstance(row, dict) or sorted(row) != sorted(_KEYS[kind]):
-            yield f"{where}: expected exactly the keys {', '.join(_KEYS[kind])}"
-            continue
-        if not all(isinstance(value, str) for value in row.values()):
-            yield f"{where}: a value is not a string"
-            continue
-        for key, pattern in _DIGESTS.items():
-            if row.get(key) and not re.fullmatch(pattern, row[key]):
-                yield f"{where}: not a digest: {row[key]!r}"
+def _pins(file: _PinFile) -> tuple[Pin, ...]:
+    pins = []
+    for name, images in file.base.items():
+        for arch, image in images.items():
+            pin = Pin(
+                kind="base",
+                name=name,
+                arch=arch,
+                origin=image.repository,
+                version=image.tag,
+                digest=image.digest,
+            )
+            pins.append(pin)
+    for name, downloads in file.download.items():
+        for arch, download in downloads.items():
+            pin = Pin(
+                kind="download",
+                name=name,
+                arch=arch,
+                origin=download.url,
+                version=download.version,
+                digest=download.sha256,
+            )
+            pins.append(pin)
+    return tuple(pins)
 
 
 def with_digests(text: str, changes: Mapping[str, str]) -> str:
@@ -179,7 +190,7 @@ def with_digests(text: str, changes: Mapping[str, str]) -> str:
 def save(path: Path, changes: Mapping[str, str]) -> None:
     """Write new digests, given by label, to a file of pins, atomically."""
     text = with_digests(path.read_text(encoding="utf-8"), changes)
-    _parse_pins(text, path)
+    parse_toml(text.encode(), _PinFile, str(path))
     mode = path.stat().st_mode & 0o777
     write_whole(path, text.encode())
     path.chmod(mode)

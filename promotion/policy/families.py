@@ -7,31 +7,28 @@ from __future__ import annotations
 
 import enum
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from core.errors import RequestError
+from core.errors import FormatError, RequestError
 from core.model import GfxTarget
+from core.records import add_names, convert, read_table
 from core.targets import family_of, load_table
-from promotion.policy.bypasses import Bypass, parse_bypass, whole_number
+from promotion.policy.bypasses import Bypass, parse_bypass
 
 FAMILIES_FILE = Path(__file__).with_name("families.toml")
 GATE = "device"
 """The gate that runs on these machines."""
 IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 """Name of the container image in which the gate runs, with its digest."""
-SIZES = ("small", "medium", "large")
+Size = Literal["small", "medium", "large"]
+SIZES: tuple[Size, ...] = get_args(Size)
 SANITY = "smoke"
 """The suite of `sanity_only` families."""
 
 _SCHEMA_VERSION = 1
-_BYPASS = "bypass_tests_for_releases"
-_MOST_MINUTES = 24 * 60
-_MOST_DEVICES = 1024
 
 
 class Trigger(enum.StrEnum):
@@ -52,10 +49,14 @@ class Trigger(enum.StrEnum):
 class TriggerSettings:
     """The tests of a trigger; see `families.toml`."""
 
-    size: str
+    size: Size
     shards: int
     multi: bool
     minutes: int
+
+    def __post_init__(self) -> None:
+        if self.shards < 1:
+            raise ValueError("shards is below 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +70,10 @@ class Machines:
 
     weight: int
     devices: int
+
+    def __post_init__(self) -> None:
+        if min(self.weight, self.devices) < 1:
+            raise ValueError("weight or devices is below 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +93,10 @@ class Family:
     sanity_only: bool = False
     minutes: int | None = None
     bypass: Bypass | None = None
+
+    def __post_init__(self) -> None:
+        if any(machines.devices < 2 for machines in self.multi.values()):
+            raise ValueError("a runner of multi has fewer than 2 devices")
 
     @property
     def device_counts(self) -> tuple[int, ...]:
@@ -142,102 +151,50 @@ class Families:
             ) from None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _FamilyTable(Family):
+    """A family in the file."""
+
+    bypass_tests_for_releases: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _FamilyFile:
+    """Content of `families.toml`."""
+
+    when: Mapping[Trigger, TriggerSettings]
+    family: Mapping[str, _FamilyTable]
+
+
 def load_families(file: Path = FAMILIES_FILE) -> Families:
     """Load `families.toml`.
 
     Raises:
-        RequestError: a field is missing, unknown or invalid, or a family or target is
+        FormatError: a field is missing, unknown or invalid, or a family or target is
             unknown.
     """
+    body = read_table(file)
+    add_names(body.get("family"))
+    content = convert(body, _FamilyFile, str(file), schema=_SCHEMA_VERSION)
     try:
-        return _parse(file.read_text(encoding="utf-8"))
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise RequestError(
-            f"{file} is invalid: {problem}.",
-            hint="See the comment at the top of the file.",
-        ) from error
+        if set(content.when) != set(Trigger):
+            raise ValueError(f"when: expected a table for each of {', '.join(Trigger)}")
+        families = {name: _family(table) for name, table in content.family.items()}
+    except ValueError as error:
+        raise FormatError(f"{file}: {error}.") from error
+    return Families(occasions=content.when, families=families)
 
 
-@cache
-def _parse(text: str) -> Families:
-    tables = tomllib.loads(text)
-    if tables.pop("schema") != _SCHEMA_VERSION:
-        raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-    occasions = {
-        Trigger(name): _occasion(body) for name, body in tables.pop("when").items()
-    }
-    if set(occasions) != set(Trigger):
-        raise ValueError("[when.*] needs a table for each of " + ", ".join(Trigger))
-    families = {
-        name: _family(name, body) for name, body in tables.pop("family").items()
-    }
-    if tables:
-        raise ValueError(f"{', '.join(tables)} is unknown")
-    return Families(occasions=occasions, families=families)
-
-
-def _occasion(body: Mapping[str, Any]) -> TriggerSettings:
-    occasion = TriggerSettings(**body)
-    if occasion.size not in SIZES or type(occasion.multi) is not bool:
-        raise ValueError(f"the settings of a trigger are invalid: {dict(body)}")
-    whole_number(occasion.shards, most=64)
-    whole_number(occasion.minutes, most=_MOST_MINUTES)
-    return occasion
-
-
-def _family(name: str, body: Mapping[str, Any]) -> Family:
-    families_of_table = load_table().families
-    if name not in families_of_table:
-        raise ValueError(f"{name!r} is not a family of core/targets.toml")
-    values = dict(body)
-    bypass = values.pop(_BYPASS, None)
-    targets = values.pop("targets")
-    if (
-        not isinstance(targets, list)
-        or not targets
-        or not {*targets} <= {*families_of_table[name]}
-    ):
+def _family(table: _FamilyTable) -> Family:
+    known = load_table().families.get(table.name, ())
+    if not table.targets or not set(table.targets) <= set(known):
         raise ValueError(
-            f"the targets of {name} must be among {', '.join(families_of_table[name])},"
-            f" not {targets!r}"
+            f"family.{table.name}: its targets must be among {', '.join(known)}"
         )
-    single, multi = (
-        _machines(name, values.pop(kind, {}), fewest)
-        for kind, fewest in (("single", 1), ("multi", 2))
-    )
-    when = Trigger(values.pop("when"))
-    family = Family(
-        name=name,
-        targets=tuple(targets),
-        when=when,
-        single=single,
-        multi=multi,
-        **values,
-    )
-    if type(family.sanity_only) is not bool:
-        raise ValueError(
-            f"sanity_only of {name} must be true or false, not {family.sanity_only!r}"
-        )
-    if family.minutes is not None:
-        whole_number(family.minutes, most=_MOST_MINUTES)
+    values = {field.name: getattr(table, field.name) for field in fields(Family)}
+    family = Family(**values)
+    bypass = table.bypass_tests_for_releases
     return family if bypass is None else _with_bypass(family, bypass)
-
-
-def _machines(name: str, body: Any, fewest: int) -> dict[str, Machines]:  # noqa: ANN401 - any value of TOML
-    try:
-        runners = {label: Machines(**values) for label, values in body.items()}
-    except (TypeError, AttributeError):
-        runners = {"": Machines(weight=0, devices=0)}
-    if not all(runners):
-        raise ValueError(
-            f"the runners of {name} must be labels with weight and devices, not"
-            f" {body!r}"
-        )
-    for machines in runners.values():
-        whole_number(machines.weight, most=1000)
-        whole_number(machines.devices, least=fewest, most=_MOST_DEVICES)
-    return runners
 
 
 def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:

@@ -6,13 +6,13 @@ import functools
 import hashlib
 import re
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import InputError, ProcessError, RequestError
 from core.process import Runner
+from core.records import read_toml
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.results import file_of
 from promotion.gates.device.sessions.passes import Choose, Suite
@@ -87,12 +87,7 @@ def parse_source(text: str) -> SuiteSource:
 @functools.cache
 def suite_sizes() -> Mapping[str, SuiteSize]:
     """Return the sizes of JAX's suite, smallest first."""
-    table = tomllib.loads(SIZES_FILE.read_text(encoding="utf-8"))
-    del table["schema"]
-    return {
-        name: SuiteSize(files=tuple(row["files"]), multi=bool(row["multi"]))
-        for name, row in table.items()
-    }
+    return read_toml(SIZES_FILE, dict[str, SuiteSize], schema=1)
 
 
 def smoke_suite(listed: Sequence[str] = ()) -> Suite:

@@ -20,7 +20,7 @@ from ci_build.images.image_pins import DOCKER, load_pins
 from ci_build.images.manylinux_image import SEARCH, builder_image, builder_images
 from ci_build.images.runtime_image import runtime_image, runtime_name
 from ci_build.wheelset.set_files import write_set
-from core.errors import InputError, ProcessError, RequestError, WheelSetError
+from core.errors import FormatError, InputError, ProcessError, WheelSetError
 from core.pip import Resolved
 from core.process import ProcessResult
 from core.wheelset import read_set
@@ -261,6 +261,6 @@ def test_runtime_name_has_no_plus(version: str, name: str) -> None:
 def test_pins_option_of_unreadable_file_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert "Cannot read" in planned(
-        capsys, "build", "--pins=absent.toml", code=RequestError.exit_code
+    assert "cannot be read" in planned(
+        capsys, "build", "--pins=absent.toml", code=FormatError.exit_code
     )

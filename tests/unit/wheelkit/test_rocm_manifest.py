@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import InputError
+from core.errors import FormatError
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import (
@@ -44,12 +44,12 @@ def test_manifest_json_round_trip_is_reproducible() -> None:
     "text", [b"", b"[]", b'{"schema": 1, "libraries": {"a": 1}}', b"\xff"]
 )
 def test_load_manifest_refuses_other_json(text: bytes) -> None:
-    with pytest.raises(InputError, match="Cannot read"):
+    with pytest.raises(FormatError, match="rocm-manifest"):
         load_manifest(text)
 
 
 def test_load_manifest_refuses_other_schema() -> None:
-    with pytest.raises(InputError, match="schema 2"):
+    with pytest.raises(FormatError, match="expected 1, got 2"):
         load_manifest(b'{"schema": 2}')
 
 
