@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from ci_build.release import gating
-from ci_build.release import release_steps as steps
+from ci_build.release import promotion_steps as steps
 from core.errors import FormatError, RequestError
 from core.model import Evidence, WheelSet
 from core.process import Runner

@@ -10,26 +10,22 @@ the last one ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ci_build.release import release_steps as steps
-from ci_build.release.chain import SetOutcome, SetState, finish
-from ci_build.release.device_step import check_machines
-from ci_build.release.index_authority import check_authority
 from ci_build.release.night_lock import lock_of, with_free_version
+from ci_build.release.pipeline import Pipeline, SetOutcome, SetState, plan_lines
 from ci_build.release.release_request import ReleaseOptions, ReleaseStep
-from ci_build.release.release_run import SetRun, run_set
-from ci_build.wheelset.source.source_build import PreparedBuild
+from ci_build.release.run_report import SetRun, run_set
+from ci_build.wheelset import set_build as dist_wheels
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import RequestError
 from core.model import BuildRequest
 from core.process import HostRunner
 from core.report import Reporter
 from core.targets import MULTI_ARCH, family_of
-from promotion.gates.common.gate_context import Check
 from promotion.nights import (
     Night,
     is_staged,
@@ -42,10 +38,11 @@ from promotion.promote import promotion_of
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
+if TYPE_CHECKING:  # At run time, it would load requests.
+    from core.http.client import Connect
+
 _MOST_WAITING = 10
 """Number of earlier nights whose sets may still be promoted."""
-Prepare = Callable[[WheelSetRequest], PreparedBuild]
-"""A function that obtains the inputs of a set and plans its build."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +79,9 @@ def check_index(request: BuildRequest, index: str) -> None:
 def run_night(
     request: NightRequest,
     bucket: Bucket,
-    prepare: Prepare,
     reporter: Reporter,
     runner: HostRunner,
+    connect: Connect,
 ) -> tuple[SetRun, ...]:
     """Do a night.
 
@@ -102,22 +99,45 @@ def run_night(
             includes.
         InputError: an index lacks a wheel.
     """
-    if ReleaseStep.PROMOTE in request.options.steps:
-        check_authority(request.index, request.options.ledger, runner)
-    check_machines(request.options, reporter, runner)
+    pipeline = Pipeline(
+        bucket=bucket, options=request.options, reporter=reporter, runner=runner
+    )
+    pipeline.check_start(request.index)
     with reporter.group("inputs"):
         found = find_inputs(request, bucket, runner)
         for line in found_lines(request, bucket, found):
             reporter.step(line)
-    runs = [
-        _take(request, bucket, night, reporter, runner, earlier=True)
-        for night in _waiting(bucket, found)
-    ]
+    steps = [step for step in request.options.steps if step is not ReleaseStep.GATES]
+    options = replace(request.options, steps=tuple(steps), wait=0.0)
+    runs = []
+    for night in _waiting(bucket, found):
+        earlier = replace(pipeline, options=options)
+        done = _take(earlier, request.name, night)
+        runs.append(replace(done, error=None))
     if found.night is not None:
-        runs.append(_take(request, bucket, found.night, reporter, runner))
+        runs.append(_take(pipeline, request.name, found.night))
     elif found.wheel_set is not None:
-        runs.append(_do(request, found, bucket, prepare, reporter, runner))
+        runs.append(_do(pipeline, request.name, found, found.wheel_set, connect))
     return tuple(runs)
+
+
+def dry_run_lines(
+    request: NightRequest,
+    bucket: Bucket,
+    reporter: Reporter,
+    runner: HostRunner,
+    connect: Connect,
+) -> Iterator[str]:
+    """Yield the lines of a dry run.
+
+    Inputs, whether they were done, and the plan of the build.
+    """
+    found = find_inputs(request, bucket, runner)
+    yield from found_lines(request, bucket, found)
+    if found.wheel_set is not None and found.night is None:
+        prepared = dist_wheels.prepare(found.wheel_set, reporter, runner, connect)
+        yield from dist_wheels.dry_run_lines(prepared, found.wheel_set)
+        yield from plan_lines(request.options)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,78 +238,36 @@ def _waiting(bucket: Bucket, found: FoundInputs) -> list[Night]:
 
 
 def _do(
-    request: NightRequest,
+    pipeline: Pipeline,
+    name: str,
     found: FoundInputs,
-    bucket: Bucket,
-    prepare: Prepare,
-    reporter: Reporter,
-    runner: HostRunner,
+    wheel_set: WheelSetRequest,
+    connect: Connect,
 ) -> SetRun:
     """Build and stage a set, record the night, and take the set to users."""
-    wheel_set = found.wheel_set
-    assert wheel_set is not None
 
     def work() -> SetOutcome:
-        prepared = prepare(wheel_set)
-        _, staged = steps.build_and_stage(wheel_set, bucket, prepared, reporter, runner)
-        night = record_night(bucket, staged, found.lock, version=prepared.plan.version)
-        return _finished(request, bucket, night, reporter, runner)
-
-    return run_set(
-        work, bucket, request.options, name=request.name, lock=lock_digest(found.lock)
-    )
-
-
-def _take(
-    request: NightRequest,
-    bucket: Bucket,
-    night: Night,
-    reporter: Reporter,
-    runner: HostRunner,
-    *,
-    earlier: bool = False,
-) -> SetRun:
-    """Take the staged set of a night to users.
-
-    Problems of an earlier night are reported without failing the run.
-    """
-    options = request.options
-    if earlier:
-        remaining = tuple(
-            step for step in options.steps if step is not ReleaseStep.GATES
+        prepared = dist_wheels.prepare(
+            wheel_set, pipeline.reporter, pipeline.runner, connect
         )
-        options = replace(options, steps=remaining, wait=0.0)
-    work = partial(
-        _finished, replace(request, options=options), bucket, night, reporter, runner
-    )
-    done = run_set(work, bucket, options, name=request.name, lock=night.lock)
-    return replace(done, error=None) if earlier else done
+        _, staged = pipeline.build(wheel_set, prepared)
+        version = prepared.plan.version
+        night = record_night(pipeline.bucket, staged, found.lock, version=version)
+        return _finished(pipeline, night)
+
+    return run_set(pipeline, work, name=name, lock=lock_digest(found.lock))
 
 
-def _finished(
-    request: NightRequest,
-    bucket: Bucket,
-    night: Night,
-    reporter: Reporter,
-    runner: HostRunner,
-) -> SetOutcome:
+def _take(pipeline: Pipeline, name: str, night: Night) -> SetRun:
+    """Take the staged set of a night to users."""
+    work = partial(_finished, pipeline, night)
+    return run_set(pipeline, work, name=name, lock=night.lock)
+
+
+def _finished(pipeline: Pipeline, night: Night) -> SetOutcome:
     """Gate, promote and check the set of a night as far as possible, and record its check."""
-
-    def record(checks: Sequence[Check]) -> None:
-        record_check(bucket, night, {item.name: item.outcome for item in checks})
-
-    outcome = finish(
-        night.staged,
-        bucket,
-        request.options,
-        reporter,
-        runner,
-        was_checked=night.checked,
-        on_checked=record,
-    )
-    if outcome.state is SetState.UNCHANGED:
-        entry = outcome.entry.number if outcome.entry else 0
-        reporter.line(
-            f"  nothing new: set {night.staged} was promoted as ledger entry {entry}"
-        )
+    outcome = pipeline.finish(night.staged, was_checked=night.checked)
+    if outcome.checks and outcome.state is not SetState.FAILED:
+        checks = {item.name: item.outcome for item in outcome.checks}
+        record_check(pipeline.bucket, night, checks)
     return outcome

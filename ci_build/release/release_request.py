@@ -12,7 +12,6 @@ from ci_build.cluster.cluster_request import ClusterRequest
 
 if TYPE_CHECKING:
     from ci_build.rocm.rocm_request import RocmStorage
-    from ci_build.wheelset.wheel_request import WheelSetRequest
     from core.http.client import Connect
 
 STRUCTURE = "structure"
@@ -55,26 +54,6 @@ class LedgerRequest:
     reason: str = ""
     ci_commit: str = ""
     ci_ref: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LocalRelease:
-    """A release on the channel `local`.
-
-    Attributes:
-        bucket: folder or URL of the bucket.
-        corpus: corpus of the compile gate.
-        key: key that signs evidence.
-        actor: user or CI run, for the ledger.
-        ledger: key that signs the ledger entry.
-    """
-
-    wheel_set: WheelSetRequest
-    bucket: str
-    corpus: str
-    key: SigningKey
-    actor: str
-    ledger: LedgerRequest = LedgerRequest()
 
 
 class ReleaseStep(enum.StrEnum):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ci_build.release.chain import SetOutcome, open_requirements
+from ci_build.release.pipeline import SetOutcome, open_requirements
 from ci_build.release.policy_report import jax_suite, missing_evidence
 from ci_build.release.release_request import ReleaseOptions
 from core.errors import CiBuildError

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.release import chain, gating, night_lock
+from ci_build.release import gating, night_lock, pipeline
 from ci_build.release import index_authority as authority
 from ci_build.wheelset import execute
 from ci_build.wheelset.published import resolve
@@ -233,10 +233,12 @@ def nights(
     monkeypatch.setattr(
         gating,
         "run_gates",
-        lambda _, staged, bucket, *more: _gates(made, staged, bucket),
+        lambda _, staged, bucket, *more, **options: _gates(made, staged, bucket),
     )
     monkeypatch.setattr(
-        chain, "_released_checks", lambda staged, bucket, url, *more: _checks(made, url)
+        pipeline,
+        "released_checks",
+        lambda staged, bucket, url, *more: _checks(made, url),
     )
     return made
 

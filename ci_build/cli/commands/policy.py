@@ -47,7 +47,7 @@ def policy(
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.release import gating
-    from ci_build.release import release_steps as steps
+    from ci_build.release import promotion_steps as steps
     from ci_build.release.index_authority import policy_source
 
     require_explicit_channel(bucket)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
@@ -21,7 +22,6 @@ from ci_build.cli.options.cluster_options import with_cluster
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     actor,
-    find_signing_key,
     ledger_request,
 )
 from ci_build.cli.options.release_options import (
@@ -37,19 +37,24 @@ from ci_build.cli.options.release_options import (
 )
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
+    local_options,
     refuse_step_options,
     release_options,
     step_options,
     summary_files,
 )
 from ci_build.cli.options.request_conversion import wheel_set_request
+from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import build_options
-from ci_build.release.release_request import LocalRelease, ReleaseStep
+from ci_build.release.release_request import ReleaseOptions, ReleaseStep
 from ci_build.wheelset import set_build as dist_wheels
 from core.defaults import defaults
 from core.errors import RequestError
 from promotion import stage as promotion_stage
 from promotion.storage import bucket_url
+
+if TYPE_CHECKING:  # At run time, it would load requests.
+    from core.http.client import Connect
 
 _LOCAL_TABLES = ("release_local", "build")
 
@@ -84,72 +89,22 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     written. A set that lacks evidence of other machines stays staged; the same command
     continues later.
     """
+    # Start-up time: the gates load auditwheel.
+    from ci_build.release.pipeline import Pipeline, plan_lines
+    from ci_build.release.run_report import conclude, run_set, show_receipt
+
     names = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
     given: dict[str, Any] = {name: after.pop(name) for name in names}
+    settings = state.settings(after)
     if local:
         refuse_step_options("with --local")
-        _release_local(state, given, after)
-    else:
-        _release(state, given, after)
-
-
-def _release_local(
-    state: State, given: Mapping[str, Any], after: Mapping[str, Any]
-) -> None:
-    # Start-up time: the gates load auditwheel.
-    from ci_build.release import release_steps as steps
-
-    settings = state.settings({**after, "corpus": given["corpus"]}, _LOCAL_TABLES)
+        settings = state.settings({**after, "corpus": given["corpus"]}, _LOCAL_TABLES)
     reporter = state.reporter(after)
     runner = host_runner(reporter)
     connect = connector(reporter)
-    as_json = settings.flag("json")
-    bucket = bucket_url.bucket_name(settings.text("bucket"))
-    request = LocalRelease(
-        wheel_set=wheel_set_request(settings, reporter, runner, connect),
-        bucket=bucket,
-        corpus=settings.text("corpus"),
-        key=find_signing_key(given["signing_key"]),
-        actor=actor(),
-        ledger=ledger_request(given["ledger_key"]),
+    options = (
+        local_options(given, settings) if local else _options(given, settings, connect)
     )
-    opened = bucket_url.open_bucket(request.bucket)
-    prepared = dist_wheels.prepare(request.wheel_set, reporter, runner, connect)
-    if request.wheel_set.dry_run:
-        lines = dist_wheels.dry_run_lines(prepared, request.wheel_set)
-        show_plan(
-            [*lines, *steps.plan_lines(request.bucket, request.corpus)], as_json=as_json
-        )
-        return
-    receipt = steps.release_local(
-        request, opened, prepared, reporter, runner, show=not as_json
-    )
-    if as_json:
-        print_json(receipt)
-
-
-def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    # Start-up time: the gates load auditwheel.
-    from ci_build.release import release_run as runs
-    from ci_build.release import release_steps as steps
-
-    settings = state.settings(after)
-    reporter = state.reporter(after)
-    if not settings.given("bucket"):
-        raise RequestError(
-            "`release` requires --bucket or --local.",
-            hint="Run `ci_build release --local`.",
-        )
-    bucket = settings.text("bucket")
-    channel = given["channel"] or CHANNELS[-1]
-    runner = host_runner(reporter)
-    connect = connector(reporter)
-    options = release_options(
-        given, bucket=bucket, channel=channel, settings=settings, connect=connect
-    )
-    if ReleaseStep.BUILD not in options.steps:
-        text = "--steps of a release must include build, which finds the set."
-        raise RequestError(text, hint="Use `gate` and `promote` for single steps.")
     files = summary_files(given)
     request = wheel_set_request(settings, reporter, runner, connect)
     request = with_cluster(
@@ -160,18 +115,40 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
     as_json = settings.flag("json")
     if request.dry_run:
         lines = dist_wheels.dry_run_lines(prepared, request)
-        show_plan(
-            [
-                *lines,
-                *steps.plan_lines(
-                    options.bucket, options.corpus, device=options.device
-                ),
-            ],
-            as_json=as_json,
-        )
+        show_plan([*lines, *plan_lines(options)], as_json=as_json)
         return
-    report = runs.release(request, options, opened, prepared, reporter, runner)
-    runs.conclude(report, files, reporter, print_json if as_json else None)
+    output = print_json if as_json else None
+    pipeline = Pipeline(
+        bucket=opened, options=options, reporter=reporter, runner=runner
+    )
+    if local:
+        outcome = pipeline.release(request, prepared)
+        show_receipt(outcome, options.bucket, reporter, output)
+        return
+    done = run_set(pipeline, partial(pipeline.release, request, prepared))
+    index = prepared.plan.index
+    conclude([done], options, files, reporter, output, command="release", index=index)
+
+
+def _options(
+    given: Mapping[str, Any], settings: Settings, connect: Connect
+) -> ReleaseOptions:
+    if not settings.given("bucket"):
+        raise RequestError(
+            "`release` requires --bucket or --local.",
+            hint="Run `ci_build release --local`.",
+        )
+    options = release_options(
+        given,
+        bucket=settings.text("bucket"),
+        channel=given["channel"] or CHANNELS[-1],
+        settings=settings,
+        connect=connect,
+    )
+    if ReleaseStep.BUILD not in options.steps:
+        text = "--steps of a release must include build, which finds the set."
+        raise RequestError(text, hint="Use `gate` and `promote` for single steps.")
+    return options
 
 
 @cloup.command()
@@ -232,7 +209,7 @@ def promote(
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.release import gating
-    from ci_build.release import release_steps as steps
+    from ci_build.release import promotion_steps as steps
 
     require_explicit_channel(bucket)
     reporter = state.reporter()
@@ -252,5 +229,9 @@ def promote(
     )
     if as_json:
         print_json(
-            {**steps.receipt_of(done), "new": done.new, "warnings": done.warnings}
+            {
+                **steps.receipt_of(found, done.entry),
+                "new": done.new,
+                "warnings": done.warnings,
+            }
         )

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ci_build.cli.common import State
+from ci_build.cli.options.cluster_options import with_cluster
+from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
 from ci_build.cli.options.settings import Settings, split_list
 from ci_build.cli.options.table import option_names
+from ci_build.release.nightly_run import NightRequest, check_index
+from ci_build.release.release_request import NO_URL, ReleaseOptions, ReleaseStep
 from ci_build.wheelset.published import newest_release
 from ci_build.wheelset.source.pins import interface_for, releases, repository_url
 from ci_build.wheelset.source.source_checkouts import (
@@ -24,11 +29,15 @@ from ci_build.wheelset.source.source_checkouts import (
 )
 from core.errors import InputError, RequestError
 from core.model import Payload, RocmVersion
-from core.process import Runner
+from core.process import HostRunner, Runner
 from core.report import Reporter
 from core.source_request import Checkout
 from core.targets import MULTI_ARCH
 from promotion.policy.promotion_policy import load_policy
+from promotion.storage.bucket_url import is_url
+
+if TYPE_CHECKING:  # At run time, it would load requests.
+    from core.http.client import Connect
 
 HEAD = "head"
 NEWEST = "newest"
@@ -198,3 +207,83 @@ def _head_tree(settings: Settings, reporter: Reporter, runner: Runner) -> Path:
             Checkout(name="jax", url=url, commit=commit), folder, runner, reporter
         )
     return folder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NightOptions:
+    """Options of the nights of one command line.
+
+    Attributes:
+        after: options of the build by identifier; None for options that were not given.
+        release: options of the way to users, without the name of a row.
+    """
+
+    state: State
+    index: str
+    jax: str | None
+    again: bool
+    after: Mapping[str, object]
+    release: ReleaseOptions
+
+    def request(
+        self, row: NightRow, reporter: Reporter, runner: HostRunner, connect: Connect
+    ) -> NightRequest:
+        """Return the request of a night; the command line overrides the row.
+
+        Raises:
+            RequestError: options contradict each other, or the targets belong to another
+                index.
+            InputError: a repository or an index does not answer.
+        """
+        options = _below(self.release, row.name)
+        wheel_set = None
+        if ReleaseStep.BUILD in options.steps:
+            settings = newest_settings(
+                self._settings(row),
+                self.index,
+                options.channel,
+                self.jax or row.values.get("jax"),
+                reporter,
+                runner,
+            )
+            wheel_set = wheel_set_request(settings, reporter, runner, connect)
+            wheel_set = with_cluster(
+                wheel_set, options.cluster, other_use=ReleaseStep.GATES in options.steps
+            )
+            check_index(wheel_set.build, self.index)
+        return NightRequest(
+            name=row.name,
+            index=self.index,
+            wheel_set=wheel_set,
+            options=options,
+            again=self.again,
+        )
+
+    def _settings(self, row: NightRow) -> MakeSettings:
+        """Return a function that adds values to the options of a row."""
+        values = {**row.values}
+        values.pop("jax", None)
+        values |= {key: value for key, value in self.after.items() if value is not None}
+        if row.name:
+            out = self.state.settings(self.after).text("out")
+            values["out"] = str(Path(out, row.name))
+        return lambda more: self.state.settings({**values, **more})
+
+
+def _below(options: ReleaseOptions, name: str) -> ReleaseOptions:
+    """Return options whose bucket and public URL end in the name of a row."""
+    if not name:
+        return options
+    location, mark, parameters = (
+        options.bucket.partition("?")
+        if is_url(options.bucket)
+        else (options.bucket, "", "")
+    )
+    url = options.public_url
+    if url not in ("", NO_URL):
+        url = f"{url.rstrip('/')}/{name}"
+    return replace(
+        options,
+        bucket=f"{location.rstrip('/')}/{name}{mark}{parameters}",
+        public_url=url,
+    )

@@ -23,6 +23,7 @@ from ci_build.cli.options.environment import (
     step_summary,
 )
 from ci_build.cli.options.release_options import (
+    CHANNELS,
     Duration,
     allow_lower_option,
     allow_unprotected_option,
@@ -256,6 +257,23 @@ def release_options(
         cache=settings.cache_dir,
         cluster=cluster,
         device=device,
+    )
+
+
+def local_options(given: Mapping[str, Any], settings: Settings) -> ReleaseOptions:
+    """Return the options of `release --local`."""
+    return ReleaseOptions(
+        bucket=bucket_name(settings.text("bucket")),
+        channel=CHANNELS[0],
+        corpus=settings.text("corpus"),
+        key=find_signing_key(given["signing_key"]),
+        actor=actor(),
+        ledger=ledger_request(given["ledger_key"], CHANNELS[0]),
+        steps=(ReleaseStep.BUILD, ReleaseStep.GATES, ReleaseStep.PROMOTE),
+        # The printed command installs exact versions, so that higher versions in the
+        # index do not matter.
+        allow_lower=True,
+        cache=settings.cache_dir,
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from ci_build import cli
 from ci_build.cli.options.environment import find_signing_key
 from ci_build.release import gating
-from ci_build.release import release_steps as steps
+from ci_build.release import promotion_steps as steps
 from core.errors import RequestError
 from core.model import Tier
 from core.process import HostRunner

@@ -1,0 +1,432 @@
+"""The pipeline of `release --local`, `release` and `nightly`, from a build to users.
+
+A set is built and staged; gates run, evidence of other machines is awaited, the set is
+promoted, and the released index is checked. Each step is skipped if it was done before,
+so that a run after an interruption continues. A set that was promoted and then withdrawn
+by a person is never promoted again.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_build.cluster.cluster_request import connected
+from ci_build.release import device_step, gating
+from ci_build.release import promotion_steps as steps
+from ci_build.release.index_authority import (
+    check_authority,
+    policy_source,
+    read_authority,
+)
+from ci_build.release.release_request import (
+    NO_URL,
+    STRUCTURE,
+    DeviceStep,
+    ReleaseOptions,
+    ReleaseStep,
+)
+from ci_build.wheelset import set_build as dist_wheels
+from ci_build.wheelset.source.source_build import PreparedBuild
+from ci_build.wheelset.wheel_request import WheelSetRequest
+from core.errors import CiBuildError, PromotionBlockedError
+from core.model import Evidence, Outcome, Requirement, Verdict, WheelSet
+from core.process import HostRunner
+from core.report import Reporter
+from promotion.check import check, raise_if_blocked
+from promotion.evidence.attestation_verification import lazy_verifier
+from promotion.evidence.signing import Signer
+from promotion.gates.common.gate_context import Check
+from promotion.gates.common.gate_runs import raise_for_failures
+from promotion.gates.gate_table import GATES, GateOptions
+from promotion.index.ledger import LedgerEntry
+from promotion.index.publish import publish
+from promotion.index.serve import IndexServer
+from promotion.night_results import description_of
+from promotion.policy.families import GATE
+from promotion.policy.promotion_policy import load_policy
+from promotion.policy.tier_requirements import DISTINCT_SETTINGS, NEVER_RAN
+from promotion.promote import promotion_of
+from promotion.published_check import check_published, raise_for_checks, read_published
+from promotion.stage import read_staged, stage
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
+
+if TYPE_CHECKING:  # start-up time: a dry run builds nothing
+    from ci_build.wheelset.execute import BuildResult
+
+_POLL = 30.0
+"""Seconds between two looks for the evidence of other machines."""
+
+
+class SetState(enum.StrEnum):
+    """The state of a set at the end of a run."""
+
+    PROMOTED = "promoted"
+    UNCHANGED = "unchanged"
+    """An earlier run promoted and checked the set."""
+    WITHDRAWN = "withdrawn"
+    """The set was promoted, and is not visible any more."""
+    STAGED = "staged"
+    """The run did not include the remaining steps."""
+    PENDING = "pending"
+    """Evidence is missing that other machines produce."""
+    BLOCKED = "blocked"
+    FAILED = "failed"
+    """Failure of the build, a local gate, the promotion or the index check."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetOutcome:
+    """A set at the end of a run.
+
+    Attributes:
+        built: its build; None if the run found it in the bucket.
+        verdict: verdict of the policy; None if the set was promoted before.
+        entry: ledger entry of the promotion; None if the set was never promoted.
+        checks: checks of the released index in this run.
+        error: reason why the run fails; None if it succeeds.
+    """
+
+    staged: StagedSet
+    wheel_set: WheelSet
+    state: SetState
+    built: BuildResult | None = None
+    verdict: Verdict | None = None
+    entry: LedgerEntry | None = None
+    checks: tuple[Check, ...] = ()
+    error: CiBuildError | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pipeline:
+    """The steps that take sets to users of one bucket.
+
+    Attributes:
+        options: steps to perform, and their settings.
+    """
+
+    bucket: Bucket
+    options: ReleaseOptions
+    reporter: Reporter
+    runner: HostRunner
+
+    def check_start(self, index: str) -> None:
+        """Refuse, before a build, what the policy or the machines would refuse after it.
+
+        Raises:
+            RequestError: the policy would refuse every promotion for its key or its
+                checkout.
+            MachineError: there is no GPU, or no cluster, for the gates.
+        """
+        if ReleaseStep.PROMOTE in self.options.steps:
+            check_authority(index, self.options.ledger, self.runner)
+        device_step.check_machines(self.options, self.reporter, self.runner)
+
+    def build(
+        self, request: WheelSetRequest, prepared: PreparedBuild
+    ) -> tuple[BuildResult, StagedSet]:
+        """Build a set, or find that it is up to date, and stage it."""
+        built = dist_wheels.dist_wheels(request, prepared, self.reporter, self.runner)
+        with self.reporter.group("stage"):
+            return built, stage(self.bucket, built.folder, progress=self.reporter)
+
+    def release(self, request: WheelSetRequest, prepared: PreparedBuild) -> SetOutcome:
+        """Build and stage a set, and finish it."""
+        self.check_start(prepared.plan.index)
+        self.reporter.plan(("dist_wheels", "stage", *self._groups()))
+        built, staged = self.build(request, prepared)
+        return replace(self.finish(staged), built=built)
+
+    def _groups(self) -> Iterator[str]:
+        """Yield the titles of the groups of `finish` in their order."""
+        if ReleaseStep.GATES in self.options.steps:
+            yield "gates"
+        yield "policy"
+        if ReleaseStep.PROMOTE in self.options.steps:
+            yield "promote"
+        if self._checks_index:
+            yield "check"
+
+    @property
+    def _checks_index(self) -> bool:
+        options = self.options
+        return ReleaseStep.CHECK in options.steps and options.public_url != NO_URL
+
+    def finish(self, staged: StagedSet, *, was_checked: bool = False) -> SetOutcome:
+        """Gate, promote and check a staged set, as far as steps and policy allow.
+
+        Args:
+            was_checked: whether an earlier run checked the released set.
+        """
+        before = promotion_of(self.bucket, staged)
+        if before is None:
+            outcome = self._promoted(staged)
+        else:
+            outcome = self._promoted_before(staged, *before)
+        wanted = self._checks_index and not was_checked
+        if not wanted or outcome.state not in (SetState.PROMOTED, SetState.UNCHANGED):
+            return outcome
+        outcome = replace(outcome, state=SetState.PROMOTED)
+        try:
+            with self.reporter.group("check"):
+                checks = released_checks(
+                    staged,
+                    self.bucket,
+                    self.options.public_url,
+                    self.reporter,
+                    self.runner,
+                )
+            outcome = replace(outcome, checks=checks)
+            raise_for_checks(f"the released index of {staged}", checks)
+        except CiBuildError as error:
+            return replace(outcome, state=SetState.FAILED, error=error)
+        return outcome
+
+    def _promoted_before(
+        self, staged: StagedSet, entry: LedgerEntry, visible: bool
+    ) -> SetOutcome:
+        state = SetState.UNCHANGED if visible else SetState.WITHDRAWN
+        wheel_set = description_of(self.bucket, staged, entry.promoted)
+        assert wheel_set is not None  # the index holds the set
+        if visible and ReleaseStep.PROMOTE in self.options.steps:
+            released = ReleasedIndex(index=staged.index)
+            authority = read_authority(self.bucket, released, self.options.channel)
+            # Completes an interrupted promotion.
+            publish(self.bucket, released, authority=authority)
+            steps.show_entry(staged, entry, self.reporter, new=False)
+        return SetOutcome(staged=staged, wheel_set=wheel_set, state=state, entry=entry)
+
+    def _promoted(self, staged: StagedSet) -> SetOutcome:
+        """Run this machine's gates, await other evidence, and promote the set if allowed."""
+        options = self.options
+        failure = self._gated(staged) if ReleaseStep.GATES in options.steps else None
+        with self.reporter.group("policy"):
+            verdict = self._awaited(staged)
+            wheel_set = read_staged(self.bucket, staged)
+            steps.show_verdict(
+                staged,
+                wheel_set,
+                verdict,
+                self.reporter,
+                channel=options.channel,
+                bucket_name=options.bucket,
+            )
+        outcome = SetOutcome(
+            staged=staged, wheel_set=wheel_set, state=SetState.STAGED, verdict=verdict
+        )
+        if not verdict.allowed and failure is not None:
+            return replace(outcome, state=SetState.FAILED, error=failure)
+        if ReleaseStep.PROMOTE not in options.steps:
+            return replace(outcome, state=_unfinished(verdict))
+        if not verdict.allowed:
+            return self._refused(outcome, verdict)
+        with self.reporter.group("promote"):
+            try:
+                promotion = steps.promote(
+                    staged,
+                    self.bucket,
+                    options.ledger,
+                    self.reporter,
+                    self.runner,
+                    options.actor,
+                    options.trust_config,
+                    allow_lower=options.allow_lower,
+                )
+            except PromotionBlockedError as error:
+                # Another run may have changed the index meanwhile.
+                return replace(outcome, state=SetState.BLOCKED, error=error)
+            except CiBuildError as error:
+                return replace(outcome, state=SetState.FAILED, error=error)
+        return replace(outcome, state=SetState.PROMOTED, entry=promotion.entry)
+
+    def _refused(self, outcome: SetOutcome, verdict: Verdict) -> SetOutcome:
+        """Return the outcome of a set that the policy blocks."""
+        error: CiBuildError | None = None
+        try:
+            raise_if_blocked(outcome.staged, verdict)
+        except CiBuildError as problem:
+            error = problem
+        if not open_requirements(verdict):
+            return replace(outcome, state=SetState.BLOCKED, error=error)
+        if ReleaseStep.BUILD in self.options.steps:
+            # Other machines need the staged set to produce the missing evidence.
+            error = None
+        return replace(outcome, state=SetState.PENDING, error=error)
+
+    def _gated(self, staged: StagedSet) -> CiBuildError | None:
+        """Run this machine's gates, print the evidence, and return any failures."""
+        options = self.options
+        failure: CiBuildError | None = None
+        with self.reporter.group("gates"):
+            signer = gating.find_signer(options.key, self.reporter)
+            with connected(options.cluster, self.reporter) as tasks:
+                evidences = gating.run_gates(
+                    STRUCTURE,
+                    staged,
+                    self.bucket,
+                    GateOptions(corpus=options.corpus),
+                    self.reporter,
+                    self.runner,
+                    signer,
+                    options.channel,
+                    cache=options.cache,
+                    tasks=tasks,
+                )
+            try:
+                evidences += self._device_evidence(staged, signer)
+            except CiBuildError as error:
+                failure = error
+        gating.show_evidence(evidences, self.reporter)
+        try:
+            raise_for_failures(evidences)
+        except CiBuildError as error:
+            failure = error
+        return failure
+
+    def _device_evidence(
+        self, staged: StagedSet, signer: Signer
+    ) -> tuple[Evidence, ...]:
+        """Run the gate device for the targets that lack its evidence, if it is included."""
+        if self.options.device is None:
+            return ()
+        missing = [
+            item
+            for item in self._verdict(staged).requirements
+            if item.gate == GATE and item.problems
+        ]
+        return device_step.run_device_gate(
+            staged,
+            self.bucket,
+            missing,
+            self.options,
+            self.reporter,
+            self.runner,
+            signer,
+        )
+
+    def _verdict(self, staged: StagedSet) -> Verdict:
+        return check(
+            self.bucket,
+            staged,
+            load_policy(staged.index, channel=self.options.channel),
+            verify=lazy_verifier(self.options.trust_config),
+            allow_lower=self.options.allow_lower,
+            source=policy_source(self.options.ledger, self.runner),
+        )
+
+    def _awaited(self, staged: StagedSet) -> Verdict:
+        """Return the policy's verdict, after waiting for other machines if requested."""
+        until = time.monotonic() + self.options.wait * 60
+        verdict = self._verdict(staged)
+        if self.options.wait and (missing := open_requirements(verdict)):
+            names = ", ".join(f"{item.gate} for {item.target}" for item in missing)
+            self.reporter.step(
+                f"wait up to {self.options.wait:g} minutes for evidence: {names}"
+            )
+        while open_requirements(verdict) and time.monotonic() < until:
+            time.sleep(min(_POLL, max(0.0, until - time.monotonic())))
+            verdict = self._verdict(staged)
+        return verdict
+
+
+def _unfinished(verdict: Verdict) -> SetState:
+    """Return the state of a set that this run does not promote.
+
+    Existing evidence that is refused blocks it.
+    """
+    if any(item.problems and not _is_open(item) for item in verdict.requirements):
+        return SetState.BLOCKED
+    return SetState.PENDING if open_requirements(verdict) else SetState.STAGED
+
+
+def open_requirements(verdict: Verdict) -> tuple[Requirement, ...]:
+    """Return missing evidence of other machines, if nothing else blocks a set."""
+    missing: list[Requirement] = []
+    texts: set[str] = set()
+    for item in verdict.requirements:
+        if item.gate in GATES or not _is_open(item):
+            continue
+        missing.append(item)
+        for problem in item.problems:
+            texts.add(f"The gate {item.gate} for {item.target} {problem}")
+    tiers = tuple(f"{item.target} was tested at tier " for item in missing)
+    others = [
+        text
+        for text in verdict.blocked_by
+        if text not in texts and not text.startswith(tiers)
+    ]
+    return () if others else tuple(missing)
+
+
+def _is_open(item: Requirement) -> bool:
+    """Return whether a gate never ran for a target, or only with other settings."""
+    if not item.evidence:
+        return item.problems == (f"{NEVER_RAN}.",)
+    required = {
+        name: value
+        for name, value in item.settings.items()
+        if name in DISTINCT_SETTINGS
+    }
+    for part in item.evidence:
+        differs = any(part.get(name, "") != value for name, value in required.items())
+        if part["outcome"] != Outcome.PASSED or not differs:
+            return False
+    return True
+
+
+def released_checks(
+    staged: StagedSet, bucket: Bucket, url: str, reporter: Reporter, runner: HostRunner
+) -> tuple[Check, ...]:
+    """Install the released set from its index with pip and uv, and print problems."""
+    with _served(bucket, url) as base:
+        simple = f"{base.rstrip('/')}/{ReleasedIndex(index=staged.index).simple}"
+        checks = tuple(
+            check_published(read_published(simple, staged.digest), runner, reporter)
+        )
+    for item in checks:
+        for finding in item.findings:
+            reporter.finding(finding, item.name)
+    return checks
+
+
+@contextmanager
+def _served(bucket: Bucket, url: str) -> Iterator[str]:
+    """Provide the URL of a bucket; a folder without a URL is served on this machine."""
+    if url:
+        yield url
+        return
+    # The options refuse another bucket without a URL.
+    assert isinstance(bucket, DirBucket)
+    with IndexServer(Path(bucket.root)) as server:
+        yield server.url
+
+
+def plan_lines(options: ReleaseOptions) -> Iterator[str]:
+    """Yield the lines of a dry run for the steps from staging to promotion."""
+    bucket = options.bucket.partition("?")[0].rstrip("/")
+    corpus = options.corpus
+    which = f"{corpus} corpus" if corpus else "the corpus of the policy"
+    yield f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/"
+    yield (
+        f"gates: {', '.join(GATES)} ({which}), on the staged bytes; evidence goes"
+        " beside them"
+    )
+    if options.device is not None:
+        yield f"gates: device, on the GPUs of {_place(options.device)}"
+    yield (
+        f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml"
+        " allows it; ledger, then pages"
+    )
+
+
+def _place(device: DeviceStep) -> str:
+    if device.cluster is not None:
+        return f"the cluster {device.cluster.address}"
+    return "this machine, for the targets that it has"

@@ -1,0 +1,181 @@
+"""Verdicts and promotions on the command line: the policy's report, and the receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sized
+from pathlib import Path
+from typing import Any
+
+from ci_build.release.index_authority import policy_source, signer_of
+from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
+from ci_build.release.release_request import LedgerRequest
+from core.errors import RequestError
+from core.model import Verdict, WheelSet
+from core.process import Runner
+from core.report import Reporter
+from promotion import promote as promotion_promote
+from promotion.check import check
+from promotion.evidence.attestation_verification import lazy_verifier
+from promotion.index.authority import PolicySource
+from promotion.index.ledger import LedgerEntry
+from promotion.policy.promotion_policy import load_policy
+from promotion.promote import Promotion
+from promotion.stage import read_staged
+from promotion.storage.bucket import Bucket
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
+
+
+def _show_decision(
+    reporter: Reporter,
+    warnings: Iterable[str],
+    bypasses: Iterable[str],
+    waivers: Iterable[str],
+    attested: Mapping[str, Sized],
+) -> None:
+    for text in (
+        *warnings,
+        *(f"Bypass {text}" for text in bypasses),
+        *(f"Waiver {text}" for text in waivers),
+    ):
+        reporter.warning(text)
+    for who, names in attested.items():
+        reporter.line(f"  attested by {who}: {len(names)} wheels")
+
+
+def promote(
+    staged: StagedSet,
+    bucket: Bucket,
+    request: LedgerRequest,
+    reporter: Reporter,
+    runner: Runner,
+    actor: str,
+    trust_config: Path | None = None,
+    *,
+    allow_lower: bool = False,
+) -> Promotion:
+    """Promote a staged set to the channel of a request, and print warnings, bypasses and waivers.
+
+    Raises:
+        RequestError: the policy of the channel refuses the key, or
+            `--allow-unprotected` has no effect on the channel.
+        PromotionBlockedError: the policy blocks the set.
+    """
+    policy = load_policy(staged.index, channel=request.channel)
+    if request.owner and policy.protected_refs is None:
+        raise RequestError(
+            f"--allow-unprotected has no effect: channel {policy.channel} accepts every"
+            " checkout.",
+            hint="Omit it.",
+        )
+    promotion = promotion_promote.promote(
+        bucket,
+        staged,
+        policy,
+        actor=actor,
+        progress=reporter,
+        verify=lazy_verifier(trust_config),
+        allow_lower=allow_lower,
+        signer=signer_of(request.key) if request.key else None,
+        source=policy_source(request, runner),
+    )
+    _show_decision(
+        reporter,
+        promotion.warnings,
+        promotion.bypasses,
+        promotion.waivers,
+        promotion.attested,
+    )
+    show_entry(staged, promotion.entry, reporter, new=promotion.new)
+    return promotion
+
+
+def show_entry(
+    staged: StagedSet, entry: LedgerEntry, reporter: Reporter, *, new: bool
+) -> None:
+    """Print the ledger entry that promoted a set.
+
+    Args:
+        new: whether this run promoted the set.
+    """
+    state = "promoted" if new else "was promoted before, nothing changed"
+    reporter.line(
+        f"  {staged.index}/{staged.digest[:12]} {state}: ledger entry {entry.number}"
+    )
+
+
+def receipt_of(staged: StagedSet, entry: LedgerEntry) -> Mapping[str, Any]:
+    """Return a promotion as JSON values."""
+    assert entry.promoted is not None
+    policy = entry.promoted.policy
+    return {
+        "index": ReleasedIndex(index=staged.index).simple,
+        "ledger_entry": entry.number,
+        "tiers": dict(entry.promoted.tiers),
+        "bypasses": policy.get("bypasses", ()),
+        "waivers": policy.get("waivers", ()),
+        "attested": policy.get("attested", {}),
+    }
+
+
+def check_policy(
+    staged: StagedSet,
+    bucket: Bucket,
+    channel: str,
+    reporter: Reporter,
+    trust_config: Path | None = None,
+    *,
+    allow_lower: bool = False,
+    bucket_name: str = "",
+    source: PolicySource | None = None,
+) -> PolicyReport:
+    """Return and print the verdict of the policy on a staged set.
+
+    Args:
+        bucket_name: value of `--bucket` for the printed commands; empty for the default
+            one.
+        source: checkout of the policy. None leaves it unchecked.
+    """
+    policy = load_policy(staged.index, channel=channel)
+    verdict = check(
+        bucket,
+        staged,
+        policy,
+        verify=lazy_verifier(trust_config),
+        allow_lower=allow_lower,
+        source=source,
+    )
+    wheel_set = read_staged(bucket, staged)
+    return show_verdict(
+        staged, wheel_set, verdict, reporter, channel=channel, bucket_name=bucket_name
+    )
+
+
+def show_verdict(
+    staged: StagedSet,
+    wheel_set: WheelSet,
+    verdict: Verdict,
+    reporter: Reporter,
+    *,
+    channel: str,
+    bucket_name: str = "",
+) -> PolicyReport:
+    """Print the required evidence, warnings, bypasses, waivers and tiers of a verdict.
+
+    See `check_policy`.
+    """
+    missing = missing_evidence(
+        staged, wheel_set, verdict.requirements, channel=channel, bucket=bucket_name
+    )
+    report = PolicyReport(verdict=verdict, missing=missing)
+    show_report(report, reporter)
+    _show_decision(
+        reporter, verdict.warnings, verdict.bypassed, verdict.waived, verdict.attested
+    )
+    by_tier: dict[str, list[str]] = {}
+    for target, tier in sorted(verdict.tiers.items()):
+        by_tier.setdefault(tier, []).append(target)
+    tested = "; ".join(
+        f"{tier}: {', '.join(targets)}" for tier, targets in by_tier.items()
+    )
+    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {tested}")
+    return report

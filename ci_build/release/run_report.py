@@ -1,0 +1,159 @@
+"""The end of a run: the summaries of its sets, its output, and its error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.release.pipeline import Pipeline, SetOutcome, SetState
+from ci_build.release.promotion_steps import receipt_of
+from ci_build.release.release_request import SERVE_PORT, ReleaseOptions
+from ci_build.release.run_summary import RunSummary, SetSummary, failed, summarize
+from ci_build.release.summary_text import write_summary
+from ci_build.wheelset import set_build as dist_wheels
+from core.errors import CiBuildError, PromotionBlockedError
+from core.process import render
+from core.report import Reporter
+from promotion.evidence.evidence import now
+from promotion.index.pages import tiers_text
+from promotion.promote import install_line
+from promotion.storage.bucket_url import is_url
+from promotion.storage.object_keys import ReleasedIndex
+
+_EXIT_ORDER = (SetState.FAILED, SetState.BLOCKED, SetState.PENDING)
+"""States whose errors end a run, the most severe first."""
+_LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetRun:
+    """One set of a run: its summary, and the error that it ends with."""
+
+    summary: SetSummary
+    error: CiBuildError | None = None
+
+
+def run_set(
+    pipeline: Pipeline,
+    work: Callable[[], SetOutcome],
+    *,
+    name: str = "",
+    lock: str = "",
+) -> SetRun:
+    """Do the work on one set, and return its summary and its error instead of raising it."""
+    error: CiBuildError | None = None
+    try:
+        outcome = work()
+        error = outcome.error
+        summary = summarize(
+            outcome, pipeline.bucket, pipeline.options, name=name, lock=lock
+        )
+    except CiBuildError as problem:
+        # The summary reads the bucket, which may have caused the error of the outcome.
+        error = error or problem
+        summary = failed(error, name=name, lock=lock)
+    return SetRun(summary=summary, error=error)
+
+
+def conclude(
+    sets: Sequence[SetRun],
+    options: ReleaseOptions,
+    files: Sequence[Path],
+    reporter: Reporter,
+    print_json: Callable[[object], None] | None,
+    *,
+    command: str,
+    index: str,
+) -> None:
+    """Write and print the summary of a run, then raise its most severe error.
+
+    Args:
+        files: files of the summary.
+        print_json: prints the summary as JSON; None prints lines.
+
+    Raises:
+        CiBuildError: a set failed or is blocked.
+    """
+    summary = RunSummary(
+        command=command,
+        index=index,
+        channel=options.channel,
+        time=now(),
+        actor=options.actor,
+        sets=tuple(one.summary for one in sets),
+    )
+    for file in files:
+        write_summary(summary, file)
+    if print_json is not None:
+        print_json(summary)
+    for one in summary.sets:
+        tiers = tiers_text({target.target: target.now for target in one.targets})
+        name = f"{one.name}: " if one.name else ""
+        known = f" {one.set} (jax {one.jax}, ROCm {one.rocm}; {tiers})"
+        reporter.line(f"{name}{one.state}{known if one.set else ''}")
+    errors = [(one.summary.state, one.error) for one in sets if one.error is not None]
+    for state in _EXIT_ORDER:
+        for found, error in errors:
+            if found == state:
+                raise error
+
+
+def show_receipt(
+    outcome: SetOutcome,
+    bucket: str,
+    reporter: Reporter,
+    print_json: Callable[[object], None] | None,
+) -> None:
+    """Print the wheels of a released set, and the command that installs them.
+
+    Raises:
+        CiBuildError: the set was not promoted, or is withdrawn.
+    """
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.state is SetState.WITHDRAWN:
+        raise PromotionBlockedError(
+            f"Set {outcome.staged} was promoted before and then withdrawn.",
+            hint="Build another version, such as with --wheel-post-release.",
+        )
+    assert outcome.built is not None
+    assert outcome.entry is not None
+    lines = _install_lines(outcome, bucket)
+    receipt = receipt_of(outcome.staged, outcome.entry)
+    if print_json is not None:
+        made = dist_wheels.receipt(outcome.built)
+        print_json({**made, **receipt, "install": lines})
+        return
+    dist_wheels.show_receipt(outcome.built, reporter)
+    reporter.line(
+        f"tested at tier: {tiers_text(_tiers(receipt))}; serve the index and install"
+        " from it:"
+    )
+    for line in lines:
+        reporter.command(f"  {line}")
+
+
+def _tiers(receipt: Mapping[str, Any]) -> Mapping[str, str]:
+    tiers: Mapping[str, str] = receipt["tiers"]
+    return tiers
+
+
+def _install_lines(outcome: SetOutcome, bucket: str) -> tuple[str, ...]:
+    """Return the commands that serve a local index and install a set from it."""
+    simple = ReleasedIndex(index=outcome.staged.index).simple
+    if is_url(bucket):
+        # Only the owner of the bucket knows its public URL.
+        url = f"https://<public URL of the bucket>/{simple}"
+        return (install_line(outcome.wheel_set, url),)
+    here = Path.cwd()
+    launcher = _LAUNCHER
+    if launcher.is_relative_to(here):
+        launcher = launcher.relative_to(here)
+    words = ("index", "serve", "--bucket", bucket, "--port", str(SERVE_PORT))
+    url = f"http://127.0.0.1:{SERVE_PORT}/{simple}"
+    return (
+        render(("python3", str(launcher), *words)),
+        install_line(outcome.wheel_set, url),
+    )
