@@ -36,7 +36,7 @@ from benchmarks.measure import (
     settle,
     table,
 )
-from core.digests import file_sha256
+from core.digests import sha256_of
 
 NAME = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
 
@@ -91,7 +91,7 @@ def make_tarball(path: Path, gigabytes: float) -> str:
             argv, cwd=ROOT, check=True, capture_output=True, text=True
         ).stdout.strip()
     )
-    return file_sha256(path)
+    return sha256_of(path)
 
 
 @contextmanager

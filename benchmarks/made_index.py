@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
+from core.digests import sha256_of
 from core.model import WHEELS_JSON, Wheel, WheelSet
 from core.wheels_json import dump_wheel_set
 from promotion.evidence.evidence import TIME
@@ -12,7 +13,7 @@ from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import metadata_name
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex
 
 PYTHONS = ("cp311", "cp312", "cp313", "cp314")

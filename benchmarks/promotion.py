@@ -36,13 +36,14 @@ from benchmarks.made_index import PYTHONS, MadeIndex
 from benchmarks.measure import ROOT, Figure, measure, note, option_parser, report, table
 from benchmarks.promotion_operations import OPERATIONS, OperationCost
 from benchmarks.promotion_pages import LongPage, rewriting
+from core.digests import sha256_of
 from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, project_pair, root_pair
 from promotion.index.publish import publish
 from promotion.promote import promote
 from promotion.stage import write_if_changed
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import open_bucket
 from promotion.storage.object_keys import METADATA_SUFFIX, ReleasedIndex
 from tests.support.promoting import NOW, POLICY, staged_in

@@ -8,13 +8,13 @@ from email.message import Message
 from pathlib import Path
 
 from benchmarks.made_index import BEGIN, TIERS, MadeIndex
+from core.digests import sha256_of
 from promotion.evidence.evidence import TIME
 from promotion.index.index_reader import IndexedWheel, parse_project_page
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, project_pair
 from promotion.index.serve import answer_to
 from promotion.index.served_files import FolderFiles
-from promotion.storage.bucket import sha256_of
 from promotion.storage.object_keys import ReleasedIndex
 
 FILES = 5_000

@@ -1,4 +1,4 @@
-"""Digests of files."""
+"""Digests of bytes and files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import hashlib
 from pathlib import Path
 
 
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as 64 hexadecimal digits."""
-    with path.open("rb", buffering=0) as file:
+def sha256_of(data: bytes | Path) -> str:
+    """Return the SHA-256 of bytes or of a file as 64 hexadecimal digits."""
+    if isinstance(data, bytes):
+        return hashlib.sha256(data).hexdigest()
+    with data.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from packaging.utils import canonicalize_name
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import InputError
 from core.process import ByteSink, LineSink, Runner, render, without_credentials
 from core.store import ContentStore, mark_used
@@ -209,7 +209,7 @@ class InputStore(ContentStore):
         """Return whether the input exists with the right content."""
         path = self.path(item)
         mark_used(path.parent)
-        return path.is_file() and file_sha256(path) == item.sha256
+        return path.is_file() and sha256_of(path) == item.sha256
 
     def fetch(
         self,
@@ -247,7 +247,7 @@ class InputStore(ContentStore):
             )
             for item in items:
                 came = folder / "files" / item.filename
-                if not came.is_file() or file_sha256(came) != item.sha256:
+                if not came.is_file() or sha256_of(came) != item.sha256:
                     raise InputError(
                         f"pip did not download {item.filename} with sha256"
                         f" {item.sha256}.",
@@ -268,7 +268,7 @@ class InputStore(ContentStore):
         with self.scratch() as folder:
             fresh = folder / item.filename
             shutil.copyfile(path, fresh)
-            if file_sha256(fresh) != item.sha256:
+            if sha256_of(fresh) != item.sha256:
                 raise InputError(
                     f"{path} was changed while it was copied.",
                     hint="Run the same command again.",

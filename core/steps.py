@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import FormatError
 from core.model import Finding, Wheel, to_json
 from core.own_files import own_files
@@ -101,7 +101,7 @@ class StepStore(ContentStore):
             return None
         wheel = result.wheel
         path = folder / wheel.filename
-        if not path.is_file() or file_sha256(path) != wheel.sha256:
+        if not path.is_file() or sha256_of(path) != wheel.sha256:
             shutil.rmtree(folder, ignore_errors=True)
             return None
         return FinishedStep(

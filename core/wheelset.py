@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import parse_wheel_filename
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import WheelSetError
 from core.model import (
     CONSTRAINTS,
@@ -142,7 +142,7 @@ def file_problems(folder: Path, wheel_set: WheelSet) -> Mapping[str, str]:
             problems[name] = f"{name} is missing."
         elif (size := path.stat().st_size) != sizes.get(name, size):
             problems[name] = f"{name} has {size} bytes; {sizes[name]} were expected."
-        elif (actual := file_sha256(path)) != sha256:
+        elif (actual := sha256_of(path)) != sha256:
             problems[name] = f"{name} has sha256 {actual}; {sha256} was expected."
     return dict(sorted(problems.items()))
 

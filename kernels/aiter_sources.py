@@ -20,7 +20,7 @@ from filelock import FileLock
 from packaging.utils import canonicalize_name
 
 from core.atomic import write_whole
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import InputError, KernelError, ProcessError, RequestError
 from core.model import InputFile, Progress
 from core.pip import PIP_ENV_OVERRIDES
@@ -149,7 +149,7 @@ def find(
         folder = Path(wish).resolve()
     else:
         path = Path(wish)
-        if path.name == source.filename and file_sha256(path) != source.sha256:
+        if path.name == source.filename and sha256_of(path) != source.sha256:
             progress.step(
                 f"{path.name} differs from the pinned archive; each used file is"
                 " compared with sources.lock"
@@ -205,7 +205,7 @@ def check(
             unlocked.append(path)
         elif not located(root, path).is_file():
             missing.append(path)
-        elif (digest := file_sha256(located(root, path))) != lock[path]:
+        elif (digest := sha256_of(located(root, path))) != lock[path]:
             changed.append(path)
         else:
             good[path] = digest
@@ -243,7 +243,7 @@ def render_lock(root: Path, modules: Iterable[KernelModule]) -> str:
         " by `ci_build kernels lock`.\n"
     )
     return head + "".join(
-        f"{file_sha256(located(root, name))}  {name}\n" for name in used
+        f"{sha256_of(located(root, name))}  {name}\n" for name in used
     )
 
 
@@ -323,7 +323,7 @@ def _unpack(
     path: Path, cache: Path, progress: Progress, url: str
 ) -> tuple[Path, InputFile]:
     """Unpack an archive into the cache folder of its sha256, unless that folder exists."""
-    sha256 = file_sha256(path)
+    sha256 = sha256_of(path)
     tree = cache / "sources" / sha256
     tree.parent.mkdir(parents=True, exist_ok=True)
     origin = InputFile(

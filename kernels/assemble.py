@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
 from core.steps import step_key, tool_versions
@@ -126,7 +126,7 @@ def pack(
     write_files(built, version, job.catalog, folder / "files")
     path = build_wheel(folder / "files", version, folder, runner)
     plan = _repair_plan(request, version, job, built)
-    return KernelWheel(path=path, sha256=file_sha256(path), built=built, repair=plan)
+    return KernelWheel(path=path, sha256=sha256_of(path), built=built, repair=plan)
 
 
 def _repair_plan(
@@ -192,7 +192,7 @@ def make_wheel(
     assert cached is not None
     out.mkdir(parents=True, exist_ok=True)
     path = out / cached.path.name
-    if not path.is_file() or file_sha256(path) != cached.sha256:
+    if not path.is_file() or sha256_of(path) != cached.sha256:
         # Containers that share a folder can have equal process IDs.
         draft = out / f".{cached.path.name}.{os.urandom(8).hex()}"
         try:

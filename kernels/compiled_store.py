@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from core.atomic import write_whole
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.store import ContentStore
 
 _RECORD = "record.json"
@@ -68,7 +68,7 @@ class KernelStore(ContentStore):
             stored = StoredFile(
                 path=folder / str(body["name"]), sha256=str(body["sha256"]), cost=cost
             )
-            if file_sha256(stored.path) == stored.sha256:
+            if sha256_of(stored.path) == stored.sha256:
                 return stored
         except (OSError, ValueError, KeyError, TypeError):
             pass
@@ -81,7 +81,7 @@ class KernelStore(ContentStore):
         """Store a finished folder under its key, unless another run has done so."""
         body = {
             "name": name,
-            "sha256": file_sha256(folder / name),
+            "sha256": sha256_of(folder / name),
             "label": label,
             **asdict(cost),
         }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import KernelError, ProcessError
 from core.model import Progress
 from core.process import Runner
@@ -60,7 +60,7 @@ def generate(
     ]
     digest = digest_of(tree.files, [folder for group in used for folder in group])
     own = {
-        g.driver: file_sha256(GENERATORS / g.driver)
+        g.driver: sha256_of(GENERATORS / g.driver)
         for g in module.generators
         if g.driver
     }
@@ -86,7 +86,7 @@ def generate(
                 fresh.rename(folder)
     suffixes = tuple(generator.suffix for generator in module.generators)
     digests = {
-        path.name: file_sha256(path)
+        path.name: sha256_of(path)
         for path in sorted(folder.iterdir())
         if path.is_file()
     }

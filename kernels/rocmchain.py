@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.atomic import write_whole
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import InputError
 from kernels.toolchains import Toolchain
 
@@ -120,7 +120,7 @@ def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
         return str(json.loads(recorded.read_text(encoding="utf-8")))
     total = hashlib.sha256()
     for path in files:
-        total.update(f"{path.relative_to(rocm)}\0{file_sha256(path)}\n".encode())
+        total.update(f"{path.relative_to(rocm)}\0{sha256_of(path)}\n".encode())
     recorded.parent.mkdir(parents=True, exist_ok=True)
     write_whole(recorded, json.dumps(total.hexdigest()).encode())
     return total.hexdigest()

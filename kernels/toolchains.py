@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from core.defaults import defaults
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import InputError, MachineError
 from core.model import Progress
 from core.pip import fetch_argv, run_pip
@@ -160,7 +160,7 @@ def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
         used = {}
         for wheel in sorted(wheels.glob("*.whl")):
             progress.step(f"unpack {wheel.name}")
-            used[wheel.name] = file_sha256(wheel)
+            used[wheel.name] = sha256_of(wheel)
             _unpack(wheel, fresh)
         (fresh / "bin" / "lld").write_text(_LINKER)
         for program in ("ziglang/zig", "bin/ninja", "bin/lld"):

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from core.digests import sha256_of
 from core.errors import BucketError, MachineError, RequestError
 from core.model import Progress
 from promotion.check import verify_attestations
@@ -33,7 +34,7 @@ from promotion.evidence.attestations import (
 from promotion.evidence.provenance import provenance_name, provenance_problems
 from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.stage import raise_if_any, read_staged, stored_problems
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
 if TYPE_CHECKING:

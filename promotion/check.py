@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from core.digests import sha256_of
 from core.errors import PromotionBlockedError
 from core.model import SHA256SUMS, Verdict, Wheel, WheelSet
 from core.wheelset import sha256sums
@@ -25,7 +26,7 @@ from promotion.index.publish import read_snapshot
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import (
     PROVENANCE_SUFFIX,

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any
 
+from core.digests import sha256_of
 from core.errors import BucketError
 from core.model import WHEELS_JSON, to_json
 from promotion.index.operations import Clock, utc_now
-from promotion.storage.bucket import Bucket, ConflictError, sha256_of
+from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.object_keys import StagedSet, nights_folder
 
 SCHEMA = 1

@@ -28,7 +28,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import InputError, ProcessError, RequestError
 from core.model import PYLOCK, Progress, WheelSet
 from core.own_files import NOT_RUN, PACKAGES, ROOT
@@ -200,7 +200,7 @@ def _fetch_dependencies(
         for path in newest.iterdir():
             name, version, _, _ = parse_wheel_filename(path.name)
             if name not in own:
-                lines.append(f"{name}=={version} --hash=sha256:{file_sha256(path)}")
+                lines.append(f"{name}=={version} --hash=sha256:{sha256_of(path)}")
                 path.rename(root / "wheels" / path.name)
         shutil.rmtree(newest)
     for wheel in mine:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
+from core.digests import sha256_of
 from core.errors import BucketError, BusyError, PromotionBlockedError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from core.number_ranges import NumberRanges
@@ -34,7 +35,7 @@ from promotion.index.set_lookup import entries_of_set
 from promotion.policy.promotion_policy import Policy
 from promotion.set_report import report_files
 from promotion.stage import read_staged
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core.digests import sha256_of
 from core.errors import (
     BucketError,
     FormatError,
@@ -33,7 +34,6 @@ from promotion.gates.install.installation import InstallationSource, Installatio
 from promotion.gates.install.installer_table import NEWEST, configured_installers
 from promotion.index.index_reader import PublishedIndex
 from promotion.index.ledger import PromotedSet, load_entry
-from promotion.storage.bucket import sha256_of
 from promotion.storage.object_keys import ReleasedIndex
 
 _SECONDS = 60.0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.errors import BucketError, CiBuildError, WheelSetError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet
 from core.report import NoProgress
@@ -22,14 +23,7 @@ from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
-from promotion.storage.bucket import (
-    Bucket,
-    ConflictError,
-    Data,
-    check_key,
-    fetch_to,
-    sha256_of,
-)
+from promotion.storage.bucket import Bucket, ConflictError, Data, check_key, fetch_to
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import ReleasedIndex, StagedSet, root_pages
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.docs.site import LIST, MARK
+from core.digests import sha256_of
 from core.errors import RequestError
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import DOCS
 

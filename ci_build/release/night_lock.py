@@ -15,7 +15,7 @@ from ci_build.rocm.rocm_request import Folder, RocmRequest, TarballFile
 from ci_build.wheelset.published import requirements, resolve
 from ci_build.wheelset.source.source_checkouts import folder_commit
 from ci_build.wheelset.wheel_request import WheelSetRequest
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import RequestError
 from core.model import BuildRequest, to_json
 from core.pip import InputStore
@@ -83,7 +83,7 @@ def _source(source: SourceRequest, runner: Runner) -> Mapping[str, Any]:
 
 def _rocm(rocm: RocmRequest) -> Mapping[str, Any]:
     """Return the origin of a ROCm, and the digest of its lock or of the local tarball."""
-    lock = file_sha256(rocm.lock) if rocm.locked and rocm.lock is not None else ""
+    lock = sha256_of(rocm.lock) if rocm.locked and rocm.lock is not None else ""
     source = str(rocm.source)
     sha256 = rocm.sha256
     match rocm.source:
@@ -94,7 +94,7 @@ def _rocm(rocm: RocmRequest) -> Mapping[str, Any]:
             )
         case TarballFile(path=path):
             source = path.name
-            sha256 = sha256 or file_sha256(path)
+            sha256 = sha256 or sha256_of(path)
     return {
         "source": source,
         "version": rocm.full_version,

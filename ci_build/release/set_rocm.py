@@ -17,13 +17,14 @@ from ci_build.rocm.rocm_request import (
     parse_source,
 )
 from ci_build.rocm.source import obtain_rocm
+from core.digests import sha256_of
 from core.errors import BucketError, InputError, RequestError
 from core.model import ROCM_LOCK
 from core.process import Runner
 from core.report import Reporter
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.stage import read_staged
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
 if TYPE_CHECKING:  # At run time, it would load requests.

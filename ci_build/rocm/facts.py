@@ -20,7 +20,7 @@ from typing import Any
 from ci_build.rocm.rocm_store import Selection
 from ci_build.rocm.tree import read_tree
 from core import targets
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import InputError
 from core.model import GfxTarget, Progress
 from core.unpack.tree_contents import Contents
@@ -210,7 +210,7 @@ def _device_libraries(root: Path) -> dict[str, str]:
     if not (folder := device_library_folder(root)):
         return {}
     return {
-        path.relative_to(root).as_posix(): file_sha256(path)
+        path.relative_to(root).as_posix(): sha256_of(path)
         for path in sorted((root / folder).glob("*.bc"))
     }
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from ci_build.rocm.pip_rocm import Packages
 from ci_build.rocm.tree import link_device_libraries
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import ArchiveError, InputError
 from core.http.client import Client
 from core.http.download import ChangedError, Hash, RemoteFile, load_version
@@ -104,7 +104,7 @@ class RocmStore:
             _read_marker(entry).get("size") == size
             for entry in self.root.glob("trees/[!.]*")
         ):
-            actual = file_sha256(path)
+            actual = sha256_of(path)
             if sha256 in ("", actual) and (tree := self._find(actual, selection)):
                 return tree
         self._progress.step(f"unpack {path.name}")

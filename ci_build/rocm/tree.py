@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import ElfError, InputError, RequestError
 from core.model import Progress
 from core.unpack.tar import Kind
@@ -91,7 +91,7 @@ class _Reading:
                 continue
             where = (folder / soname).relative_to(self.root)
             self.libraries[soname] = library(
-                elf, soname, where.as_posix(), sha256=file_sha256(real)
+                elf, soname, where.as_posix(), sha256=sha256_of(real)
             )
 
     def missing(self) -> frozenset[str]:

@@ -32,7 +32,7 @@ from ci_build.wheelset.set_plan import (
 )
 from ci_build.wheelset.source.native import SourceBuilder
 from core import wheelset
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import FormatError, InputError, WheelSetError
 from core.interrupts import EndableCalls
 from core.model import ROCM_LOCK, Finding, GfxTarget, InputFile, Progress, WheelSet
@@ -102,7 +102,7 @@ def _is_unchanged(item: InputFile) -> bool:
     if not item.url.startswith("file:"):
         return True
     path = Path(unquote(urlsplit(item.url).path))
-    return path.is_file() and file_sha256(path) == item.sha256
+    return path.is_file() and sha256_of(path) == item.sha256
 
 
 def execute(

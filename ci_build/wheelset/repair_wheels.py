@@ -28,7 +28,7 @@ from ci_build.wheelset.inspected_wheels import wheel_files
 from ci_build.wheelset.set_build import recipe_lines
 from ci_build.wheelset.set_plan import Repair, Take
 from core import versions
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import ArchiveError, CiBuildError, InputError, RequestError
 from core.model import (
     BuildRequest,
@@ -280,7 +280,7 @@ def repair_wheels(
             version=item.version,
             filename=item.source.name,
             url="",
-            sha256=file_sha256(item.source),
+            sha256=sha256_of(item.source),
             requires_python="",
         )
         if not inputs.has(given):

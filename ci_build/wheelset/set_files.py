@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from ci_build.rocm.lock import load_lock
 from ci_build.wheelset.sbom import sbom
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.model import (
     CONSTRAINTS,
     PYLOCK,
@@ -147,7 +147,7 @@ def write_set(
     files = {str(path.relative_to(folder)): path for path in beside}
     wheel_set = replace(
         wheel_set,
-        files={name: file_sha256(path) for name, path in files.items()},
+        files={name: sha256_of(path) for name, path in files.items()},
         file_sizes={name: path.stat().st_size for name, path in files.items()},
     )
     (folder / SHA256SUMS).write_bytes(sha256sums(wheel_set))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from core.model import Evidence, Outcome, Severity, to_json
 from promotion.evidence.signing import (
@@ -21,7 +22,7 @@ from promotion.evidence.signing import (
     is_valid_signature,
     load_signature,
 )
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import StagedSet
 from promotion.storage.stored_records import stored_record

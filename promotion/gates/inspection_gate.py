@@ -13,6 +13,7 @@ from typing import Any
 
 from isal import isal_zlib
 
+from core.digests import sha256_of
 from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, Severity, Tier, Wheel
 from core.targets import covers, lists, machs
@@ -30,7 +31,7 @@ from promotion.gates.set_record import (
 )
 from promotion.index.core_metadata import core_metadata
 from promotion.index.pages import metadata_name
-from promotion.storage.bucket import AbsentError, sha256_of
+from promotion.storage.bucket import AbsentError
 from promotion.storage.object_keys import project_pages
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import as_published

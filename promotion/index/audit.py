@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
@@ -32,7 +33,7 @@ from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_c
 from promotion.index.leftovers import find_leftovers
 from promotion.index.listing import listing_row, lists_index
 from promotion.index.publish import check_not_cut, newest_shown, read_snapshot
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import LISTING, PROVENANCE_SUFFIX, ReleasedIndex
 from promotion.website.render import PAGES_VERSION, pages_version
 

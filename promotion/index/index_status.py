@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from core.digests import sha256_of
 from core.errors import BucketError
 from core.versions import KERNELS_PROJECT
 from promotion.evidence.evidence import TIME, time_of
@@ -19,7 +20,7 @@ from promotion.index.overview import overview_page
 from promotion.index.page_diff import EntryOf
 from promotion.index.pages import install_requirements
 from promotion.index.set_summary import SUMMARY, SetContent, load_summary, written_with
-from promotion.storage.bucket import AbsentError, Bucket, sha256_of
+from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import ReleasedIndex
 
 SummaryOf = Callable[[LedgerEntry], SetContent | None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from core.digests import sha256_of
 from promotion.index.index_reader import Snapshot
 from promotion.index.index_status import (
     Overview,
@@ -17,7 +18,7 @@ from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.listing import listing_row
 from promotion.index.page_diff import all_page_updates
 from promotion.index.pages import project_pair, root_pair
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import PAGES, TOMBSTONE_SUFFIX, ReleasedIndex
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from core.digests import sha256_of
 from core.errors import BucketError, FormatError, RequestError
 from core.model import to_json
 from core.number_ranges import NumberRanges
@@ -26,7 +27,7 @@ from promotion.index.authority import ANYONE, ENTRY_TYPE, Authority, PolicySourc
 from promotion.index.json_types import PolicyRecord
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
-from promotion.storage.bucket import AbsentError, Bucket, sha256_of
+from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import ReleasedIndex
 from promotion.storage.stored_records import stored_record
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from core.digests import sha256_of
 from core.errors import BusyError, RequestError
 from promotion.evidence.evidence import TIME
 from promotion.index.authority import ANYONE, Authority
@@ -26,7 +27,7 @@ from promotion.index.ledger import (
 from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
 from promotion.index.publish import check_not_cut, newest_shown, publish, read_head
 from promotion.index.set_lookup import entries_of_set, find_set
-from promotion.storage.bucket import Bucket, ConflictError, sha256_of
+from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.object_keys import ReleasedIndex
 
 Clock = Callable[[], datetime]

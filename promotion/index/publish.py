@@ -12,6 +12,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from core.digests import sha256_of
 from core.errors import BucketError, BusyError
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.index_reader import (
@@ -38,7 +39,7 @@ from promotion.index.page_diff import (
     sets_that_differ,
 )
 from promotion.index.pages import Page, project_pair, root_pair
-from promotion.storage.bucket import Bucket, ConflictError, sha256_of
+from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import PAGES, ReleasedIndex, project_pages
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.errors import RequestError
 from promotion.evidence.evidence import TIME
 from promotion.index.authority import ANYONE, Authority
@@ -25,7 +26,7 @@ from promotion.index.ledger_state import Change, EntryKind, IndexState
 from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_head
 from promotion.index.set_lookup import sharing_sets
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import TOMBSTONE_SUFFIX, ReleasedIndex
 
 GRACE_DAYS = 7

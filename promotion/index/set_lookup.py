@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from core.digests import sha256_of
 from core.errors import CiBuildError, RequestError
 from core.model import WHEELS_JSON
 from core.number_ranges import NO_NUMBERS, NumberRanges
@@ -19,7 +20,7 @@ from promotion.index.index_reader import Snapshot, parse_project_page
 from promotion.index.ledger import Entries, PromotedSet
 from promotion.index.ledger_state import IndexState
 from promotion.index.publish import read_snapshot
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex, project_pages
 
 SHORTEST_DIGEST = 6

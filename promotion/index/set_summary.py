@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from promotion.storage.bucket import sha256_of
+from core.digests import sha256_of
 from promotion.storage.stored_records import stored_record
 
 SCHEMA_VERSION = 1

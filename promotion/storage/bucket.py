@@ -6,7 +6,6 @@ compare-and-swap.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import BucketError
 
 Data = bytes | Path
@@ -219,13 +218,6 @@ def check_source(key: str, stored: ObjectInfo | None, sha256: str) -> ObjectInfo
 def object_info(key: str, data: bytes, etag: str) -> ObjectInfo:
     """Return the properties of bytes that were just read."""
     return ObjectInfo(key=key, size=len(data), sha256=sha256_of(data), etag=etag)
-
-
-def sha256_of(data: Data) -> str:
-    """Return the SHA-256 of bytes or of a file as 64 hexadecimal digits."""
-    if isinstance(data, bytes):
-        return hashlib.sha256(data).hexdigest()
-    return file_sha256(data)
 
 
 def size_of(data: Data) -> int:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
+from core.digests import sha256_of
 from core.errors import BucketError, BusyError
 from promotion.storage.bucket import (
     AbsentError,
@@ -27,7 +28,6 @@ from promotion.storage.bucket import (
     check_same_bytes,
     check_source,
     object_info,
-    sha256_of,
 )
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV})

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from core.digests import sha256_of
 from core.units import human
 from promotion.storage.bucket import (
     AbsentError,
@@ -21,7 +22,6 @@ from promotion.storage.bucket import (
     check_same_bytes,
     check_source,
     object_info,
-    sha256_of,
     size_of,
 )
 

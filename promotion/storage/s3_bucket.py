@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from core.digests import sha256_of
 from core.errors import BucketError
 from promotion.storage.bucket import (
     AbsentError,
@@ -27,7 +28,6 @@ from promotion.storage.bucket import (
     check_same_bytes,
     check_source,
     object_info,
-    sha256_of,
     size_of,
 )
 from promotion.storage.object_keys import DOCS

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from core.digests import sha256_of
 from core.errors import BucketError
-from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_of
+from promotion.storage.bucket import AbsentError, Bucket, ConflictError
 
 BAD_KEYS = [
     "",

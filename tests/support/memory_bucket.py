@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from core.digests import sha256_of
 from core.errors import BucketError
 from promotion.storage.bucket import (
     AbsentError,
@@ -22,7 +23,6 @@ from promotion.storage.bucket import (
     check_same_bytes,
     check_source,
     object_info,
-    sha256_of,
     size_of,
 )
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import ArchiveError
 from core.os_errors import writes_to
 from wheelkit.archive.compression import compress_files
@@ -38,7 +38,7 @@ class WrittenWheel:
 
         Computed on first use, since it costs more than copying the wheel.
         """
-        return file_sha256(self.path)
+        return sha256_of(self.path)
 
 
 class WheelRewrite:

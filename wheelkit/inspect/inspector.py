@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, GfxTarget, Progress
 from core.units import human
@@ -110,7 +110,7 @@ def inspect_wheel(
     """
     if progress:
         progress.step(f"inspect {path.name}")
-    report = _identity(path, sha256 or file_sha256(path), verify=expectations.verify)
+    report = _identity(path, sha256 or sha256_of(path), verify=expectations.verify)
     try:
         with (
             TracedArchive(path) as archive,
@@ -312,7 +312,7 @@ class _Inspection:
         for name, path in libraries.items():
             try:
                 path.hardlink_to(shared.unpack(self.archive, name))
-                digests[name] = file_sha256(path)
+                digests[name] = sha256_of(path)
             except ArchiveError as error:
                 damage[name] = error.message
         self.findings += verify_record(

@@ -14,13 +14,14 @@ from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release_options import bucket_option
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
+from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from core.model import ROCM_LOCK, to_json
 from promotion.compatibility.tables import make_tables, to_markdown, version_order
 from promotion.index.index_status import Summaries
 from promotion.index.ledger import LedgerEntry
 from promotion.index.operations import history
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex
 
 _FORMATS = ("markdown", "json")

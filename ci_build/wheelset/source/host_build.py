@@ -16,7 +16,7 @@ from ci_build.images.image_pins import Pin, load_pins
 from ci_build.wheelset.source import tools
 from ci_build.wheelset.source.build_py import BuildPaths, source_of
 from core.defaults import defaults
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import Runner
@@ -85,7 +85,7 @@ def _find_bazel(named: str) -> str:
     )
     found = [path for path in (which("bazel"), which(str(cached))) if path]
     return next(
-        (path for path in found if file_sha256(Path(path)) == pinned),
+        (path for path in found if sha256_of(Path(path)) == pinned),
         found[0] if found else "bazel",
     )
 
@@ -175,7 +175,7 @@ def _bazel_problem(request: BuildRequest, bazel: str, pin: Pin) -> str:
         )
     if path is None:
         return f"Bazel {pin.version} (not found)"
-    if (digest := file_sha256(Path(path))) != pin.digest:
+    if (digest := sha256_of(Path(path))) != pin.digest:
         return (
             f"Bazel {pin.version} ({path} has sha256 {digest}, but docker/images.toml"
             f" pins {pin.digest})"
@@ -232,6 +232,6 @@ def describe_host(paths: BuildPaths, runner: Runner) -> str:
                 hint="Fix this program, or omit --host.",
             )
         versions.append(first)
-    versions[-1] += f", sha256 {file_sha256(Path(which(paths.bazel) or paths.bazel))}"
+    versions[-1] += f", sha256 {sha256_of(Path(which(paths.bazel) or paths.bazel))}"
     text = "; ".join(versions)
     return f"host:{hashlib.sha256(text.encode()).hexdigest()[:16]} ({text})"

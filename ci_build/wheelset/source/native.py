@@ -24,7 +24,7 @@ from ci_build.wheelset.source.build_py import BuildCommand
 from ci_build.wheelset.source.given_rocm import REFUSED, check_wheel
 from ci_build.wheelset.source.output import BuildOutput, BuildProgress
 from core.atomic import write_whole
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import InputError, ProcessError
 from core.model import to_json
 from core.pip import InputStore, Resolved
@@ -231,6 +231,6 @@ def _describe(path: Path, commit: str) -> Resolved:
         version=str(version),
         filename=path.name,
         url=f"source:jax@{commit}",
-        sha256=file_sha256(path),
+        sha256=sha256_of(path),
         requires_python=requires,
     )

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.version import InvalidVersion, Version
 
 from ci_build.wheelset.source.pins import COMMIT, pins_for
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import InputError, ProcessError, RequestError
 from core.model import BuildRequest, Progress
 from core.process import Runner
@@ -192,7 +192,7 @@ def _digest_of(folder: Path, paths: Sequence[str]) -> str:
         if path.is_symlink():
             total.update(f"link {path.readlink()}\0".encode())
         elif path.is_file():
-            total.update(bytes.fromhex(file_sha256(path)))
+            total.update(bytes.fromhex(sha256_of(path)))
         elif (
             path.is_dir()
         ):  # git lists another repository in the tree, such as a submodule, as one path

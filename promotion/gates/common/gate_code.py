@@ -10,7 +10,7 @@ from pathlib import Path
 import wheelkit
 from core import rocm_layouts as layouts
 from core import targets as target_tables
-from promotion.storage.bucket import sha256_of
+from core.digests import sha256_of
 
 _GATES = Path(__file__).parents[1]
 _FOLDERS = (_GATES, Path(wheelkit.__file__).parent)

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from core.digests import sha256_of
 from core.errors import GateError
 from core.model import Finding, Progress, Severity, Tier, Wheel, WheelSet
 from core.process import Runner
 from promotion.evidence.evidence import ANY
 from promotion.gates.common.machine_tools import MachineTools
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
 T = TypeVar("T")

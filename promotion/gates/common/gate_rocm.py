@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from core.digests import sha256_of
 from core.errors import GateError
 from promotion.gates.common.gate_context import GateContext
-from promotion.storage.bucket import sha256_of
 from wheelkit.rocm_manifest import (
     ROCM_MANIFEST,
     RocmManifest,

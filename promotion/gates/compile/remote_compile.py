@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from core.digests import sha256_of
 from core.errors import GateError, MachineError
 from core.model import PYLOCK, WHEELS_JSON, Progress
 from core.tasks import Task, TaskContext, Tasks
@@ -39,7 +40,7 @@ from promotion.gates.compile.child_run import (
     run_child,
 )
 from promotion.gates.compile.schedule import Batch, BatchResult, Share, compile_share
-from promotion.storage.bucket import fetch_to, sha256_of
+from promotion.storage.bucket import fetch_to
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from wheelkit.rocm_manifest import ROCM_MANIFEST

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
 from core.targets import lists, machs
@@ -24,7 +25,6 @@ from promotion.gates.coverage.kernel_rules import (
 )
 from promotion.policy.promotion_policy import device_members_digest, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
-from promotion.storage.bucket import sha256_of
 from wheelkit import kernel_wheel
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import finding

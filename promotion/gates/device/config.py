@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.model import Tier
 from core.process import without_credentials
 from promotion.evidence.known_tests import KnownTest, KnownTests
@@ -20,7 +21,6 @@ from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import SIZES_FILE, SuiteSource, suite_sizes
 from promotion.policy.waivers import FlakeWaiver
-from promotion.storage.bucket import sha256_of
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
 _NOT_REPEATED = ("size", "tests", "shard", "inside", "work")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from core.digests import sha256_of
 from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.model import GfxTarget
 from core.tasks import Task, TaskResult, Tasks
@@ -23,7 +24,6 @@ from promotion.gates.device.lease import RAM_SHARE, GpuDevice, JaxPlatform
 from promotion.gates.device.merge import merged_checks
 from promotion.gates.device.shards import SHARD_FILE, ShardResult, load_shard
 from promotion.stage import fetch_set
-from promotion.storage.bucket import sha256_of
 
 KIND = "device-shard"
 SHARDS = 8

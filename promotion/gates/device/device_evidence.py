@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from core.digests import sha256_of
 from promotion.evidence.test_results import (
     UNWAIVED_FLAKE,
     TestResult,
@@ -21,7 +22,7 @@ from promotion.gates.common.gate_context import Check, error
 from promotion.gates.common.junit import clean, document, make_suite
 from promotion.gates.device.causes import NEWEST_FIRST, by_cause, cause_of, headline
 from promotion.policy.waivers import FlakeWaiver
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
 RESULTS = "results.json.gz"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from core.digests import sha256_of
 from core.errors import ElfError
 from promotion.gates.common.gate_context import Check
 from promotion.gates.device.expected_machine import ExpectedMachine, preflight_check
 from promotion.gates.device.lease import JaxPlatform
-from promotion.storage.bucket import sha256_of
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary
 

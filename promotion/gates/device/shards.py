@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
+from core.digests import sha256_of
 from core.errors import FormatError, GateError, RequestError
 from promotion.evidence.evidence import ANY
 from promotion.evidence.signing import (
@@ -32,7 +33,7 @@ from promotion.evidence.test_results import (
 )
 from promotion.gates.device import device_evidence as evidence
 from promotion.gates.device.results import file_of
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
 UNKNOWN_SECONDS = 1.0

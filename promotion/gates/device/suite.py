@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.errors import InputError, ProcessError, RequestError
 from core.process import Runner
 from core.records import read_toml
@@ -18,7 +19,6 @@ from promotion.gates.device.results import file_of
 from promotion.gates.device.sessions.passes import Choose, Suite
 from promotion.gates.device.shell_env import read_script
 from promotion.gates.device.suite_requirements import REQUIREMENTS_FILE
-from promotion.storage.bucket import sha256_of
 
 SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
 SIZES_FILE = Path(__file__).with_name("sizes.toml")

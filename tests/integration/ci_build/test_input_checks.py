@@ -11,7 +11,7 @@ import pytest
 
 from ci_build.wheelset.execute import _Run
 from ci_build.wheelset.set_plan import Repair, make_plan
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import FatbinError
 from core.pip import InputStore, Resolved
 from core.process import HostRunner
@@ -73,7 +73,7 @@ def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
         version="0.10.2",
         filename=source.name,
         url="https://example.org/it.whl",
-        sha256=file_sha256(source),
+        sha256=sha256_of(source),
         requires_python="",
     )
     kept = InputStore(cache / "inputs").path(item)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import OtherRocmError
 from tests.integration.conftest import ci_build
 from tests.support import docker
@@ -112,7 +112,7 @@ def test_set_records_all_inputs(place: Place, dist: Path) -> None:
     assert re.match(r"[0-9a-f]{40}|tree-", source["own_commit"])
     assert (
         source["rocm"]
-        == file_sha256(dist / "rocm.lock")
+        == sha256_of(dist / "rocm.lock")
         == wheels_json(dist)["files"]["rocm.lock"]
     )
     assert str(place.folder) not in (dist / "rocm.lock").read_text()

@@ -22,6 +22,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.wheelset.adoption import adopt
+from core.digests import sha256_of
 from core.errors import CiBuildError
 from core.model import RocmVersion
 from promotion.evidence.test_results import TestVerdict, load_results
@@ -31,7 +32,6 @@ from promotion.gates.device import device_run as run
 from promotion.gates.device import preflight
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.suite import smoke_suite
-from promotion.storage.bucket import sha256_of
 from promotion.storage.object_keys import StagedSet
 from tests.support.bucket_schemas import validate_bucket
 from tests.support.files import write_files

@@ -12,9 +12,10 @@ from typing import Any
 import boto3
 import pytest
 
+from core.digests import sha256_of
 from core.errors import BucketError
 from promotion.storage import s3_upload
-from promotion.storage.bucket import ConflictError, sha256_of
+from promotion.storage.bucket import ConflictError
 from promotion.storage.bucket_url import open_bucket
 from promotion.storage.s3_bucket import S3Bucket
 from promotion.storage.s3_client import connect

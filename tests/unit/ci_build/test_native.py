@@ -17,7 +17,7 @@ from ci_build.wheelset.source import source_checkouts as sources
 from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildCommand, build_commands
 from ci_build.wheelset.source.native import SourceBuilder
 from ci_build.wheelset.source.source_checkouts import check_complete
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import InputError, OtherRocmError, ProcessError
 from core.pip import InputStore
 from core.process import ProcessResult
@@ -177,7 +177,7 @@ def test_build_keeps_named_wheel_by_digest(bench: Bench) -> None:
     bench.builder.says = ["[1 / 3] Compiling a.cc", "INFO: something"]
     made = bench.build()
     assert made.name.startswith(f"jax_rocm7_pjrt-{VERSION}-py3-none-")
-    assert made.parent.name == file_sha256(made)
+    assert made.parent.name == sha256_of(made)
     assert "1 of 3: Compiling a.cc" in bench.progress.said
 
 
@@ -186,7 +186,7 @@ def test_build_reuses_record_unless_wheel_changed(bench: Bench) -> None:
     assert bench.build() == made
     assert len(bench.builder.runs) == 1
     made.write_bytes(b"something else")
-    assert file_sha256(bench.build()) == made.parent.name
+    assert sha256_of(bench.build()) == made.parent.name
     assert len(bench.builder.runs) == 2
 
 

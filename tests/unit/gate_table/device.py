@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
+from core.digests import sha256_of
 from core.model import Finding
 from core.process import HostRunner
 from promotion.evidence.known_tests import KnownTests, known_tests_for
@@ -30,7 +31,6 @@ from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import Pass, Suite
 from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
 from promotion.gates.device.suite import SuiteSource
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.device_results import checks_of, result

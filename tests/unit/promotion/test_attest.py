@@ -23,6 +23,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from ci_build import cli
+from core.digests import sha256_of
 from core.errors import BucketError, MachineError, PromotionBlockedError, RequestError
 from promotion.attestations import (
     VerificationReport,
@@ -43,7 +44,6 @@ from promotion.evidence.provenance import (
 from promotion.index.audit import verify
 from promotion.promote import Promotion, promote
 from promotion.stage import read_staged
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support import sets

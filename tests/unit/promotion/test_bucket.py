@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from core.digests import sha256_of
 from core.errors import BucketError, BusyError
 from promotion.index.audit import verify
-from promotion.storage.bucket import ConflictError, sha256_of
+from promotion.storage.bucket import ConflictError
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.bucket_contract import SharedBucketContract, put
 from tests.support.memory_bucket import MemoryBucket

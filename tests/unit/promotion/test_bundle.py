@@ -10,11 +10,11 @@ import pytest
 
 from ci_build import cli
 from ci_build.cli.commands import bundle as command
+from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from promotion import offline_bundle
 from promotion.offline_bundle import bundle
 from promotion.stage import stage
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.silent import Silent

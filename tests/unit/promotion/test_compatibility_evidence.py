@@ -11,6 +11,7 @@ import pytest
 from ci_build.cli import run as ci_build
 from ci_build.cli.commands.compatibility import _images, _newest_lock
 from ci_build.rocm.lock import RocmLock, dump_lock, write_lock
+from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from core.model import ROCM_LOCK, Tier
 from promotion.compatibility.check_outcomes import CheckOutcome, read_checks
@@ -21,7 +22,6 @@ from promotion.gates.common.gate_runs import check_record
 from promotion.gates.device import device_evidence as device
 from promotion.gates.device.baseline import RUN
 from promotion.stage import read_staged
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from tests.support import sets
 from tests.support.promoting import RELEASED, go, staged_in

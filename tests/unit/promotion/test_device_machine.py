@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from core.digests import sha256_of
 from core.errors import MachineError
 from promotion.gates.device import gpu_machine as module
 from promotion.gates.device.expected_machine import ExpectedMachine
@@ -22,7 +23,6 @@ from promotion.gates.device.gpu_machine import (
 )
 from promotion.gates.device.lease import GIB, JaxPlatform
 from promotion.gates.device.preflight_libraries import check_same_rocm
-from promotion.storage.bucket import sha256_of
 from tests.support.files import write_files
 from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.writer import Export, shared_library

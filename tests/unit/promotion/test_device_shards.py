@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.digests import sha256_of
 from core.errors import GateError, RequestError
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_results import TestResult, TestVerdict
@@ -24,7 +25,6 @@ from promotion.gates.device.shards import (
     split_tests,
     upload_shard,
 )
-from promotion.storage.bucket import sha256_of
 from promotion.storage.object_keys import StagedSet
 from tests.support.device_results import BINARY, result
 from tests.support.memory_bucket import MemoryBucket

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from promotion.storage.bucket import AbsentError, sha256_of
+from core.digests import sha256_of
+from promotion.storage.bucket import AbsentError
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.dry_run import DryRunBucket
 from tests.support.bucket_contract import BucketContract, put

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from core.digests import sha256_of
 from core.errors import BucketError
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import (
@@ -25,7 +26,6 @@ from promotion.evidence.evidence import (
     time_of,
 )
 from promotion.evidence.signing import Signer, new_key
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support import sets

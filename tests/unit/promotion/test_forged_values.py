@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from promotion.evidence.evidence import load_evidence
 from promotion.evidence.signing import load_signature, new_key
@@ -24,7 +25,6 @@ from promotion.index.ledger import load_entry
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback, sign
 from promotion.index.publish import publish
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import RELEASED, go, objects, offered, staged_in
 from tests.support.wheel_sets import make_wheels

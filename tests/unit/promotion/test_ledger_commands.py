@@ -17,6 +17,7 @@ from ci_build.cli.options.environment import (
     ledger_request,
 )
 from ci_build.release import index_authority as authority
+from core.digests import sha256_of
 from core.errors import BucketError, PromotionBlockedError, RequestError
 from promotion.evidence.evidence import record
 from promotion.evidence.signing import load_signer, new_key
@@ -26,7 +27,6 @@ from promotion.index.ledger_state import EntryKind
 from promotion.policy.promotion_policy import POLICY_FILE, load_policy
 from promotion.promote import promote
 from promotion.stage import read_staged
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import RELEASED, objects, staged_in

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from core.number_ranges import NumberRanges
 from promotion.evidence.signing import Signer, load_signer, new_key
@@ -23,7 +24,6 @@ from promotion.index.publish import publish
 from promotion.index.retention import RetentionRule, apply
 from promotion.policy.promotion_policy import Policy
 from promotion.promote import promote
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import NOW, POLICY, RELEASED, objects, staged_in

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.digests import sha256_of
 from core.errors import BucketError, PromotionBlockedError, RequestError
 from core.number_ranges import NumberRanges
 from promotion.check import check
@@ -41,7 +42,6 @@ from promotion.index.page_diff import (
 )
 from promotion.index.retention import RetentionRule, apply, plan
 from promotion.promote import promote
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
 from tests.support import sets

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from core.digests import sha256_of
 from core.errors import BucketError, PromotionBlockedError
 from core.model import Tier, Verdict
 from promotion import stage as promotion_stage
@@ -30,7 +31,6 @@ from promotion.index.publish import publish
 from promotion.index.retention import RetentionRule, apply
 from promotion.promote import Promotion, promote
 from promotion.stage import read_staged, stage
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import (

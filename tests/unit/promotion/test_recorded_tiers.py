@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from ci_build import cli
+from core.digests import sha256_of
 from core.errors import BucketError
 from core.model import Evidence, Outcome, Tier
 from core.wheels_json import dump_wheel_set, load_wheel_set
@@ -30,7 +31,7 @@ from promotion.policy.promotion_policy import POLICY_FILE, Policy, load_policy
 from promotion.policy.recorded_tiers import tier_problems
 from promotion.promote import promote
 from promotion.stage import stage
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import MemoryBucket

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from ci_build import cli
+from core.digests import sha256_of
 from core.errors import BucketError, BusyError, RequestError
 from core.model import Verdict
 from promotion.check import check
@@ -27,7 +28,7 @@ from promotion.index.ledger import read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.retention import RetentionRule, apply
 from promotion.promote import promote
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket

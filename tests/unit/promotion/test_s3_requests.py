@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ResponseStreamingError
 
+from core.digests import sha256_of
 from core.errors import BucketError
 from promotion.storage import s3_bucket, s3_conditions
-from promotion.storage.bucket import AbsentError, ConflictError, sha256_of
+from promotion.storage.bucket import AbsentError, ConflictError
 from promotion.storage.s3_bucket import S3Bucket
 
 DATA = b"content"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
+from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from promotion.evidence.signing import Signer
 from promotion.index.audit import verify
@@ -20,7 +21,7 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.index.publish import publish
 from promotion.promote import promote
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.promoting import NOW, POLICY, RELEASED, staged_in

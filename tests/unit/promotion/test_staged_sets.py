@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
+from core.digests import sha256_of
 from core.errors import BucketError, RequestError, WheelSetError
 from promotion.evidence.evidence import record
 from promotion.index.audit import verify
@@ -18,7 +19,6 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.stage import read_staged, stage
 from promotion.staged_sets import find_set, remove, staged_folders
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError
