@@ -303,7 +303,7 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
         not source.remote or source.location.startswith("file://")
     ):
         given.append(Path(source.location.removeprefix("file://")).absolute())
-    words = [word for value in pip.values() for word in value.split()]
+    words = " ".join(pip.values()).split()
     # The pages of an index may refer to files beside its folder.
     local_files = [
         Path(word.removeprefix("file://")).parent

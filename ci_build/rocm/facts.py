@@ -97,17 +97,13 @@ def read_facts(
     if contents is not None:
         names = list(contents)
     else:
-        rows = parts()["kernels"].values()
-        folders = {
-            root / folder
-            for row in rows
-            for folder in (*row["folders"], row["packs"].partition("/")[0])
-        }
-        names = [
-            path.relative_to(root).as_posix()
-            for folder in folders
-            for path in folder.rglob("*")
-        ]
+        folders = set[str]()
+        for row in parts()["kernels"].values():
+            folders |= {*row["folders"], row["packs"].partition("/")[0]}
+        names = []
+        for folder in folders:
+            paths = (root / folder).rglob("*")
+            names += [path.relative_to(root).as_posix() for path in paths]
     facts = RocmFacts(
         version=manifest.rocm_version,
         compiler=_compiler(root, shown),
@@ -163,21 +159,20 @@ def _compiler(root: Path, shown: str) -> str:
                 r'^#define LLVM_VERSION_STRING "([^"]+)"', text, re.MULTILINE
             ):
                 return f"clang {match[1]}"
-    numbers = [
-        path.name
-        for glob in table["resources"]
-        for path in root.glob(glob)
-        if path.name[:1].isdecimal()
-    ]
+    numbers = []
+    for pattern in table["resources"]:
+        names = (path.name for path in root.glob(pattern))
+        numbers += [name for name in names if name[:1].isdecimal()]
     if not numbers:
         raise InputError(
             f"{shown} has a compiler of unknown version.",
             hint="Give a whole ROCm, with its developer files.",
         )
-    return (
-        "clang"
-        f" {max(numbers, key=lambda name: [int(part) for part in re.findall(r'[0-9]+', name)])}"
-    )
+    return f"clang {max(numbers, key=_numbers)}"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall("[0-9]+", version)]
 
 
 def device_library_folder(root: Path) -> str:
@@ -227,8 +222,8 @@ def _processors(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]
             words.update(re.findall(r"gfx[0-9a-f]+", name))
     # A number of compute units may follow: gfx942130 is gfx942. No processor's name is
     # the prefix of another name.
-    rows = targets.load_table().targets.items()
-    concrete = (name for name, target in rows if target.covers == (name,))
-    return tuple(
-        name for name in concrete if any(word.startswith(name) for word in words)
-    )
+    served = []
+    for name, target in targets.load_table().targets.items():
+        if target.covers == (name,) and any(word.startswith(name) for word in words):
+            served.append(name)
+    return tuple(served)

@@ -38,12 +38,11 @@ def check_folder(folder: Path) -> None:
         raise RequestError(
             f"{folder} cannot be read: {error.strerror}.", hint=_PERMISSIONS
         ) from error
-    prefixes = (folder, *folder.glob(PACKAGES))
-    if not any(
-        next(prefix.glob(f"{place}/{_HIP}"), None)
-        for prefix in prefixes
-        for place in LIBRARY_FOLDERS
-    ):
+    found = list[Path]()
+    for prefix in (folder, *folder.glob(PACKAGES)):
+        for place in LIBRARY_FOLDERS:
+            found += prefix.glob(f"{place}/{_HIP}")
+    if not found:
         places = ", ".join(LIBRARY_FOLDERS)
         raise RequestError(
             f"{folder} is not a ROCm: {_HIP} is in none of its folders {places}.",

@@ -63,19 +63,15 @@ def fetch_packages(
         progress.step(f"find the packages of ROCm {version}")
         packages = [*_resolve(runner, url, f"{CORE}=={version}", f"{DEVEL}=={version}")]
         # An index may have only some of these packages.
-        families = (
-            family.replace("_", "-").lower()
-            for family in family_packages(request.targets or None)
-        )
-        libraries = (LIBRARIES, *(f"{LIBRARIES}-{family}" for family in families))
+        libraries = [LIBRARIES]
+        for family in family_packages(request.targets or None):
+            libraries.append(f"{LIBRARIES}-{family.replace('_', '-').lower()}")
         devices = dict.fromkeys(
             f"{DEVICE}-{target.processor}" for target in request.targets
         )
-        offered = [
-            item
-            for name in libraries
-            for item in _if_offered(runner, url, f"{name}=={version}")
-        ]
+        offered = list[Resolved]()
+        for name in libraries:
+            offered += _if_offered(runner, url, f"{name}=={version}")
         if not offered:
             raise InputError(
                 f"The index has no libraries of ROCm {version}: neither"
@@ -86,11 +82,8 @@ def fetch_packages(
                 ),
             )
         packages += offered
-        packages += [
-            item
-            for name in devices
-            for item in _if_offered(runner, url, f"{name}=={version}")
-        ]
+        for name in devices:
+            packages += _if_offered(runner, url, f"{name}=={version}")
     missing = [item for item in packages if not store.has(item)]
     if missing:
         progress.step(f"fetch {', '.join(item.filename for item in missing)}")

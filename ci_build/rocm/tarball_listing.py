@@ -304,9 +304,9 @@ def choose(
 def _fitting(builds: Sequence[Build], families: Sequence[str]) -> list[Build]:
     """Return the builds with every target of the families, best first."""
     known = targets.load_table().families
-    wanted = {
-        target for family in families for target in known.get(family, (MULTIARCH,))
-    }
+    wanted = set[str]()
+    for family in families:
+        wanted.update(known.get(family, (MULTIARCH,)))
 
     def excess(build: Build) -> tuple[bool, bool, int, str]:
         return (

@@ -96,7 +96,9 @@ class _Reading:
 
     def missing(self) -> frozenset[str]:
         """Return the sonames that libraries of the tree need and that were not read yet."""
-        needed = {soname for row in self.libraries.values() for soname in row.needed}
+        needed = set[str]()
+        for row in self.libraries.values():
+            needed.update(row.needed)
         return frozenset(needed - self.libraries.keys())
 
 
