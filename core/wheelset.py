@@ -94,6 +94,15 @@ def sizes_of(wheel_set: WheelSet) -> Mapping[str, int]:
     )
 
 
+def _listed(folder: Path) -> set[tuple[str, str]]:
+    """Return name and sha256 of each file in a folder's SHA256SUMS."""
+    rows = set()
+    for line in (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines():
+        sha256, _, name = line.partition("  ")
+        rows.add((name, sha256))
+    return rows
+
+
 def foreign_files(folder: Path) -> tuple[str, ...]:
     """Return the files in a folder that do not belong to its wheel set, sorted.
 
@@ -109,8 +118,7 @@ def foreign_files(folder: Path) -> tuple[str, ...]:
         return tuple(sorted(present))
     own = {*SET_FILES}
     with suppress(OSError, UnicodeDecodeError):
-        lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
-        own |= {line.partition("  ")[2] for line in lines}
+        own |= {name for name, _ in _listed(folder)}
     return tuple(sorted(present - own))
 
 
@@ -121,13 +129,9 @@ def file_problems(folder: Path, wheel_set: WheelSet) -> Mapping[str, str]:
     file counts too if the set records it.
     """
     try:
-        lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
+        listed = _listed(folder)
     except (OSError, UnicodeDecodeError) as error:
         return {SHA256SUMS: f"{SHA256SUMS} cannot be read: {error}."}
-    listed = set()
-    for line in lines:
-        sha256, _, name = line.partition("  ")
-        listed.add((name, sha256))
     expected = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(
         wheel_set.files
     )

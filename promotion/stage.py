@@ -8,13 +8,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import BucketError, CiBuildError, WheelSetError
-from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet
+from core.model import SHA256SUMS, WHEELS_JSON, Progress, WheelSet
 from core.report import NoProgress
 from core.units import human
 from core.wheels_json import load_wheel_set
@@ -30,21 +28,6 @@ from promotion.storage.object_keys import ReleasedIndex, StagedSet, root_pages
 _LAST = (SHA256SUMS, WHEELS_JSON)
 _MAX_UPLOADS = 4
 """Number of concurrent uploads."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SetFile:
-    """A file of a set.
-
-    Attributes:
-        name: path in the set's folder, with slashes.
-        data: content, or path of the file with the content.
-    """
-
-    name: str
-    data: Data
-    size: int
-    sha256: str
 
 
 def stage(
@@ -66,34 +49,40 @@ def stage(
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     report = progress or NoProgress()
     report.step(f"stage set {wheel_set.digest[:12]} for {wheel_set.index}")
-    files, metadata = _files_of(set_dir, wheel_set)
-    total = sum(file.size for file in files)
+    metadata = _metadata(set_dir, wheel_set)
+    digests = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
+    digests |= wheel_set.files
+    files: dict[str, Data] = {**metadata}
+    files |= {check_key(name): set_dir / name for name in digests}
+    files |= {name: (set_dir / name).read_bytes() for name in _LAST}
+    for name in (*metadata, *_LAST):
+        digests[name] = sha256_of(files[name])
+    sizes = {name: _size(data) for name, data in files.items()}
+    total = sum(sizes.values())
     done = 0
     lock = threading.Lock()
 
-    def put(file: SetFile) -> None:
+    def put(name: str) -> None:
         nonlocal done
-        with report.task(f"{file.name}, {human(file.size)}", transient=True):
-            bucket.put_if_absent(staged.file(file.name), file.data, sha256=file.sha256)
+        with report.task(f"{name}, {human(sizes[name])}", transient=True):
+            bucket.put_if_absent(staged.file(name), files[name], sha256=digests[name])
         with lock:
-            done += file.size
+            done += sizes[name]
             report.advance(done, total)
 
-    map_concurrently(
-        put, [file for file in files if file.name not in _LAST], most=_MAX_UPLOADS
-    )
-    for file in files:
-        if file.name in _LAST:
-            put(file)
-    raise_if_any(
-        stored_problems(
-            bucket, staged.file, {file.name: file.sha256 for file in files}
-        ),
-        BucketError,
-    )
-    for page in pages(staged.simple, staged_wheels(staged, wheel_set, metadata)):
+    first = [name for name in files if name not in _LAST]
+    map_concurrently(put, first, most=_MAX_UPLOADS)
+    for name in _LAST:
+        put(name)
+    raise_if_any(stored_problems(bucket, staged.file, digests), BucketError)
+    rows = staged_wheels(staged, wheel_set, digests)
+    for page in pages(staged.simple, rows):
         write_if_changed(bucket, page.key, page.data)
     return staged
+
+
+def _size(data: Data) -> int:
+    return data.stat().st_size if isinstance(data, Path) else len(data)
 
 
 def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
@@ -196,16 +185,17 @@ def refuse_changed_files(
 
 
 def staged_wheels(
-    staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]
+    staged: StagedSet, wheel_set: WheelSet, digests: Mapping[str, str]
 ) -> Iterator[IndexedWheel]:
     """Yield the rows of the set's own index.
 
     Args:
-        metadata: file name of a wheel -> sha256 of its core metadata.
+        digests: sha256 of every file, also of the wheels' core metadata.
     """
     for wheel in wheel_set.wheels:
+        metadata = digests[metadata_name(wheel.filename)]
         yield IndexedWheel(
-            wheel=LedgerWheel.of(wheel, metadata_sha256=metadata[wheel.filename]),
+            wheel=LedgerWheel.of(wheel, metadata_sha256=metadata),
             href=link(staged.simple, wheel.name, staged.file(wheel.filename)),
             set_digest=staged.digest,
         )
@@ -248,56 +238,27 @@ def raise_if_any(
         )
 
 
-def _files_of(
-    set_dir: Path, wheel_set: WheelSet
-) -> tuple[list[SetFile], Mapping[str, str]]:
-    """Return the files to store, wheels.json last, and wheel -> sha256 of its metadata.
+def _metadata(set_dir: Path, wheel_set: WheelSet) -> Mapping[str, bytes]:
+    """Return the core metadata files of a set's wheels, to store beside them.
 
-    WheelSetError on problems.
+    Raises:
+        WheelSetError: the folder or a wheel's metadata differs from wheels.json.
     """
-    wheels = {check_key(wheel.filename): wheel for wheel in wheel_set.wheels}
-    digests = {name: wheel.sha256 for name, wheel in wheels.items()}
-    digests |= {check_key(name): sha256 for name, sha256 in wheel_set.files.items()}
+    names = {wheel.filename for wheel in wheel_set.wheels}
     problems = [*file_problems(set_dir, wheel_set).values()]
     problems += [
         f"{path.name} is not part of the set."
         for path in set_dir.glob("*.whl")
-        if path.name not in wheels
+        if path.name not in names
     ]
     raise_if_any(
         problems, WheelSetError, "Use the unchanged folder, or build the set again."
     )
-    sidecars = [_sidecar(set_dir, wheel) for wheel in wheels.values()]
-    raise_if_any(
-        list(chain.from_iterable(disagree for _, disagree in sidecars)), WheelSetError
-    )
-    metadata = {
-        name: sidecar.sha256
-        for name, (sidecar, _) in zip(wheels, sidecars, strict=True)
-    }
-    files = [
-        SetFile(
-            name=name,
-            data=set_dir / name,
-            size=(set_dir / name).stat().st_size,
-            sha256=sha256,
-        )
-        for name, sha256 in digests.items()
-    ]
-    last = [
-        _small(name, (set_dir / name).read_bytes())
-        for name in _LAST
-        if (set_dir / name).exists()
-    ]
-    return [*(sidecar for sidecar, _ in sidecars), *files, *last], metadata
-
-
-def _small(name: str, data: bytes) -> SetFile:
-    return SetFile(name=name, data=data, size=len(data), sha256=sha256_of(data))
-
-
-def _sidecar(set_dir: Path, wheel: Wheel) -> tuple[SetFile, tuple[str, ...]]:
-    """Return a wheel's core metadata file and its differences from wheels.json."""
-    with (set_dir / wheel.filename).open("rb") as file:
-        data = core_metadata(file, wheel.filename)
-    return _small(metadata_name(wheel.filename), data), disagreements(data, wheel)
+    metadata = {}
+    for wheel in wheel_set.wheels:
+        with (set_dir / wheel.filename).open("rb") as file:
+            data = core_metadata(file, wheel.filename)
+        problems += disagreements(data, wheel)
+        metadata[metadata_name(wheel.filename)] = data
+    raise_if_any(problems, WheelSetError)
+    return metadata

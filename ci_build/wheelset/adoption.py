@@ -16,7 +16,6 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from ci_build.wheelset import set_files
-from ci_build.wheelset.finished_wheels import describe
 from ci_build.wheelset.inspected_wheels import wheel_files
 from ci_build.wheelset.output_dir import check_output_dir, locked, replacement
 from ci_build.wheelset.published import jax_release
@@ -119,9 +118,13 @@ def adopt(
 def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
     try:
         report = inspect_wheel(path, Expectations(verify=False), progress=progress)
-        wheel = describe(
-            path, sha256=report.sha256, source=path, source_sha256=report.sha256
-        )
+        with WheelArchive(path) as archive:
+            wheel = archive.describe(
+                sha256=report.sha256,
+                members=(),
+                source_sha256=report.sha256,
+                source_size=archive.size,
+            )
     except ArchiveError as error:
         raise InputError(
             f"Not a wheel: {path}: {error.message}",

@@ -15,12 +15,11 @@ from core.pip import InputStore, Resolved
 from core.report import NoProgress
 from core.steps import FinishedStep, StepStore, step_key
 from core.units import human
-from wheelkit.archive.filename import WheelName
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import is_integrity
 from wheelkit.inspect.inspection_model import member_infos
 from wheelkit.inspect.inspector import Expectations, inspect_wheel
-from wheelkit.repair.repair_plan import RepairedWheel, RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan, RepairResult
 from wheelkit.repair.wheel_repair import repair, retag
 
 DEBUG = "debug"
@@ -116,15 +115,19 @@ class WheelMaker:
         # input is checked only once.
         checked = self.inputs.was_checked(item, self.tools["ci_build"])
         plan = replace(recipe, build_info=info, verify_bundles=not checked)
-        done = repair(source, plan, folder, debug_dir=folder / DEBUG, progress=progress)
+        done = repair(
+            source,
+            plan,
+            folder,
+            source_sha256=item.sha256,
+            debug_dir=folder / DEBUG,
+            progress=progress,
+        )
         if not checked:
             self.inputs.check_done(item, self.tools["ci_build"])
         if not recipe.machs:  # code objects of kernels run with a feature on or off
             _refuse_other_targets(self.request, done)
-        wheel = describe(
-            done.path, sha256=done.sha256, source=source, source_sha256=item.sha256
-        )
-        return replace(wheel, members=done.members), saved(done), done.findings
+        return done.wheel, saved(done), done.findings
 
     def _keep(
         self, item: Resolved, folder: Path, progress: Progress, *, retagged: bool
@@ -150,13 +153,17 @@ class WheelMaker:
                 for finding in errors
             )
             raise InputError(f"{path.name} {problem}: {details}")
-        wheel = describe(
-            path, sha256=report.sha256, source=source, source_sha256=item.sha256
-        )
-        return replace(wheel, members=member_infos(report)), "", findings
+        with WheelArchive(path) as archive:
+            wheel = archive.describe(
+                sha256=report.sha256,
+                members=member_infos(report),
+                source_sha256=item.sha256,
+                source_size=source.stat().st_size,
+            )
+        return wheel, "", findings
 
 
-def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:
+def _refuse_other_targets(request: BuildRequest, done: RepairResult) -> None:
     """Refuse generic code, such as for gfx942, if features were requested, such as gfx942:xnack+.
 
     The generic code would also run on these targets.
@@ -190,7 +197,7 @@ def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ..
     return tuple(sorted(targets))
 
 
-def saved(done: RepairedWheel) -> str:
+def saved(done: RepairResult) -> str:
     """Return one line about the targets and symbols that a repair removed."""
     lines = []
     if done.targets_dropped:
@@ -206,25 +213,3 @@ def saved(done: RepairedWheel) -> str:
     if done.symbols_saved:
         lines.append(f"moved {human(done.symbols_saved)} of symbols to {DEBUG}/")
     return "; ".join(lines)
-
-
-def describe(path: Path, *, sha256: str, source: Path, source_sha256: str) -> Wheel:
-    """Return the record of a wheel from its metadata, without its members."""
-    with WheelArchive(path) as archive:
-        metadata = archive.metadata()
-        name = WheelName.parse(path.name)
-        return Wheel(
-            filename=path.name,
-            name=name.canonical,
-            version=str(metadata["Version"]),
-            tags=name.tags,
-            size=path.stat().st_size,
-            sha256=sha256,
-            requires_python=str(metadata["Requires-Python"] or ""),
-            requires_dist=tuple(
-                str(value) for value in metadata.get_all("Requires-Dist", [])
-            ),
-            members=(),
-            source_sha256=source_sha256,
-            source_size=source.stat().st_size,
-        )

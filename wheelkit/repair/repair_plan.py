@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.model import Finding, GfxTarget, MemberInfo
+from core.model import Finding, GfxTarget, Wheel
 
 PLATFORM = "manylinux_2_28_x86_64"
 """Platform tag of every repaired wheel; auditwheel decides whether it is true."""
@@ -82,13 +82,11 @@ class RepairPlan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RepairedWheel:
-    """A repaired wheel on disk.
+class RepairResult:
+    """A repaired wheel on disk, and the parts that the repair removed.
 
     Attributes:
-        size: size of the wheel in bytes.
-        sha256: SHA-256 of the wheel, 64 hexadecimal digits.
-        members: every ELF member after the repair, in the wheel's order.
+        wheel: record of the wheel, with every ELF member in the wheel's order.
         targets_kept: gfx targets whose code was kept in any member, sorted.
         targets_dropped: gfx targets whose code was removed from any member, sorted.
         code_before, code_after: bytes of device code in all libraries before and after
@@ -99,9 +97,7 @@ class RepairedWheel:
     """
 
     path: Path
-    size: int
-    sha256: str
-    members: tuple[MemberInfo, ...]
+    wheel: Wheel
     targets_kept: tuple[str, ...]
     targets_dropped: tuple[str, ...]
     code_before: int

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from core.digests import file_sha256
 from core.errors import ArchiveError, MachineError, RepairError
 from core.model import Finding, MemberInfo, Progress, Severity, to_json
 from wheelkit import kernel_wheel
@@ -38,7 +39,7 @@ from wheelkit.repair.metadata import (
     rewrite_metadata,
     rewrite_wheel,
 )
-from wheelkit.repair.repair_plan import PLATFORM, RepairedWheel, RepairPlan
+from wheelkit.repair.repair_plan import PLATFORM, RepairPlan, RepairResult
 
 
 def repair(
@@ -46,9 +47,10 @@ def repair(
     plan: RepairPlan,
     out_dir: Path,
     *,
+    source_sha256: str = "",
     debug_dir: Path | None = None,
     progress: Progress | None = None,
-) -> RepairedWheel:
+) -> RepairResult:
     """Write a repaired copy of `source` to `out_dir`.
 
     Its name has the plan's version and the tag `PLATFORM`.
@@ -58,6 +60,7 @@ def repair(
     Args:
         source: wheel to repair; it is only read.
         out_dir: existing folder with room for the unpacked libraries.
+        source_sha256: digest of `source`; empty computes it.
         debug_dir: receives `{wheel's stem}/{member}.debug` for each library that loses
             its symbols; None discards them.
 
@@ -131,11 +134,16 @@ def repair(
         )
         debug_files = _publish_debug(edits, debug_dir, final.stem)
         written.path.replace(final)
-        return RepairedWheel(
+        with WheelArchive(final) as repaired:
+            wheel = repaired.describe(
+                sha256=sha256,
+                members=members,
+                source_sha256=source_sha256 or file_sha256(source),
+                source_size=archive.size,
+            )
+        return RepairResult(
             path=final,
-            size=written.size,
-            sha256=sha256,
-            members=members,
+            wheel=wheel,
             targets_kept=tuple(
                 sorted(
                     set(chain.from_iterable(edit.code.targets_kept for edit in edits))

@@ -18,7 +18,7 @@ from core.process import HostRunner
 from core.report import Reporter
 from tests.support.sets import published_request
 from tests.support.tiny_wheel import record_line
-from wheelkit.repair.repair_plan import RepairedWheel, RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan, RepairResult
 from wheelkit.repair.wheel_repair import repair
 
 pytestmark = pytest.mark.network
@@ -38,7 +38,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     def watched(
         source: Path, plan: RepairPlan, out: Path, **more: object
-    ) -> RepairedWheel:
+    ) -> RepairResult:
         found.append(plan.verify_bundles)
         return repair(source, plan, out, **more)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.fatbin import read_targets
-from wheelkit.repair.repair_plan import RepairedWheel, RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan, RepairResult
 from wheelkit.repair.wheel_repair import repair
 
 pytestmark = pytest.mark.network
@@ -91,7 +91,7 @@ def plugin(real_wheel: RealWheel) -> Path:
 
 
 @pytest.fixture(scope="module")
-def repaired(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> RepairedWheel:
+def repaired(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> RepairResult:
     """Repair the plugin for gfx942 and gfx950."""
     folder = tmp_path_factory.mktemp("plugin")
     return repair(plugin, plan("plugin"), folder, debug_dir=folder / "debug")
@@ -99,7 +99,7 @@ def repaired(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Repaired
 
 @pytest.fixture(scope="module")
 def libraries(
-    repaired: RepairedWheel, tmp_path_factory: pytest.TempPathFactory
+    repaired: RepairResult, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
     """Return the extracted files of the repaired plugin by member path."""
     return unpacked(repaired.path, tmp_path_factory.mktemp("libraries"))
@@ -114,7 +114,7 @@ def unpacked(wheel: Path, folder: Path) -> dict[str, Path]:
 # Results
 
 
-def test_repair_published_archive_and_record_are_valid(repaired: RepairedWheel) -> None:
+def test_repair_published_archive_and_record_are_valid(repaired: RepairResult) -> None:
     assert (
         repaired.path.name
         == "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
@@ -125,7 +125,7 @@ def test_repair_published_archive_and_record_are_valid(repaired: RepairedWheel) 
 
 
 def test_repair_published_has_exactly_the_wanted_targets(
-    repaired: RepairedWheel, libraries: dict[str, Path]
+    repaired: RepairResult, libraries: dict[str, Path]
 ) -> None:
     for name, path in libraries.items():
         report = read_targets(path, verify=True)
@@ -137,7 +137,7 @@ def test_repair_published_has_exactly_the_wanted_targets(
 
 
 def test_repair_published_runpath_and_needed(
-    repaired: RepairedWheel, libraries: dict[str, Path], plugin: Path, tmp_path: Path
+    repaired: RepairResult, libraries: dict[str, Path], plugin: Path, tmp_path: Path
 ) -> None:
     before = {name: Elf.read(path) for name, path in unpacked(plugin, tmp_path).items()}
     for name, path in libraries.items():
@@ -149,7 +149,7 @@ def test_repair_published_runpath_and_needed(
 
 
 def test_repair_published_is_valid_for_stock_tools(
-    repaired: RepairedWheel, tmp_path: Path
+    repaired: RepairResult, tmp_path: Path
 ) -> None:
     """pip installs the wheel, and patchelf reads the edited libraries."""
     target = tmp_path / "site"
@@ -172,7 +172,7 @@ def test_repair_published_is_valid_for_stock_tools(
         "cp",
     ]
     subprocess.run([*install, "--only-binary", ":all:", str(repaired.path)], check=True)
-    for info in repaired.members:
+    for info in repaired.wheel.members:
         path = target / info.path
         assert path.stat().st_mode & 0o777 == 0o755
         assert patchelf("--print-rpath", path) == [RUNPATH]
@@ -188,7 +188,7 @@ def patchelf(question: str, path: Path) -> list[str]:
 
 
 def test_repair_published_is_reproducible(
-    repaired: RepairedWheel, plugin: Path, tmp_path: Path
+    repaired: RepairResult, plugin: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "elsewhere" / plugin.name
     copy.parent.mkdir()
@@ -214,10 +214,10 @@ def test_repair_published_pjrt(real_wheel: RealWheel, tmp_path: Path) -> None:
         made.path.name
         == "jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl"
     )
-    assert made.size < 98_000_000
+    assert made.wheel.size < 98_000_000
     with zipfile.ZipFile(made.path) as stock:
         assert stock.testzip() is None  # it inflates with zlib
-    (info,) = made.members
+    (info,) = made.wheel.members
     assert (info.path, info.targets) == (LIBRARY, ("gfx942", "gfx950"))
     assert info.symbol_versions["GLIBC"] == "2.27"
     with WheelArchive(made.path) as wheel:

@@ -30,7 +30,7 @@ def test_repair_keeps_and_lists_code_objects(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     done = repair(source, plan, out)
-    assert {info.path: info.targets for info in done.members} == {
+    assert {info.path: info.targets for info in done.wheel.members} == {
         LIBRARY: (),
         OBJECT: ("gfx942",),
         OTHER: ("gfx950",),

@@ -19,12 +19,12 @@ from wheelkit.archive.compression import LEVEL
 from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.snapshot import Elf
-from wheelkit.repair.repair_plan import RepairedWheel, RepairPlan
+from wheelkit.repair.repair_plan import RepairPlan, RepairResult
 from wheelkit.repair.wheel_repair import repair
 
 NAME = "tiny-1.0-cp312-cp312-linux_x86_64.whl"
 RUNPATH = "$ORIGIN/../_solib_x86_64/somewhere/deep:/opt/rocm/lib:/home/builder/rocm"
-Repair = Callable[..., RepairedWheel]
+Repair = Callable[..., RepairResult]
 
 
 def plan(**changes: Any) -> RepairPlan:
@@ -54,7 +54,7 @@ def attempt(tmp_path: Path, library: Callable[..., bytes]) -> Repair:
 
     def run(
         given: dict[str, bytes] | None = None, /, *, name: str = NAME, **changes: Any
-    ) -> RepairedWheel:
+    ) -> RepairResult:
         for folder in ("in", "out"):
             (tmp_path / folder).mkdir(exist_ok=True)
         members = given or {"tiny/__init__.py": b"x = 1\n", "tiny/lib.so": library()}
@@ -89,8 +89,8 @@ def test_repair_makes_complete_wheel_with_planned_name(attempt: Repair) -> None:
         )
         assert wheel.read("tiny/__init__.py") == b"x = 1\n"
         assert [m.mode for m in wheel.members if m.name == "tiny/lib.so"] == [0o755]
-        assert wheel.size == made.size
-        (info,) = made.members
+        assert wheel.size == made.wheel.size
+        (info,) = made.wheel.members
         assert wheel.digest("tiny/lib.so") == info.sha256
 
 
@@ -121,7 +121,7 @@ def test_repair_adds_needed_hip_runtime_where_used(
         hip_soname="libamdhip64.so.7",
         allowed_sonames=frozenset({"libamdhip64.so.7"}),
     )
-    (info,) = made.members
+    (info,) = made.wheel.members
     assert info.needed == (
         "libc.so.6",
         *needed,
@@ -152,7 +152,7 @@ def test_repair_writes_members_to_build_info(attempt: Repair) -> None:
     )
     with WheelArchive(made.path) as wheel:
         told = json.loads(wheel.read("tiny/build_info.json"))
-    (info,) = made.members
+    (info,) = made.wheel.members
     assert told["version"] == "1.0"
     assert told["compression"] == {
         "package": "deflate",
