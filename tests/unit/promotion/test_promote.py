@@ -276,7 +276,7 @@ def test_promote_refuses_wrong_sizes(
         wheels=(first, *true.wheels[1:]),
         file_sizes={**true.file_sizes, "constraints.txt": 7},
     )
-    monkeypatch.setattr(promotion_stage, "_file_problems", lambda *_: ())
+    monkeypatch.setattr(promotion_stage, "file_problems", lambda *_: {})
     message = unmet(bucket, stage(bucket, write_set(tmp_path / "set", wheels, lie)))
     assert (
         f"{first.filename} has {first.size - 1} bytes; wheels.json records {first.size}."
