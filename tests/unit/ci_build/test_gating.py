@@ -80,7 +80,6 @@ VALUES = {
     "corpus": "full",
     "program": ("fft",),
     "jobs": 1,
-    "installers": "all",
     "update_golden": True,
 }
 
@@ -93,7 +92,7 @@ def test_unused_option_of_gate_is_refused(option: str) -> None:
         RequestError, match=f"inspection does not use --{option.replace('_', '-')}\\."
     ):
         gating.check_gate_options("inspection", told)
-    user = {"update_golden": "load", "installers": "install"}.get(option, "compile")
+    user = {"update_golden": "load"}.get(option, "compile")
     gating.check_gate_options(user, told)
 
 
