@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from core.digests import file_sha256
+from core.digests import sha256_of
 from core.errors import ArchiveError, MachineError, RepairError
 from core.model import Finding, MemberInfo, Progress, Severity, to_json
 from wheelkit import kernel_wheel
@@ -138,7 +138,7 @@ def repair(
             wheel = repaired.describe(
                 sha256=sha256,
                 members=members,
-                source_sha256=source_sha256 or file_sha256(source),
+                source_sha256=source_sha256 or sha256_of(source),
                 source_size=archive.size,
             )
         return RepairResult(
