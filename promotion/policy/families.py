@@ -208,7 +208,5 @@ def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
             f"the bypass of {family.name} has {', '.join(redundant)}, which the family"
             " determines"
         )
-    try:
-        return replace(family, bypass=parse_bypass({**body, **implied}))
-    except ValueError as error:
-        raise ValueError(f"the bypass of {family.name} is void: {error}") from error
+    source = f"{FAMILIES_FILE.name}: the bypass of {family.name} is void"
+    return replace(family, bypass=parse_bypass({**body, **implied}, source))

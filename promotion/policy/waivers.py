@@ -8,27 +8,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from core.errors import CiBuildError
+from core.errors import CiBuildError, FormatError
 from core.model import Evidence, Outcome
+from core.records import convert
 from core.targets import expand
 from promotion.evidence.evidence import ANY
-from promotion.evidence.known_tests import check_entry, period_state, regex_of
+from promotion.evidence.exemption import Exemption
+from promotion.evidence.known_tests import check_pattern, regex_of
 from promotion.evidence.test_results import UNWAIVED_FLAKE, TestVerdict
-from promotion.policy.bypasses import MAX_DAYS, parse_each
+from promotion.policy.bypasses import parse_each
 from promotion.policy.families import GATE
 
 TABLE = "flake_waivers"
 """Name of the waivers' table in `policy.toml`."""
-_TEXTS = ("test", "index", "channel", "owner", "reason")
 _SUGGESTED_DAYS = 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FlakeWaiver:
+class FlakeWaiver(Exemption):
     """An entry `[[flake_waivers]]` of the policy.
 
     Attributes:
@@ -36,24 +37,16 @@ class FlakeWaiver:
             * and ?.
         targets: gfx targets, or "any" for platforms without targets.
         index, channel: index and channel to which the waiver applies.
-        owner, reason: responsible person, and reason for the waiver.
-        opened: first day on which the waiver is valid (UTC).
-        expires: first day on which the waiver is no longer valid (UTC).
     """
 
     test: str
     targets: tuple[str, ...]
     index: str
     channel: str
-    owner: str
-    reason: str
-    opened: date
-    expires: date
 
-    def __str__(self) -> str:
-        return (
-            f"by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
-        )
+    def __post_init__(self) -> None:
+        Exemption.__post_init__(self)
+        check_pattern(self.test)
 
     def matches(self, test: str) -> bool:
         """Return whether the waiver applies to a node id."""
@@ -63,37 +56,18 @@ class FlakeWaiver:
         """Return whether the waiver applies to a test on a gfx target."""
         return target.partition(":")[0] in self.targets and self.matches(test)
 
-    def state(self, now: datetime) -> str:
-        """Return why the waiver is not valid at a time, as `expired on …`; empty if it is valid."""
-        return period_state(now.astimezone(UTC).date(), self.opened, self.expires)
 
-    def as_written(self) -> dict[str, Any]:
-        """Return the fields of the waiver as JSON values."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
-        return {**values, **days, "targets": list(self.targets)}
-
-
-def parse_waiver(body: Mapping[str, Any]) -> FlakeWaiver:
-    """Parse an entry; ValueError for a missing, unknown or invalid field."""
-    check_entry(body, texts=_TEXTS, others=("targets",), most_days=MAX_DAYS)
-    if not body["test"].strip("*?:/. "):
-        raise ValueError(f"test {body['test']!r} matches every test")
-    words = body["targets"]
-    if (
-        not isinstance(words, list)
-        or not words
-        or not all(isinstance(word, str) and word for word in words)
-    ):
-        raise ValueError("targets is not a list of gfx targets, or is empty")
-    names = [word for word in words if word != ANY]
+def parse_waiver(body: Any, source: str = "waiver") -> FlakeWaiver:  # noqa: ANN401 - any value of TOML
+    """Return an entry; FormatError for a missing, unknown or invalid field."""
+    waiver = convert(body, FlakeWaiver, source)
+    names = [word for word in waiver.targets if word != ANY]
     try:
-        targets = tuple(map(str, expand(names))) if names else ()
+        targets = [str(target) for target in expand(names)] if names else []
     except CiBuildError as error:
-        raise ValueError(error.message.rstrip(".")) from error
-    return FlakeWaiver(
-        **{**body, "targets": (*targets, *([ANY] if ANY in words else []))}
-    )
+        raise FormatError(f"{source}: {error.message}") from error
+    if ANY in waiver.targets:
+        targets.append(ANY)
+    return replace(waiver, targets=tuple(targets))
 
 
 def parse_waivers(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from promotion.policy.bypasses import MAX_DAYS, parse_bypass, parse_bypasses
+from core.errors import FormatError
+from promotion.policy.bypasses import Bypass, parse_bypass, parse_bypasses
 from promotion.policy.promotion_policy import POLICY_FILE, load_policy
 from tests.support import sets
 
@@ -43,18 +44,18 @@ def test_parse_bypasses_accepts_complete_entry() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"reason": True}, "reason is not a text"),
-        ({"gates": []}, "gates is not a list of names"),
-        ({"targets": ["gfx942", ""]}, "targets is not a list of names"),
+        ({"reason": True}, "reason: expected str"),
+        ({"gates": []}, "gates is empty"),
+        ({"targets": ["gfx942", ""]}, "targets is empty"),
         ({"set": "a" * 64}, "exactly one of set and version"),
         (
-            {"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)},
-            f"must be 1 to {MAX_DAYS} days after",
+            {"expires": date(2026, 1, 1) + timedelta(days=Bypass.MAX_DAYS + 1)},
+            f"must be 1 to {Bypass.MAX_DAYS} days after",
         ),
     ],
 )
 def test_parse_bypass_refuses_invalid_field(change: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(FormatError, match=why):
         parse_bypass({**COMPLETE, **change})
 
 
@@ -76,7 +77,7 @@ def test_state_of_bypass_counts_days_in_utc(now: datetime, state: str) -> None:
 def test_parse_bypasses_refuses_entry_that_is_no_table() -> None:
     assert parse_bypasses(["x"]) == (
         (),
-        ("Bypass 1 of the policy is void: it is not a table.",),
+        ("Bypass 1 of the policy is void: expected object, got str.",),
     )
 
 
@@ -111,6 +112,6 @@ def test_load_policy_selects_bypasses_of_channel_and_index(tmp_path: Path) -> No
     )
     policy = load_policy("multi-arch", channel="nightly", file=path)
     assert [entry.reason for entry in policy.bypasses] == ["why not"]
-    assert policy.void == ("Bypass 2 of the policy is void: reason is missing.",)
+    assert policy.void == ("Bypass 2 of the policy is void: missing key reason.",)
     assert load_policy("multi-arch", channel="release", file=path).bypasses == ()
     assert load_policy("gfx94X-dcgpu", channel="nightly", file=path).bypasses == ()

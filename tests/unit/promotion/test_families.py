@@ -95,7 +95,7 @@ def toml(value: Any) -> str:
         (family("gfx942") + "[more]\n", "unknown keys: more"),
         (
             family("gfx1151") + BYPASS.replace('reason = "the machine is away"\n', ""),
-            "reason is missing",
+            "missing key reason",
         ),
         (
             family("gfx1151") + BYPASS + 'targets = ["gfx942"]\n',

@@ -249,9 +249,7 @@ def test_bypass_of_weaker_gate_excuses_no_tier() -> None:
 
 
 def test_bypass_does_not_cover_set_problems() -> None:
-    everything = replace(
-        BYPASS, gates=("device", "", "any"), targets=("gfx942", "", "any")
-    )
+    everything = replace(BYPASS, gates=("device", "any"), targets=("gfx942", "any"))
     word = verdict(
         replace(SET, pins={}), [], replace(POLICY, bypasses=(everything,)), now=NOW
     )
