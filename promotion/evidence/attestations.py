@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from promotion.evidence.provenance import provenance_name
 
@@ -99,55 +99,30 @@ class AttestationRule:
         )
 
 
-def parse_rule(table: Mapping[str, Any]) -> AttestationRule:
-    """Parse the table `attestations` of a policy.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttestationTable:
+    """The table `attestations` of a policy; see `AttestationRule`."""
 
-    Raises:
-        KeyError, TypeError, ValueError: a field is missing, unknown or of the wrong
-            type.
-    """
-    if set(table) != {"required", "trust", "identities"}:
-        raise ValueError(
-            "attestations needs required, trust and identities, not"
-            f" {', '.join(sorted(table))}"
-        )
-    required = table["required"]
-    trust = table["trust"]
-    listed = table["identities"]
-    if not isinstance(required, list) or not all(
-        isinstance(project, str) for project in required
-    ):
-        raise ValueError(
-            f"attestations: required must be a list of projects, not {required!r}"
-        )
-    if not isinstance(trust, str) or not (
-        trust in (ANY, PUBLIC) or _SHA256.fullmatch(trust)
-    ):
-        raise ValueError(
-            f"attestations: trust must be sigstore, any or a SHA-256, not {trust!r}"
-        )
-    if listed == ANY:
-        return AttestationRule(required=tuple(required), trust=trust, identities=None)
-    if not isinstance(listed, dict):
-        raise TypeError(
-            f'attestations: identities must be "{ANY}" or a table, not {listed!r}'
-        )
-    return AttestationRule(
-        required=tuple(required),
-        trust=trust,
-        identities={name: _identity(name, one) for name, one in listed.items()},
-    )
+    required: tuple[str, ...]
+    trust: str
+    identities: Mapping[str, Identity] | Literal["any"]
 
+    def __post_init__(self) -> None:
+        if self.trust not in (ANY, PUBLIC) and not _SHA256.fullmatch(self.trust):
+            raise ValueError(f"trust must be sigstore, any or a SHA-256: {self.trust}")
+        for name, one in (self.rule.identities or {}).items():
+            words = (one.issuer, one.repository, one.workflow)
+            if not (all(words) and one.ref) or ANY in words:
+                raise ValueError(f"the identity {name} is incomplete: {one}")
 
-def _identity(name: str, table: Mapping[str, Any]) -> Identity:
-    identity = Identity(**table)
-    words = (identity.issuer, identity.repository, identity.workflow, identity.ref)
-    if not all(isinstance(word, str) and word for word in words) or ANY in words[:3]:
-        raise ValueError(
-            f"attestations: the identity {name} needs issuer, repository, workflow and"
-            f" ref, not {table!r}"
+    @property
+    def rule(self) -> AttestationRule:
+        """The requirements of the table."""
+        return AttestationRule(
+            required=self.required,
+            trust=self.trust,
+            identities=None if isinstance(self.identities, str) else self.identities,
         )
-    return identity
 
 
 def attestation_problems(

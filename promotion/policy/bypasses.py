@@ -59,16 +59,6 @@ class Bypass(Exemption):
         )
 
 
-def whole_number(value: Any, *, least: int = 1, most: int = 1_000_000) -> int:  # noqa: ANN401 - any value of TOML
-    """Return a value of a TOML file if it is a whole number from `least` to `most`.
-
-    ValueError otherwise.
-    """
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
-    return value
-
-
 def parse_bypass(body: Any, source: str = "bypass") -> Bypass:  # noqa: ANN401 - any value of TOML
     """Return an entry; FormatError for a missing, unknown or invalid field."""
     return convert(body, Bypass, source)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
-from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import dataclass, replace
-from datetime import date
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from core.errors import RequestError
+from core.errors import FormatError, RequestError
 from core.model import TIER_ORDER, Tier
+from core.records import convert, parse_toml
 from core.targets import load_table
-from promotion.evidence.attestations import AttestationRule, parse_rule
+from promotion.evidence.attestations import AttestationRule, AttestationTable
 from promotion.evidence.signing import Signer, public_key
 from promotion.index.authority import Authority, LedgerKey, PolicySource
-from promotion.policy.bypasses import Bypass, parse_bypasses, whole_number
+from promotion.policy.bypasses import Bypass, parse_bypasses
 from promotion.policy.families import FAMILIES_FILE, load_families
-from promotion.policy.gate_rules import GateRule, expanded, merged, parse_gate, strings
+from promotion.policy.gate_rules import (
+    GateRule,
+    check_image,
+    expanded,
+    merged,
+    with_targets,
+)
 from promotion.policy.waivers import TABLE as FLAKE_WAIVERS
 from promotion.policy.waivers import FlakeWaiver, parse_waivers
 
@@ -33,9 +37,8 @@ EDITION = "policy"
 """The setting of evidence that names the edition of the policy when the gate ran."""
 
 _SCHEMA_VERSION = 2
-_MOST_DAYS = 36_500
-_SUPPORTED = "supported"
-"""Value of python_versions."""
+_T = TypeVar("_T")
+_E = TypeVar("_E", Bypass, FlakeWaiver)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +135,69 @@ class Policy:
         )
 
 
+_SAME = (
+    "tier",
+    "tiers",
+    "pythons",
+    "wheels",
+    "wheels_per_python",
+    "optional_wheels",
+    "pins",
+    "files",
+    "sizes",
+    "verified_rocm",
+    "device_members",
+)
+"""Fields of the file that a Policy has with the same values."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Growth:
+    """Permitted growth of a wheel."""
+
+    percent: int
+    verdict: Literal["warn", "block"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _EvidenceTable:
+    """Values of the file that decide which evidence counts."""
+
+    max_age_days: int | Literal["any"]
+    keys: Mapping[str, str] | Literal["any"]
+    unsigned: bool
+    gates: Mapping[str, GateRule]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PolicyTable(_EvidenceTable):
+    """Values of the file for one channel and index; `policy.toml` documents them."""
+
+    tier: Tier
+    tiers: Mapping[str, Tier]
+    pythons: int
+    python_versions: tuple[str, ...] | Literal["supported"]
+    wheels: tuple[str, ...]
+    wheels_per_python: tuple[str, ...]
+    optional_wheels: tuple[str, ...]
+    pins: tuple[str, ...]
+    files: tuple[str, ...]
+    device_members: Mapping[str, tuple[str, ...]]
+    required_targets: tuple[str, ...]
+    sizes: Mapping[str, int]
+    growth: _Growth
+    stale_days: int | Literal["any"]
+    ledger_keys: Mapping[str, str | LedgerKey] | Literal["any"]
+    protected_refs: tuple[str, ...] | Literal["any"]
+    verified_rocm: bool
+    attestations: AttestationTable
+
+    def __post_init__(self) -> None:
+        for tier in (self.tier, *self.tiers.values()):
+            if tier not in TIER_ORDER:
+                raise ValueError(f"{tier} is not a tier of a gfx target")
+
+
 def load_policy(
     index: str,
     *,
@@ -142,7 +208,8 @@ def load_policy(
     """Load the policy of an index, including its waivers, and the bypasses in `families.toml`.
 
     Raises:
-        RequestError: the channel is unknown, or a field is missing, unknown or invalid.
+        RequestError: the channel is unknown.
+        FormatError: a field is missing, unknown or invalid.
     """
     data, channels = _read(file)
     if channel not in channels:
@@ -150,35 +217,29 @@ def load_policy(
             f"{file.name} has no channel {channel!r}.",
             hint=f"Give one of {', '.join(channels)}.",
         )
-    try:
-        edition = whole_number(channels.pop("edition"), least=1)
-        bypasses, void = parse_bypasses(channels.pop(BYPASSES, ()))
-        waivers, void_waivers = parse_waivers(channels.pop(FLAKE_WAIVERS, ()))
-        values = _inherited(channels, channel, ())
-        values = merged(values, values.pop("index", {}).get(index, {}))
-        return Policy(
-            channel=channel,
-            sha256=hashlib.sha256(data).hexdigest(),
-            text=data.decode(),
-            edition=edition,
-            bypasses=tuple(
-                entry
-                for entry in (*bypasses, *load_families(families).bypasses)
-                if (entry.channel, entry.index) == (channel, index)
-            ),
-            waivers=tuple(
-                entry
-                for entry in waivers
-                if (entry.channel, entry.index) == (channel, index)
-            ),
-            void=(*void, *void_waivers),
-            **_parsed(values, index),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RequestError(
-            f"{file} is invalid: {error}.",
-            hint="See the comment at the top of the file.",
-        ) from error
+    bypasses, void = parse_bypasses(channels.get(BYPASSES, ()))
+    waivers, void_waivers = parse_waivers(channels.get(FLAKE_WAIVERS, ()))
+    bypasses += load_families(families).bypasses
+    source = f"{file}: [{channel}]"
+    values = _values(channels, channel, index, source)
+    table = convert(values, _PolicyTable, source)
+    return Policy(
+        channel=channel,
+        sha256=hashlib.sha256(data).hexdigest(),
+        text=data.decode(),
+        edition=channels["edition"],
+        bypasses=_selected(bypasses, channel, index),
+        waivers=_selected(waivers, channel, index),
+        void=(*void, *void_waivers),
+        **_rules_for_evidence(table, source),
+        **_other_rules(table, index, source),
+    )
+
+
+def _selected(entries: Iterable[_E], channel: str, index: str) -> tuple[_E, ...]:
+    """Return the entries for a channel and an index."""
+    place = (channel, index)
+    return tuple(entry for entry in entries if (entry.channel, entry.index) == place)
 
 
 def channel_names(file: Path = POLICY_FILE) -> tuple[str, ...]:
@@ -218,50 +279,58 @@ def with_recorded_rules(policy: Policy, index: str, text: str) -> Policy:
     Raises:
         ValueError: the text has no rules for the policy's channel, or they are invalid.
     """
+    source = "its policy"
     try:
-        tables = _tables(text.encode())
-        values = _inherited(tables, policy.channel, ())
-        values = merged(values, values.pop("index", {}).get(index, {}))
-        waivers, _ = parse_waivers(tables.get(FLAKE_WAIVERS, ()))
-        return replace(
-            policy,
-            edition=tables["edition"],
-            waivers=tuple(
-                one
-                for one in waivers
-                if (one.channel, one.index) == (policy.channel, index)
-            ),
-            **_rules_for_evidence(values),
-        )
-    except (KeyError, TypeError, AttributeError, RequestError) as error:
-        raise ValueError(f"its policy is invalid: {error}") from error
+        tables = _parse(text.encode(), source)
+        values = _values(tables, policy.channel, index, source)
+        # The text may have or lack other keys than this version.
+        known = {field.name: values.get(field.name) for field in fields(_EvidenceTable)}
+        rules = _rules_for_evidence(convert(known, _EvidenceTable, source), source)
+    except FormatError as error:
+        raise ValueError(error.message) from error
+    waivers, _ = parse_waivers(tables.get(FLAKE_WAIVERS, ()))
+    return replace(
+        policy,
+        edition=tables["edition"],
+        waivers=_selected(waivers, policy.channel, index),
+        **rules,
+    )
 
 
-def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
+def _read(file: Path) -> tuple[bytes, Mapping[str, Any]]:
+    """Return the bytes of a policy file and its tables."""
     try:
         data = file.read_bytes()
-        return data, _tables(data)
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        raise RequestError(
-            f"{file} is invalid: {error}.",
-            hint="See the comment at the top of the file.",
-        ) from error
-
-
-def _tables(data: bytes) -> dict[str, Any]:
-    """Return the tables of a policy file, which the caller may change."""
-    return deepcopy(_parse(data))
+    except OSError as error:
+        raise FormatError(f"{file} cannot be read: {error.strerror}.") from error
+    return data, _parse(data, str(file))
 
 
 @lru_cache(maxsize=8)
-def _parse(data: bytes) -> dict[str, Any]:
+def _parse(data: bytes, source: str) -> Mapping[str, Any]:
     # Parsing takes most of the time of `load_policy`, and commands load the policies of
     # all channels.
-    tables = tomllib.loads(data.decode())
-    if tables.pop("schema") != _SCHEMA_VERSION:
-        raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-    whole_number(tables["edition"], least=1)
+    tables = parse_toml(data, dict[str, Any], source, schema=_SCHEMA_VERSION)
+    convert(tables.get("edition"), int, f"{source}: edition")
     return tables
+
+
+def _values(
+    tables: Mapping[str, Any], channel: str, index: str, source: str
+) -> dict[str, Any]:
+    """Return the values of a channel and an index, with those that they inherit.
+
+    Raises:
+        FormatError: a table is missing or no table.
+    """
+    try:
+        values = _inherited(tables, channel, ())
+        values = merged(values, values.pop("index", {}).get(index, {}))
+        gates = {name: with_targets(rule) for name, rule in values["gates"].items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        missing = "missing key " if isinstance(error, KeyError) else ""
+        raise FormatError(f"{source}: {missing}{error}.") from error
+    return {**values, "gates": gates}
 
 
 def _inherited(
@@ -279,115 +348,65 @@ def _inherited(
     )
 
 
-def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
-    """Return the fields of a Policy.
-
-    Every key that is not parsed by name must be a list of strings.
-    """
-    alarm = values.pop("growth")
-    python_versions = values.pop("python_versions")
-    ledger_keys = values.pop("ledger_keys")
-    if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in (
-        "warn",
-        "block",
-    ):
-        raise ValueError(
-            f"growth must have a percent and a verdict of warn or block, not {alarm!r}"
-        )
+def _other_rules(table: _PolicyTable, index: str, source: str) -> dict[str, Any]:
+    """Return the fields of a Policy that do not decide which evidence counts."""
+    python_versions = table.python_versions
+    required: list[str] = []
+    for word in table.required_targets:
+        required += load_table().families.get(index, ()) if word == "index" else [word]
+    try:
+        ledger_keys = _ledger_keys(table.ledger_keys)
+        required_targets = expanded(required)
+        for word in table.tiers:
+            if expanded([word]) != (word,):
+                raise ValueError(f"tiers: {word} is not a gfx target")
+    except ValueError as error:
+        raise FormatError(f"{source}: {error}.") from error
+    same = {name: getattr(table, name) for name in _SAME}
     return {
-        **_rules_for_evidence(values),
-        "tier": _target_tier(values.pop("tier")),
-        "tiers": {
-            _target(word): _target_tier(tier)
-            for word, tier in values.pop("tiers").items()
-        },
-        "python_versions": (
-            None if python_versions == _SUPPORTED else strings(python_versions)
-        ),
-        "pythons": whole_number(values.pop("pythons"), least=1),
-        "device_members": {
-            name: strings(paths) for name, paths in values.pop("device_members").items()
-        },
-        "stale_days": _days(values.pop("stale_days")),
-        "ledger_keys": (
-            None
-            if ledger_keys == "any"
-            else {name: _ledger_key(key) for name, key in ledger_keys.items()}
-        ),
-        "protected_refs": (
-            None if (refs := values.pop("protected_refs")) == "any" else strings(refs)
-        ),
-        "verified_rocm": _switch("verified_rocm", values.pop("verified_rocm")),
-        "sizes": {
-            project: whole_number(size, least=1)
-            for project, size in values.pop("sizes").items()
-        },
-        "growth_percent": whole_number(alarm["percent"], least=0),
-        "growth_blocks": alarm["verdict"] == "block",
-        "attestations": parse_rule(values.pop("attestations")),
-        "required_targets": expanded(
-            target
-            for word in strings(values.pop("required_targets"))
-            for target in (
-                load_table().families.get(index, ()) if word == "index" else (word,)
-            )
-        ),
-        **{name: strings(listed) for name, listed in values.items()},
+        **same,
+        "python_versions": None if python_versions == "supported" else python_versions,
+        "stale_days": _limit(table.stale_days),
+        "ledger_keys": ledger_keys,
+        "protected_refs": _limit(table.protected_refs),
+        "growth_percent": table.growth.percent,
+        "growth_blocks": table.growth.verdict == "block",
+        "attestations": table.attestations.rule,
+        "required_targets": required_targets,
     }
 
 
-def _rules_for_evidence(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Policy that decide which evidence counts.
-
-    Their keys are removed from `values`.
-    """
-    keys = values.pop("keys")
+def _rules_for_evidence(table: _EvidenceTable, source: str) -> dict[str, Any]:
+    """Return the fields of a Policy that decide which evidence counts."""
+    keys = _limit(table.keys)
+    try:
+        if keys is not None:
+            keys = {name: public_key(text) for name, text in keys.items()}
+        for name, rule in table.gates.items():
+            check_image(name, rule)
+    except ValueError as error:
+        raise FormatError(f"{source}: {error}.") from error
     return {
-        "keys": (
-            None
-            if keys == "any"
-            else {name: public_key(text) for name, text in keys.items()}
-        ),
-        "unsigned": _switch("unsigned", values.pop("unsigned")),
-        "max_age_days": _days(values.pop("max_age_days")),
-        "gates": {
-            name: parse_gate(name, rule) for name, rule in values.pop("gates").items()
-        },
+        "keys": keys,
+        "unsigned": table.unsigned,
+        "max_age_days": _limit(table.max_age_days),
+        "gates": table.gates,
     }
 
 
-def _days(value: object) -> int | None:
-    return None if value == "any" else whole_number(value, least=1, most=_MOST_DAYS)
+def _limit(value: _T | Literal["any"]) -> _T | None:
+    """Return a value of the policy; None for `any`."""
+    return None if value == "any" else value
 
 
-def _switch(name: str, value: object) -> bool:
-    if type(value) is not bool:
-        raise ValueError(f"{name} must be true or false, not {value!r}")
-    return value
-
-
-def _ledger_key(value: object) -> LedgerKey:
-    """Parse a key, or a table with a key and the date on which it expires."""
-    table = {"key": value} if isinstance(value, str) else value
-    if not isinstance(table, dict) or not {"key"} <= set(table) <= {"key", "expires"}:
-        raise ValueError(
-            f"{value!r} is neither a public key nor a table with key and expires"
-        )
-    expires = table.get("expires")
-    if expires is not None and type(expires) is not date:
-        raise ValueError(f"{expires!r} is not a date")
-    return LedgerKey(key=public_key(table["key"]), expires=expires)
-
-
-def _target(word: str) -> str:
-    """Return a gfx target; ValueError for a family or an unknown word."""
-    if expanded([word]) != (word,):
-        raise ValueError(f"tiers: {word} is not a gfx target")
-    return word
-
-
-def _target_tier(text: str) -> Tier:
-    """Parse the required tier of a gfx target."""
-    if (tier := Tier(text)) not in TIER_ORDER:
-        raise ValueError(f"{text} is not a tier of a gfx target")
-    return tier
+def _ledger_keys(
+    keys: Mapping[str, str | LedgerKey] | Literal["any"],
+) -> dict[str, LedgerKey] | None:
+    """Return the keys in their normal form; ValueError for an invalid one."""
+    if keys == "any":
+        return None
+    normal = {}
+    for name, value in keys.items():
+        key = LedgerKey(key=value) if isinstance(value, str) else value
+        normal[name] = replace(key, key=public_key(key.key))
+    return normal

@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
+from core.errors import FormatError
+from core.records import convert
 from promotion.evidence.attestations import (
     ANY,
     PUBLIC,
     AttestationReport,
     AttestationRule,
+    AttestationTable,
     Identity,
     attestation_problems,
-    parse_rule,
 )
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.verdict import verdict
@@ -159,10 +161,14 @@ TABLE: dict[str, Any] = {
 }
 
 
+def read_rule(table: dict[str, Any]) -> AttestationRule:
+    return convert(table, AttestationTable, "attestations").rule
+
+
 def test_parse_rule_reads_table() -> None:
-    assert parse_rule(TABLE) == RULE
-    assert parse_rule({**TABLE, "identities": ANY}).identities is None
-    assert parse_rule({**TABLE, "trust": PRIVATE}).trust == PRIVATE
+    assert read_rule(TABLE) == RULE
+    assert read_rule({**TABLE, "identities": ANY}).identities is None
+    assert read_rule({**TABLE, "trust": PRIVATE}).trust == PRIVATE
 
 
 @pytest.mark.parametrize(
@@ -179,5 +185,5 @@ def test_parse_rule_reads_table() -> None:
     ],
 )
 def test_parse_rule_refuses_invalid_table(change: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        parse_rule({**TABLE, **change})
+    with pytest.raises(FormatError):
+        read_rule({**TABLE, **change})
