@@ -91,8 +91,7 @@ class RocmVersion:
     text: str
 
     def __post_init__(self) -> None:
-        # Imported late: the doctor imports this module in environments without
-        # `packaging`.
+        # Start-up time: `packaging` takes longer to import than this module.
         from packaging.version import InvalidVersion, Version
 
         try:
@@ -111,13 +110,13 @@ class RocmVersion:
     @property
     def major(self) -> int:
         """The numeric major version, which is part of package names (`jax-rocm{major}-plugin`)."""
-        # Imported late, as in `__post_init__`.
+        # Start-up time, as in `__post_init__`.
         from packaging.version import Version
 
         return Version(self.text).major
 
     def __lt__(self, other: RocmVersion) -> bool:
-        # Imported late, as in `__post_init__`.
+        # Start-up time, as in `__post_init__`.
         from packaging.version import Version
 
         return Version(self.text) < Version(other.text)

@@ -1,8 +1,4 @@
-"""TOML and JSON files as frozen dataclasses.
-
-msgspec converts and checks the values. It is imported late, because the doctor imports
-readers of files on a bare Python and because it delays the start of the program.
-"""
+"""TOML and JSON files as frozen dataclasses: msgspec converts and checks the values."""
 
 from __future__ import annotations
 
@@ -12,6 +8,8 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
+
+import msgspec
 
 from core.errors import FormatError
 
@@ -75,9 +73,6 @@ def read_json(
     data: str | bytes, kind: type[_T], source: str, *, schema: int = 0, hint: str = ""
 ) -> _T:
     """Return the value in JSON text; see `read_toml` and `convert`."""
-    # Imported late, see the docstring of the module.
-    import msgspec
-
     try:
         body = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -134,9 +129,6 @@ def _without_schema(body: object, schema: int, source: str, hint: str) -> object
 
 def _converted(body: object, kind: type[_T]) -> _T:
     """Convert a value; ValueError with msgspec's message for the first wrong value."""
-    # Imported late, see the docstring of the module.
-    import msgspec
-
     try:
         return msgspec.convert(body, kind, str_keys=True, dec_hook=_from_text)
     except msgspec.ValidationError as error:

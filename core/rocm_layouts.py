@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from core.errors import RequestError
 from core.model import GfxTarget, RocmVersion
+from core.records import read_toml
 from core.targets import load_table, processors_of
 
 if TYPE_CHECKING:
@@ -63,32 +62,33 @@ class LayoutTable:
     sonames: Mapping[tuple[int, int], frozenset[str]]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LayoutFile:
+    """Content of `rocm_layouts.toml`, which documents the tables."""
+
+    layouts: tuple[InstallLayout, ...]
+    former_families: Mapping[str, tuple[str, ...]]
+    packages: Mapping[str, tuple[str, ...]]
+    sonames: Mapping[str, frozenset[str]]
+
+
 @functools.cache
 def load_layouts() -> LayoutTable:
     """Read `rocm_layouts.toml`, once per process."""
-    data = tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    )
-    rows = [
-        InstallLayout(**{**row, "folders": tuple(row["folders"])})
-        for row in data["layouts"]
-    ]
-    packages = {
-        stem: "" if project == "none" else project
-        for project, stems in data["packages"].items()
-        for stem in stems
-    }
+    file = read_toml(Path(__file__).with_suffix(".toml"), _LayoutFile)
+    packages = {}
+    for project, stems in file.packages.items():
+        for stem in stems:
+            packages[stem] = "" if project == "none" else project
     sonames = {}
-    for version, names in data["sonames"].items():
+    for version, names in file.sonames.items():
         major, _, minor = version.partition(".")
-        sonames[int(major), int(minor)] = frozenset(names)
+        sonames[int(major), int(minor)] = names
     return LayoutTable(
-        layouts=MappingProxyType({row.name: row for row in rows}),
-        former_families=MappingProxyType(
-            {name: tuple(row) for name, row in data["former_families"].items()}
-        ),
-        packages=MappingProxyType(packages),
-        sonames=MappingProxyType(dict(sorted(sonames.items()))),
+        layouts={row.name: row for row in file.layouts},
+        former_families=file.former_families,
+        packages=packages,
+        sonames=dict(sorted(sonames.items())),
     )
 
 
@@ -107,7 +107,7 @@ def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
     Returns:
         Entries separated by `:`; `$ORIGIN` is the library's own folder (ld.so(8)).
     """
-    # Imported late: the doctor imports this module in environments without `packaging`.
+    # Start-up time: `packaging` takes longer to import than this module.
     from core.versions import module_name
 
     depth = len(module_name(kind, 1).split("."))
@@ -182,7 +182,7 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
     Raises:
         RequestError: the version is older than every list.
     """
-    # Imported late, as in `runpath`.
+    # Start-up time, as in `runpath`.
     from packaging.version import Version
 
     parsed = Version(str(rocm))
@@ -203,17 +203,6 @@ def hip_soname(rocm: RocmVersion) -> str:
         RequestError: the version is older than every list of sonames.
     """
     return next(soname for soname in allowed_sonames(rocm) if soname.startswith(_HIP))
-
-
-def rocm_majors(hip_major: int) -> frozenset[int]:
-    """Return the ROCm majors whose releases have a HIP runtime with this major.
-
-    The same number if none is listed.
-    """
-    soname = f"{_HIP}{hip_major}"
-    return frozenset(
-        rocm for (rocm, _), names in load_layouts().sonames.items() if soname in names
-    ) or frozenset({hip_major})
 
 
 def rocm_with(sonames: Collection[str]) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from core.errors import RequestError
+from core.records import read_toml
 
 AMD_CLANG = re.compile(r"AMD clang version (\S+)")
 """Start of the name of ROCm's clang in .comment."""
@@ -38,22 +37,36 @@ class RocmReleases:
     contradictory: Mapping[str, str]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Published:
+    """Published wheels of JAX; see `RocmReleases`."""
+
+    rocm_major: int
+    rocm: Mapping[str, str]
+    contradictory: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ReleaseFile:
+    """Content of `rocm_releases.toml`, which documents the tables."""
+
+    compilers: Mapping[str, str]
+    development: Mapping[str, tuple[str, ...]]
+    published: _Published
+
+
 @functools.cache
 def load_releases() -> RocmReleases:
     """Read `rocm_releases.toml`, once per process."""
-    data = tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    )
-    compilers = {
-        commit: (release, *data["development"].get(release, ()))
-        for release, commit in data["compilers"].items()
-    }
-    published = data["published"]
+    file = read_toml(Path(__file__).with_suffix(".toml"), _ReleaseFile)
+    compilers = {}
+    for release, commit in file.compilers.items():
+        compilers[commit] = (release, *file.development.get(release, ()))
     return RocmReleases(
-        compilers=MappingProxyType(compilers),
-        published_major=published["rocm_major"],
-        published=MappingProxyType(published["rocm"]),
-        contradictory=MappingProxyType(published["contradictory"]),
+        compilers=compilers,
+        published_major=file.published.rocm_major,
+        published=file.published.rocm,
+        contradictory=file.published.contradictory,
     )
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from core import kfd
 from core.errors import MachineError, RequestError, UnknownTargetError
 from core.model import Finding, GfxTarget, Severity
+from core.records import read_toml
 
 ALL = "all"
 """The word that requests every target of the native code; see `is_all`."""
@@ -81,6 +80,38 @@ class TargetTable:
     indexes: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """A row of `targets.toml`; see `TargetInfo`."""
+
+    product: str = ""
+    architecture: str = ""
+    mach: int
+    features: tuple[str, ...]
+    families: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Lists:
+    """Lists of `targets.toml`, which documents them."""
+
+    xla: tuple[str, ...]
+    default: tuple[str, ...]
+    gated: tuple[str, ...]
+    aiter: tuple[str, ...]
+    indexes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _TargetFile:
+    """Content of `targets.toml`."""
+
+    lists: _Lists
+    targets: Mapping[str, _Row]
+    generics: Mapping[str, _Row]
+
+
 def sort_key(target: GfxTarget | str) -> tuple[int, int, int, str]:
     """Return the key of the natural order: gfx90a, gfx942, gfx1030.
 
@@ -102,39 +133,31 @@ def sort_key(target: GfxTarget | str) -> tuple[int, int, int, str]:
 @functools.cache
 def load_table() -> TargetTable:
     """Read `targets.toml`, once per process."""
-    data = tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    )
-    lists = {name: frozenset(members) for name, members in data["lists"].items()}
+    file = read_toml(Path(__file__).with_suffix(".toml"), _TargetFile)
+    lists = file.lists
     rows: dict[str, TargetInfo] = {}
-    for name, row in [*data["targets"].items(), *data["generics"].items()]:
-        covers = tuple(row.get("covers", (name,)))
-        architectures = dict.fromkeys(
-            data["targets"][covered]["architecture"] for covered in covers
-        )
+    for name, row in (*file.targets.items(), *file.generics.items()):
+        covers = row.covers or (name,)
+        architectures = [file.targets[covered].architecture for covered in covers]
         rows[name] = TargetInfo(
             name=name,
-            product=row.get("product", ""),
-            architecture=", ".join(architectures),
-            mach=row["mach"],
-            features=tuple(row["features"]),
-            families=tuple(row.get("families", ())),
+            product=row.product,
+            architecture=", ".join(dict.fromkeys(architectures)),
+            mach=row.mach,
+            features=row.features,
+            families=row.families,
             covers=covers,
-            xla=not lists["xla"].isdisjoint(covers),
-            default=name in lists["default"],
-            gated=name in lists["gated"],
-            aiter=name in lists["aiter"],
+            xla=not set(lists.xla).isdisjoint(covers),
+            default=name in lists.default,
+            gated=name in lists.gated,
+            aiter=name in lists.aiter,
         )
     ordered = {name: rows[name] for name in sorted(rows, key=sort_key)}
     families: dict[str, tuple[str, ...]] = {}
     for name, info in ordered.items():
         for family in (name, *info.families):
             families[family] = (*families.get(family, ()), name)
-    return TargetTable(
-        targets=MappingProxyType(ordered),
-        families=MappingProxyType(families),
-        indexes=tuple(data["lists"]["indexes"]),
-    )
+    return TargetTable(targets=ordered, families=families, indexes=lists.indexes)
 
 
 def table() -> tuple[TargetInfo, ...]:

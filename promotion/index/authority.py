@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import RequestError
 
-if (
-    TYPE_CHECKING
-):  # At run time, it would load cryptography, which the doctor's Python may lack.
+if TYPE_CHECKING:  # Start-up time: it would load cryptography.
     from promotion.evidence.signing import Signer
     from promotion.index.ledger import LedgerEntry
     from promotion.storage.object_keys import ReleasedIndex

@@ -1,8 +1,7 @@
 """Read a released index: status.json, project pages and the files of its sets.
 
 This module is the only parser of the files that `status` and `pages` write. The bytes
-come from a bucket, or through `PublishedIndex` from a URL or a folder. The doctor runs
-on a bare Python, so this module uses the standard library alone.
+come from a bucket, or through `PublishedIndex` from a URL or a folder.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPMessage
-from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urljoin
 
@@ -259,20 +257,3 @@ _NOT_AN_INDEX = (
     "Give the URL of an index that `ci_build promote` wrote: the folder that contains"
     " `simple/`."
 )
-
-
-def find_indexes(place: str) -> tuple[PublishedIndex, ...]:
-    """Return the indexes at a place.
-
-    Args:
-        place: URL of an index (`…/v2/<index>/`, with or without `simple/`), or the
-            folder of an index or a bucket.
-    """
-    base = place.rstrip("/").removesuffix("/simple") + "/"
-    if "://" in base:
-        return (PublishedIndex(base),)
-    folder = Path(base).resolve()
-    folders = [path.parent for path in sorted(folder.glob("v2/*/status.json"))] or [
-        folder
-    ]
-    return tuple(PublishedIndex(f"{path.as_uri()}/") for path in folders)

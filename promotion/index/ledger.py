@@ -31,9 +31,7 @@ from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import ReleasedIndex
 from promotion.storage.stored_records import stored_record
 
-if (
-    TYPE_CHECKING
-):  # At run time, it would load cryptography, which the doctor's Python may lack.
+if TYPE_CHECKING:  # Start-up time: it would load cryptography.
     from promotion.evidence.signing import Signer
 
 SCHEMA_VERSION = 4
@@ -304,7 +302,7 @@ def _check_signature(
     data: bytes, body: Mapping[str, Any], signature: str, key: str
 ) -> None:
     """Raise BucketError unless the key in an entry signed exactly its bytes."""
-    # The doctor's Python may lack cryptography; it reads no entries.
+    # Start-up time: cryptography is loaded only for signed entries.
     from promotion.evidence.signing import Signature, is_valid_signature, public_key
 
     body = {"schema": SCHEMA_VERSION, **body}

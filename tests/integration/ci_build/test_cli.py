@@ -28,7 +28,6 @@ HEAVY = {
         "elftools",
         "isal",
         "jax",
-        "msgspec",
         "numpy",
         "requests",
     ),
