@@ -86,7 +86,7 @@ def this_python() -> Python:
 
 def _is_folder(entry: str) -> bool:
     with suppress(OSError):
-        return bool(entry) and Path(entry).is_dir()
+        return Path(entry).is_dir()
     return False
 
 

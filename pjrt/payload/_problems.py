@@ -24,14 +24,17 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
     ),
     "driver-missing": (
         ERROR,
-        "AMD GPUs on the PCI bus: {count}. The kernel driver amdgpu is not loaded.",
+        (
+            "no AMD GPU was found: {count} on the PCI bus, but the kernel driver amdgpu"
+            " is not loaded."
+        ),
         "sudo modprobe amdgpu",
     ),
     "gpu-not-in-kfd": (
         ERROR,
         (
-            "AMD GPUs on the PCI bus: {count}. The driver amdgpu provides no compute device"
-            " for them."
+            "no AMD GPU was found: {count} on the PCI bus, but the driver amdgpu"
+            " provides no compute device."
         ),
         "sudo dmesg | grep amdgpu",
     ),

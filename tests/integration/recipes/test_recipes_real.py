@@ -64,7 +64,7 @@ def test_loader_runs_on_every_python(pythons: dict[str, Path], tmp_path: Path) -
     code = (
         "import jax_plugins.xla_rocm7 as loader, jax_rocm7_plugin as plugin,"
         " pathlib;from jax_plugins.xla_rocm7 import _gpus; _gpus.ROOT ="
-        " pathlib.Path('none');print(loader.reasons()[0][:19],"
+        " pathlib.Path('none');print(loader.reasons()[0][:20],"
         " loader.reasons(need_gpu=False)[0][:26], plugin.__version__)"
     )
     for version in sorted({"3.11", "3.12", "3.13", "3.14"} & pythons.keys()):

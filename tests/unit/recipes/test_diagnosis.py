@@ -103,7 +103,7 @@ ROWS: list[Row] = [
     (
         "driver-missing",
         removing("sys/module", "sys/class/kfd", "dev/kfd"),
-        "AMD GPUs on the PCI bus: 2",
+        "no AMD GPU was found: 2 on the PCI bus",
         "sudo modprobe amdgpu",
     ),
     (
