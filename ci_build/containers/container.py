@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from ci_build.containers.engine import Engine
 from core.errors import MachineError, ProcessError, RequestError
 from core.process import (
@@ -27,6 +25,7 @@ from core.process import (
     ignore_interrupts,
     merge_environment,
 )
+from core.store import in_use, lock_file
 
 _TEMPORARY = ("/tmp", "/tmp/home", "/var/tmp")  # noqa: S108 - inside the container
 """Directories in memory that any user may write to and run programs from."""
@@ -245,8 +244,7 @@ class ContainerRunner:
                 if self._say is not None:
                     self._say(f"removed container {name}, left behind by a killed run")
         name = f"{_prefix(self.spec.engine)}{uuid.uuid4().hex}"
-        lock = _locks() / name
-        with FileLock(lock):
+        with lock_file(_locks() / name):
             words = container_argv(self.spec, argv, env, cwd=cwd, name=name)
             try:
                 done = self._host.run(
@@ -259,10 +257,8 @@ class ContainerRunner:
                 )
             except BaseException:
                 with ignore_interrupts():
-                    if _remove(self.spec.engine, self._host, name):
-                        lock.unlink()
+                    _remove(self.spec.engine, self._host, name)
                 raise
-            lock.unlink()
         if check and done.returncode:
             hint = "Run the command by hand for details."
             if done.returncode == _KILLED:
@@ -278,13 +274,9 @@ class ContainerRunner:
 def remove_orphans(engine: str, host: HostRunner) -> Iterator[str]:
     """Remove the containers of killed runs of this user, and yield their names."""
     for path in sorted(_locks().glob(f"{_prefix(engine)}*")):
-        try:
-            with FileLock(path, timeout=0):
-                if _remove(engine, host, path.name):
-                    path.unlink()
-                    yield path.name
-        except Timeout:
-            continue  # its run is alive
+        if not in_use(path) and _remove(engine, host, path.name):
+            path.unlink(missing_ok=True)
+            yield path.name
 
 
 def _remove(engine: str, host: HostRunner, name: str) -> bool:

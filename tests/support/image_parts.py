@@ -200,35 +200,23 @@ def python(version: str, unique: bytes) -> bytes:
     return _tar(files, links)
 
 
-def pins(
-    folder: Path,
-    url: str,
-    bases: Mapping[str, tuple[str, str, str]],
-    files: Mapping[str, tuple[str, bytes]],
-) -> Path:
-    """Write an images.toml for x86_64.
+def pins(folder: Path, url: str, files: Mapping[str, tuple[str, bytes]]) -> Path:
+    """Write an images.toml for x86_64, and return its path.
 
     Args:
         url: URL below which the files are served.
-        bases: name -> repository, tag, digest.
         files: name -> version, content.
     """
-    images = {
-        name: {"x86_64": {"repository": repository, "tag": tag, "digest": digest}}
-        for name, (repository, tag, digest) in bases.items()
-    }
-    downloads = {
-        name: {
-            "x86_64": {
-                "version": version,
-                "url": f"{url}/{name}",
-                "sha256": hashlib.sha256(data).hexdigest(),
-            }
+    downloads = {}
+    for name, (version, data) in files.items():
+        row = {
+            "version": version,
+            "url": f"{url}/{name}",
+            "sha256": hashlib.sha256(data).hexdigest(),
         }
-        for name, (version, data) in files.items()
-    }
+        downloads[name] = {"x86_64": row}
     path = folder / "images.toml"
-    path.write_text(tomli_w.dumps({"base": images, "download": downloads}))
+    path.write_text(tomli_w.dumps({"download": downloads}))
     return path
 
 
@@ -239,15 +227,12 @@ class Place:
     Attributes:
         pins: path of images.toml.
         stand_in: local name of the base image.
-        mark: label value of all images built in this test.
     """
 
     engine: Engine
     folder: Path
     pins: Path
-    registry: str
     stand_in: str
-    mark: str
 
     def ci_build(
         self, *words: str, code: int = 0, env: Mapping[str, str] | None = None

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from ci_build.containers import container, engine
 from ci_build.containers.container import (
@@ -24,6 +23,7 @@ from ci_build.wheelset.kernel_compilers import find_compilers
 from core.errors import NoContainerEngineError, RequestError
 from core.model import KernelRequest
 from core.process import HostRunner, ProcessResult
+from core.store import lock_file
 
 SPEC = ContainerSpec(
     engine="/usr/bin/docker",
@@ -175,13 +175,12 @@ def test_remove_orphans_skips_live_runs_and_keeps_failures(
     foreign = tmp_path / "ci_build-podman-3"
     for path in (orphan, alive, foreign):
         path.touch()
-    with FileLock(alive):
+    with lock_file(alive):
         names = list(container.remove_orphans("/usr/bin/docker", host))
     gone = stderr != "daemon is gone"
     assert names == ([orphan.name] if gone else [])
     assert removed == [orphan.name]
     assert orphan.exists() is not gone
-    assert alive.exists()
     assert foreign.exists()
 
 
