@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.parser
 import functools
 import hashlib
 import tempfile
@@ -14,7 +15,12 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet
 from core.wheels_json import dump_wheel_set
+from promotion.index.core_metadata import core_metadata
+from promotion.index.index_reader import IndexedWheel
+from promotion.index.ledger_wheel import LedgerWheel
+from promotion.index.pages import pages
 from promotion.policy.promotion_policy import Policy, load_policy
+from promotion.storage.object_keys import METADATA_SUFFIX
 from tests.support.made_wheel import (
     GLIBC,
     MadeWheel,
@@ -217,18 +223,29 @@ def lock_text(index: Path) -> str:
 
 def write_index(folder: Path) -> None:
     """Write the pages of a package index for the wheels in the folder `wheels` of a folder."""
-    pages: dict[str, list[str]] = {}
+    offers = []
     for path in sorted(folder.glob("wheels/*.whl")):
-        project = parse_wheel_filename(path.name)[0]
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        href = f"../../wheels/{path.name.replace('+', '%2B')}#sha256={digest}"
-        link = f'<a href="{href}">{path.name}</a>'
-        pages.setdefault(f"simple/{project}", []).append(link)
-        pages.setdefault("simple", []).append(f'<a href="{project}/">{project}</a>')
-    for page, links in pages.items():
-        (folder / page).mkdir(parents=True, exist_ok=True)
-        text = "<!DOCTYPE html><html><body>{}</body></html>".format("\n".join(links))
-        (folder / page / "index.html").write_text(text)
+        with path.open("rb") as file:
+            metadata = core_metadata(file, path.name)
+        fields = email.parser.BytesParser().parsebytes(metadata, headersonly=True)
+        project, version, _, _ = parse_wheel_filename(path.name)
+        path.with_name(path.name + METADATA_SUFFIX).write_bytes(metadata)
+        wheel = LedgerWheel(
+            project=project,
+            filename=path.name,
+            version=str(version),
+            size=path.stat().st_size,
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            metadata_sha256=hashlib.sha256(metadata).hexdigest(),
+            requires_python=fields.get("Requires-Python", ""),
+            requires_dist=tuple(fields.get_all("Requires-Dist", ())),
+        )
+        href = f"../../wheels/{path.name.replace('+', '%2B')}"
+        offers.append(IndexedWheel(wheel=wheel, href=href))
+    for page in pages("simple/", offers):
+        path = folder / page.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(page.data)
 
 
 def of_major(made: MadeWheel, major: int) -> MadeWheel:
