@@ -37,6 +37,7 @@ from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.inspect.inspection_model import WheelReport, member_infos
 from wheelkit.inspect.inspector import Expectations, inspect_wheel
 from wheelkit.inspect.proven_rocm import proven_rocm
+from wheelkit.repair.wheel_repair import wheel_record
 
 ADOPTED = "adopted"
 """Key of `WheelSet.request` ; true for a set of wheels that were not built here."""
@@ -118,13 +119,13 @@ def adopt(
 def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
     try:
         report = inspect_wheel(path, Expectations(verify=False), progress=progress)
-        with WheelArchive(path) as archive:
-            wheel = archive.describe(
-                sha256=report.sha256,
-                members=(),
-                source_sha256=report.sha256,
-                source_size=archive.size,
-            )
+        wheel = wheel_record(
+            path,
+            sha256=report.sha256,
+            members=(),
+            source_sha256=report.sha256,
+            source_size=path.stat().st_size,
+        )
     except ArchiveError as error:
         raise InputError(
             f"Not a wheel: {path}: {error.message}",

@@ -15,12 +15,11 @@ from core.pip import InputStore, Resolved
 from core.report import NoProgress
 from core.steps import FinishedStep, StepStore, step_key
 from core.units import human
-from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import is_integrity
 from wheelkit.inspect.inspection_model import member_infos
 from wheelkit.inspect.inspector import Expectations, inspect_wheel
 from wheelkit.repair.repair_plan import RepairPlan, RepairResult
-from wheelkit.repair.wheel_repair import repair, retag
+from wheelkit.repair.wheel_repair import repair, retag, wheel_record
 
 DEBUG = "debug"
 """Folder of a finished step for separate debug symbols."""
@@ -153,13 +152,13 @@ class WheelMaker:
                 for finding in errors
             )
             raise InputError(f"{path.name} {problem}: {details}")
-        with WheelArchive(path) as archive:
-            wheel = archive.describe(
-                sha256=report.sha256,
-                members=member_infos(report),
-                source_sha256=item.sha256,
-                source_size=source.stat().st_size,
-            )
+        wheel = wheel_record(
+            path,
+            sha256=report.sha256,
+            members=member_infos(report),
+            source_sha256=item.sha256,
+            source_size=source.stat().st_size,
+        )
         return wheel, "", findings
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Self
 from isal import isal_zlib
 
 from core.errors import ArchiveError
-from core.model import MemberInfo, Wheel
 from core.os_errors import writes_to
 from wheelkit.archive.filename import WheelName, canonical
 from wheelkit.archive.inflate import CHUNK, InflateError, inflate, packed_chunks
@@ -281,37 +280,6 @@ class WheelArchive:
         import email  # Start-up time: re-tagging a wheel does not need it.
 
         return email.message_from_string(self._info("WHEEL"))
-
-    def describe(
-        self,
-        *,
-        sha256: str,
-        members: tuple[MemberInfo, ...],
-        source_sha256: str,
-        source_size: int,
-    ) -> Wheel:
-        """Return the record of the wheel in wheels.json.
-
-        Args:
-            sha256: digest of the archive.
-            members: its ELF files.
-            source_sha256, source_size: digest and size of the input.
-        """
-        metadata = self.metadata()
-        requires = metadata.get_all("Requires-Dist", [])
-        return Wheel(
-            filename=self.path.name,
-            name=self.name.canonical,
-            version=str(metadata["Version"]),
-            tags=self.name.tags,
-            size=self.size,
-            sha256=sha256,
-            requires_python=str(metadata["Requires-Python"] or ""),
-            requires_dist=tuple(map(str, requires)),
-            members=members,
-            source_sha256=source_sha256,
-            source_size=source_size,
-        )
 
     def _info(self, name: str) -> str:
         try:

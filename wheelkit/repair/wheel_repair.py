@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from core.digests import sha256_of
 from core.errors import ArchiveError, MachineError, RepairError
-from core.model import Finding, MemberInfo, Progress, Severity, to_json
+from core.model import Finding, MemberInfo, Progress, Severity, Wheel, to_json
 from wheelkit import kernel_wheel
 from wheelkit.archive.compression import compressor
 from wheelkit.archive.filename import WheelName
@@ -134,13 +134,13 @@ def repair(
         )
         debug_files = _publish_debug(edits, debug_dir, final.stem)
         written.path.replace(final)
-        with WheelArchive(final) as repaired:
-            wheel = repaired.describe(
-                sha256=sha256,
-                members=members,
-                source_sha256=source_sha256 or sha256_of(source),
-                source_size=archive.size,
-            )
+        wheel = wheel_record(
+            final,
+            sha256=sha256,
+            members=members,
+            source_sha256=source_sha256 or sha256_of(source),
+            source_size=archive.size,
+        )
         return RepairResult(
             path=final,
             wheel=wheel,
@@ -161,6 +161,38 @@ def repair(
             symbols_saved=sum(edit.symbols_saved for edit in edits),
             findings=findings,
             debug_files=debug_files,
+        )
+
+
+def wheel_record(
+    path: Path,
+    *,
+    sha256: str,
+    members: tuple[MemberInfo, ...],
+    source_sha256: str,
+    source_size: int,
+) -> Wheel:
+    """Return the record of a wheel in wheels.json.
+
+    Args:
+        sha256: digest of the wheel.
+        members: its ELF files.
+        source_sha256, source_size: digest and size of the input.
+    """
+    with WheelArchive(path) as archive:
+        metadata = archive.metadata()
+        return Wheel(
+            filename=path.name,
+            name=archive.name.canonical,
+            version=str(metadata["Version"]),
+            tags=archive.name.tags,
+            size=archive.size,
+            sha256=sha256,
+            requires_python=str(metadata["Requires-Python"] or ""),
+            requires_dist=tuple(map(str, metadata.get_all("Requires-Dist", []))),
+            members=members,
+            source_sha256=source_sha256,
+            source_size=source_size,
         )
 
 
