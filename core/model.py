@@ -248,6 +248,14 @@ class Wheel:
     source_size: int
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        """Return the gfx targets of all its members, sorted."""
+        found: set[str] = set()
+        for member in self.members:
+            found.update(member.targets)
+        return tuple(sorted(found))
+
+    @property
     def as_published(self) -> bool:
         """Return whether the wheel is a byte-for-byte copy of its input.
 

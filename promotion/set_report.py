@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from core.errors import CiBuildError
@@ -149,8 +148,7 @@ def _requirements(
 def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetContent:
     targets_of = {}
     for wheel in wheel_set.wheels:
-        targets = set(chain.from_iterable(member.targets for member in wheel.members))
-        targets_of[wheel.filename] = tuple(sorted(targets, key=natural_key))
+        targets_of[wheel.filename] = tuple(sorted(wheel.targets, key=natural_key))
     return SetContent(wheels=targets_of, modules=tuple(_modules(checks)))
 
 

@@ -43,7 +43,9 @@ def chosen_gates(name: str) -> tuple[GateEntry, ...]:
 
 def check_gate_options(name: str, gate_options: GateOptions) -> None:
     """Raise RequestError for options that a gate does not use."""
-    used = {option for row in chosen_gates(name) for option in row.options}
+    used: set[str] = set()
+    for row in chosen_gates(name):
+        used.update(row.options)
     unused = [
         "--" + field.name.replace("_", "-")
         for field in dataclasses.fields(gate_options)

@@ -76,16 +76,12 @@ def _refuse_listed_key(
     Raises:
         RequestError: the policy of a channel lists the key.
     """
-    policies = (
-        load_policy(released.index, channel=channel) for channel in channel_names()
-    )
-    keys = {
-        policy.channel: [item.key for item in (policy.ledger_keys or {}).values()]
-        for policy in policies
-    }
-    if channels := [
-        channel for channel, listed in keys.items() if signer.key in listed
-    ]:
+    channels = []
+    for channel in channel_names():
+        listed = load_policy(released.index, channel=channel).ledger_keys or {}
+        if signer.key in [item.key for item in listed.values()]:
+            channels.append(channel)
+    if channels:
         raise RequestError(
             f"Without --channel, {released.index} is an index of channel"
             f" {authority.channel}, but the ledger key is listed for"

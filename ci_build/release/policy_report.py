@@ -157,14 +157,13 @@ def _device_words(
     """Return the options of the gate device, and the labels of its runners."""
     request, runs_on = device_request(requirement, wheel_set, families)
     names = ("platform", "family", "jax_tests", "size", "image", "devices")
-    given = {name: getattr(request, name) for name in names}
-    words = [
-        (f"--{name.replace('_', '-')}", str(value))
-        for name, value in given.items()
-        if value
-    ]
-    own_rocm = ["--rocm-of-set"] if ROCM_LOCK in wheel_set.files else []
-    return [*(word for pair in words for word in pair), *own_rocm], runs_on
+    words = []
+    for name in names:
+        if value := getattr(request, name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    if ROCM_LOCK in wheel_set.files:
+        words.append("--rocm-of-set")
+    return words, runs_on
 
 
 def jax_suite(wheel_set: WheelSet) -> str:

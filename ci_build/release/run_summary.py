@@ -137,7 +137,11 @@ def summarize(
     promoted = outcome.entry.promoted if outcome.entry else None
     old = _baseline(bucket, released, outcome)
     old_set = _released_set(bucket, released, old.set_digest) if old else None
-    tiers = verdict.tiers if verdict else promoted.tiers if promoted else {}
+    tiers: Mapping[str, str] = {}
+    if verdict is not None:
+        tiers = verdict.tiers
+    elif promoted is not None:
+        tiers = promoted.tiers
     missing = open_requirements(verdict) if verdict else ()
     on_devices = [item for item in missing if item.gate == GATE]
     return SetSummary(
@@ -153,27 +157,29 @@ def summarize(
         baseline=old.set_digest if old else "",
         targets=tuple(_targets(wheel_set, old, tiers, verdict)),
         blocked_by=verdict.blocked_by if verdict else (),
-        missing=tuple(
-            MissingEvidence(
-                gate=found.requirement.gate,
-                target=found.requirement.target,
-                problems=found.requirement.problems,
-                command=render(found.command),
-            )
-            for found in missing_evidence(
-                staged,
-                wheel_set,
-                verdict.requirements if verdict else (),
-                channel=options.channel,
-                bucket=options.bucket,
-            )
-        ),
+        missing=tuple(_missing(outcome, options)),
         jobs=_jobs(wheel_set, on_devices, options) if on_devices else None,
         changed=differences(old_set, wheel_set) if old_set else {},
         sizes=_sizes(old_set, wheel_set),
         counts=tuple(_counts(bucket, staged, promoted, old)),
         checks={item.name: item.outcome for item in outcome.checks},
     )
+
+
+def _missing(outcome: SetOutcome, options: ReleaseOptions) -> Iterator[MissingEvidence]:
+    for found in missing_evidence(
+        outcome.staged,
+        outcome.wheel_set,
+        outcome.verdict.requirements if outcome.verdict else (),
+        channel=options.channel,
+        bucket=options.bucket,
+    ):
+        yield MissingEvidence(
+            gate=found.requirement.gate,
+            target=found.requirement.target,
+            problems=found.requirement.problems,
+            command=render(found.command),
+        )
 
 
 def failed(error: CiBuildError, *, name: str = "", lock: str = "") -> SetSummary:
@@ -239,17 +245,13 @@ def _targets(
     """
     before = old.tiers if old else {}
     for target in sorted({*wheel_set.targets, *before}):
-        reasons = [
-            f"gate {item.gate} {problem}"
-            for item in (verdict.requirements if verdict else ())
-            if item.target == target
-            for problem in item.problems
-        ]
-        reasons += [
-            text
-            for text in (verdict.blocked_by if verdict else ())
-            if text.startswith(f"{target} ")
-        ]
+        reasons: list[str] = []
+        for item in verdict.requirements if verdict else ():
+            if item.target == target:
+                reasons += [f"gate {item.gate} {problem}" for problem in item.problems]
+        for text in verdict.blocked_by if verdict else ():
+            if text.startswith(f"{target} "):
+                reasons.append(text)
         now = (
             tiers.get(target, NO_TIER)
             if target in wheel_set.targets

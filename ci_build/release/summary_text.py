@@ -1,8 +1,7 @@
-"""A summary as Markdown for the job summary of a CI service, and as HTML."""
+"""A summary as Markdown for the job summary of a CI service, or as JSON."""
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +15,6 @@ from core.units import human
 
 _LONGEST = 100
 """Characters of a value that are shown."""
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0"
-    " 1rem}table{border-collapse:collapse}td,th{border-bottom:1px solid"
-    " #ccc;padding:.3rem"
-    " .6rem;text-align:left;vertical-align:top;overflow-wrap:anywhere}"
-)
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
 
 
@@ -41,39 +34,18 @@ _Block = _Heading | _Table | str
 
 
 def write_summary(summary: RunSummary, file: Path) -> None:
-    """Write a summary as JSON or HTML if the file's name ends so.
-
-    Otherwise append it as Markdown.
-    """
-    match file.suffix.lower():
-        case ".json":
-            write_whole(
-                file,
-                (
-                    json.dumps(to_json(summary), indent=1, ensure_ascii=False) + "\n"
-                ).encode(),
-            )
-        case ".html":
-            write_whole(file, as_html(summary).encode())
-        case _:
-            with file.open("a", encoding="utf-8") as stream:
-                stream.write(as_markdown(summary))
+    """Write a summary as JSON if the file's name ends in .json, else append it as Markdown."""
+    if file.suffix.lower() == ".json":
+        text = json.dumps(to_json(summary), indent=1, ensure_ascii=False)
+        write_whole(file, f"{text}\n".encode())
+        return
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(as_markdown(summary))
 
 
 def as_markdown(summary: RunSummary) -> str:
     """Return a summary as Markdown (GitHub Flavored Markdown, tables)."""
     return "\n\n".join(map(_markdown, _blocks(summary))) + "\n\n"
-
-
-def as_html(summary: RunSummary) -> str:
-    """Return a summary as a page of HTML."""
-    body = "\n".join(map(_html, _blocks(summary)))
-    title = html.escape(_title(summary))
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta'
-        f' charset="utf-8">\n<title>{title}</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
 
 
 def _title(summary: RunSummary) -> str:
@@ -143,19 +115,12 @@ def _numbers(one: SetSummary) -> Iterator[_Block]:
     if one.counts:
         yield _Heading("Gates", 4)
         words = ("passed", "known", "failed", "skipped")
-        yield _Table(
-            ("gate", "target", "result", *words, "seconds"),
-            [
-                (
-                    item.gate,
-                    item.target,
-                    item.outcome,
-                    *(_number(item.before, item.now, word) for word in words),
-                    f"{item.seconds:.0f}",
-                )
-                for item in one.counts
-            ],
-        )
+        rows = []
+        for item in one.counts:
+            numbers = [_number(item.before, item.now, word) for word in words]
+            about = (item.gate, item.target, item.outcome)
+            rows.append((*about, *numbers, f"{item.seconds:.0f}"))
+        yield _Table(("gate", "target", "result", *words, "seconds"), rows)
     if one.checks:
         yield _Heading("Released index, installed with pip and uv", 4)
         yield _Table(("check", "result"), [*one.checks.items()])
@@ -175,15 +140,11 @@ def _growth(old: int, new: int) -> str:
 
 
 def _short(value: object) -> str:
-    text = (
-        "-"
-        if value is None
-        else (
-            value
-            if isinstance(value, str)
-            else json.dumps(to_json(value), sort_keys=True)
-        )
-    )
+    if value is None:
+        return "-"
+    text = value
+    if not isinstance(text, str):
+        text = json.dumps(to_json(value), sort_keys=True)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
@@ -192,27 +153,12 @@ def _markdown(block: _Block) -> str:
         return "  \n".join(map(_escaped, block.splitlines()))
     if isinstance(block, _Heading):
         return f"{'#' * block.level} {_escaped(block.text)}"
-    lines = [block.columns, ["---"] * len(block.columns), *block.rows]
-    cells = [
-        [word if number == 1 else _escaped(word) for word in row]
-        for number, row in enumerate(lines)
-    ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    lines = [block.columns, *block.rows]
+    rows = [f"| {' | '.join(map(_escaped, row))} |" for row in lines]
+    rows.insert(1, f"| {' | '.join(['---'] * len(block.columns))} |")
+    return "\n".join(rows)
 
 
 def _escaped(text: str) -> str:
     """Return a text that Markdown shows as it is, on one line."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
-
-
-def _html(block: _Block) -> str:
-    if isinstance(block, str):
-        return f"<p>{'<br>'.join(map(html.escape, block.splitlines()))}</p>"
-    if isinstance(block, _Heading):
-        return f"<h{block.level - 1}>{html.escape(block.text)}</h{block.level - 1}>"
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in block.columns)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(word)}</td>" for word in row) + "</tr>\n"
-        for row in block.rows
-    )
-    return f"<table>\n<tr>{head}</tr>\n{rows}</table>"

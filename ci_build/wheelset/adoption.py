@@ -89,10 +89,8 @@ def adopt(
     for folder in map(Path, arguments):
         if (folder / WHEELS_JSON).is_file():
             wheelset.refuse_changes(folder, wheelset.read_set(folder))
-    given = [
-        _read_wheel(path, progress)
-        for path in {path.resolve(): path for path in paths}.values()
-    ]
+    unique = {path.resolve(): path for path in paths}
+    given = [_read_wheel(path, progress) for path in unique.values()]
     problems = list(_problems(given))
     if problems:
         text = "\n  ".join(
@@ -237,24 +235,20 @@ def _describe_set(given: Sequence[_InputWheel], rocm: RocmVersion | None) -> Whe
     ours = [item for item in given if item.major]
     version = Version(ours[0].wheel.version)
     release = jax_release(str(version))
-    held = {
-        target
-        for item in given
-        for member in item.wheel.members
-        for target in member.targets
-    }
+    held: set[str] = set()
+    for item in given:
+        held.update(item.wheel.targets)
     names = targets.in_order(GfxTarget.parse(name) for name in held)
+    served: set[str] = set()
+    for item in given:
+        served.update(item.pythons)
     has_jaxlib = any(item.kind == _JAXLIB for item in given)
     return WheelSet(
         index=targets.family_of(names),
         targets=tuple(map(str, names)),
         rocm_version=proven_rocm([item.report for item in ours], str(rocm or "")),
         jax_version=version.public,
-        python_versions=tuple(
-            python
-            for python in _supported()
-            if any(python in item.pythons for item in given)
-        ),
+        python_versions=tuple(filter(served.__contains__, _supported())),
         request={ADOPTED: True},
         inputs=(),
         tools={},

@@ -326,11 +326,9 @@ class _Run:
     def _fetch(self, step: Fetch) -> None:
         """Fetch the inputs for one Python that no earlier Python's fetch brings."""
         pythons = self.plan.request.python_versions
-        others = {
-            item
-            for python in pythons[: pythons.index(step.python)]
-            for item in self._fetched(python)
-        }
+        others: set[Resolved] = set()
+        for python in pythons[: pythons.index(step.python)]:
+            others.update(self._fetched(python))
         wanted = [item for item in self._fetched(step.python) if item not in others]
         if missing := [item for item in wanted if not self.inputs.has(item)]:
             with self.progress.task(_fetching(step)) as task:
@@ -349,15 +347,11 @@ class _Run:
         """
         if built := self.built.get((step.project, step.python)):
             return built
-        pythons = (
-            [step.python] if step.python else list(self.plan.request.python_versions)
-        )
-        inputs = {
-            item
-            for python in pythons
-            for item in self._fetched(python)
-            if item.name == step.project
-        }
+        pythons = (step.python,) if step.python else self.plan.request.python_versions
+        inputs: set[Resolved] = set()
+        for python in pythons:
+            fetched = self._fetched(python)
+            inputs |= {item for item in fetched if item.name == step.project}
         if len(inputs) != 1:
             names = ", ".join(sorted(item.filename for item in inputs)) or "nothing"
             raise InputError(

@@ -169,12 +169,17 @@ def _resolved(lock: str, wheel_set: WheelSet) -> dict[str, list[Resolved]]:
         packages = Pylock.from_dict(tomllib.loads(lock)).packages
     except PylockValidationError as error:
         raise ValueError(f"{PYLOCK} violates PEP 751: {error}") from error
-    foreign = [package for package in packages if package.name not in own]
-    rows = [(package, _dependency(package)) for package in foreign]
-    return {
-        python: [item for package, item in rows if _serves(package, python)]
-        for python in wheel_set.python_versions
+    resolved: dict[str, list[Resolved]] = {
+        python: [] for python in wheel_set.python_versions
     }
+    for package in packages:
+        if package.name in own:
+            continue
+        item = _dependency(package)
+        for python, items in resolved.items():
+            if _serves(package, python):
+                items.append(item)
+    return resolved
 
 
 def _serves(package: Package, python: str) -> bool:

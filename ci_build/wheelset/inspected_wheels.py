@@ -63,12 +63,9 @@ def inspect(
         verify=verify,
     )
     sets = _sets(arguments)
-    taken = {
-        wheel.sha256
-        for wheel_set in sets.values()
-        for wheel in wheel_set.wheels
-        if wheel.as_published
-    }
+    taken = set()
+    for wheel_set in sets.values():
+        taken |= {wheel.sha256 for wheel in wheel_set.wheels if wheel.as_published}
 
     def report(path: Path) -> WheelReport:
         wheel_report = inspect_wheel(path, expectations, progress=progress)
@@ -200,11 +197,10 @@ def raise_for_errors(report: SetReport) -> None:
     Raises:
         InspectionError: at least one finding is an error.
     """
-    count = sum(
-        finding.severity is Severity.ERROR
-        for findings in (report.findings, *(wheel.findings for wheel in report.wheels))
-        for finding in findings
-    )
+    findings = [*report.findings]
+    for wheel in report.wheels:
+        findings += wheel.findings
+    count = sum(finding.severity is Severity.ERROR for finding in findings)
     if count:
         raise InspectionError(
             f"Inspection found {count} error{'s' if count > 1 else ''}.",

@@ -9,7 +9,6 @@ retagged unless it has a manylinux tag.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from ci_build.wheelset.finished_wheels import WheelMaker
+from ci_build.wheelset.finished_wheels import WheelMaker, wheel_receipt
 from ci_build.wheelset.inspected_wheels import wheel_files
 from ci_build.wheelset.set_build import recipe_lines
 from ci_build.wheelset.set_plan import Repair, Take
@@ -32,7 +31,6 @@ from core.digests import sha256_of
 from core.errors import ArchiveError, CiBuildError, InputError, RequestError
 from core.model import (
     BuildRequest,
-    Finding,
     GfxTarget,
     Payload,
     Progress,
@@ -52,7 +50,6 @@ from wheelkit.repair.repair_plan import PLATFORM
 
 _JAXLIB = "jaxlib"
 _HINT = "Give wheels, or folders with wheels."
-_NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,15 +100,10 @@ class PlannedRepair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinishedRepair:
-    """A finished repair.
-
-    Attributes:
-        findings: warnings and notes on the wheel's libraries.
-    """
+    """A finished repair."""
 
     planned: PlannedRepair
     done: FinishedStep
-    findings: tuple[Finding, ...]
 
 
 def plan_repairs(
@@ -295,7 +287,7 @@ def repair_wheels(
                 hint=error.hint,
             ) from error
         assert done.wheel.filename == item.filename
-        repairs.append(FinishedRepair(planned=item, done=done, findings=done.findings))
+        repairs.append(FinishedRepair(planned=item, done=done))
     with _new_folder(request.out):
         _publish(
             request.out,
@@ -319,33 +311,13 @@ def _new_folder(out: Path) -> Iterator[None]:
 
 
 def _publish(out: Path, wheels: Sequence[Path]) -> None:
-    """Copy wheels to a folder without overwriting; after a failure, none of them is there."""
-    published: list[Path] = []
+    """Copy wheels to a folder, first under temporary names, without overwriting."""
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch:
-        copies = [
-            Path(shutil.copyfile(wheel, Path(scratch, wheel.name))) for wheel in wheels
-        ]
-        try:
-            for copy in copies:
-                _link(copy, out / copy.name)
-                published.append(out / copy.name)
-        except BaseException as error:
-            for path in published:
-                path.unlink(missing_ok=True)
-            if isinstance(error, FileExistsError):
-                _refuse_existing(out, [copy.name for copy in copies])
-            raise
-
-
-def _link(source: Path, target: Path) -> None:
-    """Move a file to a free name; FileExistsError if the name is taken."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        with target.open("xb"):  # claims the name on file systems without hard links
-            source.replace(target)
+        for wheel in wheels:
+            shutil.copyfile(wheel, Path(scratch, wheel.name))
+        _refuse_existing(out, [wheel.name for wheel in wheels])
+        for wheel in wheels:
+            Path(scratch, wheel.name).rename(out / wheel.name)
 
 
 def plan_lines(
@@ -385,25 +357,17 @@ def receipt(
     request: RepairRequest, repairs: Sequence[FinishedRepair]
 ) -> list[dict[str, Any]]:
     """Return the result of a repair as JSON values."""
-    return [
-        {
-            "source": str(repair.planned.source),
-            "path": str(request.out / repair.planned.filename),
-            "filename": repair.planned.filename,
-            "version": repair.planned.version,
-            "size_before": repair.done.wheel.source_size,
-            "size": repair.done.wheel.size,
-            "source_sha256": repair.done.wheel.source_sha256,
-            "sha256": repair.done.wheel.sha256,
-            "targets": sorted(
-                {
-                    target
-                    for member in repair.done.wheel.members
-                    for target in member.targets
-                }
-            ),
-            "saved": repair.done.saved,
-            "findings": to_json(repair.findings),
-        }
-        for repair in repairs
-    ]
+    rows = []
+    for repair in repairs:
+        wheel = repair.done.wheel
+        rows.append(
+            {
+                "source": str(repair.planned.source),
+                "path": str(request.out / wheel.filename),
+                "version": repair.planned.version,
+                "source_sha256": wheel.source_sha256,
+                **wheel_receipt(wheel, repair.done.saved),
+                "findings": to_json(repair.done.findings),
+            }
+        )
+    return rows

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from cyclonedx.model import (
@@ -56,12 +57,10 @@ def sbom(
     wheels = [
         _wheel(wheel, inputs.get(wheel.source_sha256)) for wheel in wheel_set.wheels
     ]
-    foreign = {
-        item.filename: item
-        for items in resolved.values()
-        for item in items
-        if item.name not in own
-    }
+    foreign = {}
+    for item in chain.from_iterable(resolved.values()):
+        if item.name not in own:
+            foreign[item.filename] = item
     rocm = Component(
         name="rocm",
         version=wheel_set.rocm_version,
@@ -86,7 +85,7 @@ def sbom(
     bom = Bom(components=[*parts, rocm], metadata=BomMetaData(component=root))
     bom.register_dependency(root, parts)
     for wheel, component in zip(wheel_set.wheels, wheels, strict=True):
-        on_rocm = [rocm] if any(member.targets for member in wheel.members) else []
+        on_rocm = [rocm] if wheel.targets else []
         bom.register_dependency(component, [*_needed(wheel, parts), *on_rocm])
     return _reproducible(
         make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
@@ -109,7 +108,7 @@ def _needed(wheel: Wheel, parts: Iterable[Component]) -> Iterator[Component]:
 
 
 def _wheel(wheel: Wheel, source: InputFile | None) -> Component:
-    targets = sorted({target for member in wheel.members for target in member.targets})
+    targets = wheel.targets
     references = []
     if source is not None:
         comment = (

@@ -12,6 +12,7 @@ from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.rocm.rocm_request import planned_steps
 from ci_build.rocm.tree import read_tree
+from ci_build.wheelset.finished_wheels import wheel_receipt
 from ci_build.wheelset.kernel_compilers import container_lines, find_compilers
 from ci_build.wheelset.set_plan import (
     Build,
@@ -287,24 +288,16 @@ def _targets(plan: BuildPlan) -> str:
 
 def receipt(result: BuildResult) -> dict[str, Any]:
     """Return the result of a build as JSON values."""
+    wheels = []
+    for wheel in result.wheel_set.wheels:
+        row = wheel_receipt(wheel, result.saved.get(wheel.filename, ""))
+        row["seconds"] = round(result.seconds.get(wheel.filename, 0.0), 2)
+        wheels.append(row)
     return {
         "digest": result.wheel_set.digest,
         "folder": str(result.folder),
         "up_to_date": result.up_to_date,
-        "wheels": [
-            {
-                "filename": wheel.filename,
-                "size_before": wheel.source_size,
-                "size": wheel.size,
-                "sha256": wheel.sha256,
-                "targets": sorted(
-                    {target for member in wheel.members for target in member.targets}
-                ),
-                "saved": result.saved.get(wheel.filename, ""),
-                "seconds": round(result.seconds.get(wheel.filename, 0.0), 2),
-            }
-            for wheel in result.wheel_set.wheels
-        ],
+        "wheels": wheels,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ci_build.wheelset import published
@@ -165,15 +166,11 @@ class BuildPlan:
     @property
     def steps(self) -> tuple[Step, ...]:
         """Steps of all stages, in order."""
-        return tuple(step for stage in self.stages for step in stage.steps)
+        return tuple(chain.from_iterable(stage.steps for stage in self.stages))
 
     def record(self) -> dict[str, Any]:
         """Return the request and its inputs as JSON values, as stored in `wheels.json`."""
         body: dict[str, Any] = to_json(self.request)
-        if (
-            not self.request.find_links
-        ):  # as in the records of versions without this option
-            del body["find_links"]
         body["rocm_manifest"] = (
             hashlib.sha256(self.rocm_manifest).hexdigest() if self.rocm_manifest else ""
         )

@@ -80,7 +80,7 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
         show_plan([*repairs.plan_lines(request, planned)], as_json=as_json)
         return
     for item in done:
-        for finding in item.findings:
+        for finding in item.done.findings:
             reporter.finding(finding, item.planned.filename)
     rows = repairs.receipt(request, done)
     if as_json:

@@ -86,8 +86,8 @@ _STEP_OPTIONS = (
         multiple=True,
         type=click.Path(path_type=Path, dir_okay=False),
         help=(
-            "Append the summary to FILE as Markdown; write it as HTML or JSON if FILE"
-            " ends in .html or .json. May be repeated.  [default: $GITHUB_STEP_SUMMARY,"
+            "Append the summary to FILE as Markdown; write it as JSON if FILE ends in"
+            " .json. May be repeated.  [default: $GITHUB_STEP_SUMMARY,"
             " if set]"
         ),
     ),

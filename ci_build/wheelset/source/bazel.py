@@ -83,13 +83,12 @@ def device_options(
             empty if it does.
     """
     chosen = tuple(wanted)
+    others: list[str] = []
+    for name in _OTHER_ROCMS:
+        others += environment_settings(name, "", "repo_env")
     options = [
         *environment_settings("ROCM_PATH", rocm),
-        *(
-            option
-            for name in _OTHER_ROCMS
-            for option in environment_settings(name, "", "repo_env")
-        ),
+        *others,
         *environment_settings("TF_ROCM_AMDGPU_TARGETS", targets.for_bazel(chosen)),
         *environment_settings(
             "HCC_AMDGPU_TARGET", targets.for_bazel(chosen), "action_env"

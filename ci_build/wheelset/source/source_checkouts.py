@@ -91,11 +91,12 @@ def resolve_inputs(
         xla_commit = pinned_xla(Path(compiled.folder))
     else:
         xla_commit = pins.xla if pins else ""
+    jax_commit = pins.jax if pins else ""
+    if compiled is not None:
+        jax_commit = compiled.commit
     return SourceInputs(
         sources=tuple(sources),
-        jax_commit=(
-            compiled.commit if compiled is not None else (pins.jax if pins else "")
-        ),
+        jax_commit=jax_commit,
         xla_commit=xla_commit,
         epoch=times.get("jax", pins.epoch if pins else _ZIP_EPOCH),
         own_commit=own_commit or folder_commit(own, runner, digest=own_digest)[0],

@@ -52,15 +52,12 @@ def report_tools(runner: Runner, argv: Sequence[str]) -> ToolReport:
         for line in done.stdout.splitlines()
         if line.startswith(("ok\t", "no\t"))
     ]
-    by_state = {
-        state: {row[1]: row[-1] for row in rows if row[0] == state}
-        for state in ("ok", "no")
-    }
+    versions = {row[1]: row[-1] for row in rows if row[0] == "ok"}
+    problems = {row[1]: row[-1] for row in rows if row[0] == "no"}
     if not rows:
-        by_state["no"] = {
-            argv[0]: (done.stderr.strip() or "prints nothing").splitlines()[-1]
-        }
-    return ToolReport(versions=by_state["ok"], problems=by_state["no"])
+        text = done.stderr.strip() or "prints nothing"
+        problems[argv[0]] = text.splitlines()[-1]
+    return ToolReport(versions=versions, problems=problems)
 
 
 def needed_bazel(request: BuildRequest) -> str:

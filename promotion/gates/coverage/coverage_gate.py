@@ -89,9 +89,7 @@ def run(context: GateContext) -> Iterator[Check]:
         for project, paths in load_policy(context.staged.index).device_members.items()
     }
     for wheel in context.wheel_set.wheels:
-        if not owed.get(wheel.name) and not any(
-            member.targets for member in wheel.members
-        ):
+        if not owed.get(wheel.name) and not wheel.targets:
             continue
         targets_by_library: Mapping[str, tuple[str, ...]] = {}
         with WheelArchive(context.wheel(wheel)) as archive:
