@@ -32,7 +32,7 @@ from ci_build.release.release_request import (
     ReleaseStep,
 )
 from ci_build.wheelset import set_build as dist_wheels
-from ci_build.wheelset.source.source_build import PreparedBuild
+from ci_build.wheelset.source_build import PreparedBuild
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import CiBuildError, PromotionBlockedError
 from core.model import Evidence, Outcome, Requirement, Verdict, WheelSet

@@ -12,6 +12,7 @@ from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.rocm.rocm_request import planned_steps
 from ci_build.rocm.tree import read_tree
+from ci_build.wheelset import source_build
 from ci_build.wheelset.finished_wheels import wheel_receipt
 from ci_build.wheelset.kernel_compilers import container_lines, find_compilers
 from ci_build.wheelset.set_plan import (
@@ -24,8 +25,7 @@ from ci_build.wheelset.set_plan import (
     Step,
     make_plan,
 )
-from ci_build.wheelset.source import source_build
-from ci_build.wheelset.source.source_build import PreparedBuild, SourceBuildContext
+from ci_build.wheelset.source_build import PreparedBuild, SourceBuildContext
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import targets
 from core.errors import InputError, RequestError

@@ -10,9 +10,9 @@ from typing import Any
 
 from ci_build.wheelset import published
 from ci_build.wheelset.source.build_py import (
-    IN_CONTAINER,
+    CONTAINER_LAYOUT,
     BuildCommand,
-    BuildPaths,
+    SourceLayout,
     build_commands,
 )
 from ci_build.wheelset.source.source_checkouts import HEAD, fetch_commands, head_command
@@ -181,23 +181,6 @@ class BuildPlan:
         return body
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceLayout:
-    """Paths of a build from source.
-
-    Attributes:
-        paths: paths as seen by the build's commands.
-        checkouts: folder on this machine for fetched source trees.
-    """
-
-    paths: BuildPaths = IN_CONTAINER
-    checkouts: str = "sources"
-
-    def folder(self, checkout: Checkout) -> str:
-        """Return the folder of a source tree on this machine."""
-        return checkout.folder or f"{self.checkouts}/{checkout.name}-{checkout.commit}"
-
-
 def make_plan(
     request: BuildRequest,
     inputs: SourceInputs | None = None,
@@ -205,7 +188,7 @@ def make_plan(
     rocm_manifest: bytes = b"",
     rocm_lock: bytes = b"",
     rocm_trust: RocmTrust | None = None,
-    layout: SourceLayout = SourceLayout(),
+    layout: SourceLayout = CONTAINER_LAYOUT,
 ) -> BuildPlan:
     """Return the plan of a request.
 

@@ -28,6 +28,7 @@ from promotion.index.ledger import (
     PromotedSet,
     RecordedEntry,
     read_ledger,
+    signature_problems,
 )
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.index.leftovers import find_leftovers
@@ -76,7 +77,7 @@ def verify(
         return
     entries = ledger.entries
     yield from _states(released, entries)
-    yield from authority.problems(released, entries)
+    yield from signature_problems(authority, released, entries)
     yield from _policies(released, entries, authority.channel)
     contradicted = since.problem(released, ledger) if since else ""
     if contradicted:

@@ -8,7 +8,7 @@ Each entry contains an Ed25519 signature of DSSE's encoding of the entry without
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
@@ -18,8 +18,6 @@ from core.errors import RequestError
 
 if TYPE_CHECKING:  # Start-up time: it would load cryptography.
     from promotion.evidence.signing import Signer
-    from promotion.index.ledger import LedgerEntry
-    from promotion.storage.object_keys import ReleasedIndex
 
 ENTRY_TYPE = "application/vnd.jax-rocm.ledger-entry+json"
 """Media type of ledger entries in their signatures."""
@@ -134,32 +132,6 @@ class Authority:
         ):
             return ""
         return f"is signed by the key {', '.join(listed)} after it expired"
-
-    def problems(
-        self, released: ReleasedIndex, entries: Iterable[LedgerEntry]
-    ) -> Iterator[str]:
-        """Yield a sentence for each of some consecutive entries that is not accepted.
-
-        Unsigned entries are accepted before the first signed entry, which contains
-        their digest: a ledger that was begun without signatures is continued with
-        `index sign`.
-        """
-        if self.keys is None:
-            return
-        latest = ""
-        signed = False
-        last = None
-        for last in entries:
-            latest = max(latest, last.time)
-            if (last.key or signed) and (problem := self.problem(last.key, latest)):
-                yield f"{released.ledger_entry(last.number)} {problem}."
-            signed = signed or bool(last.key)
-        if last is not None and not signed:
-            key = released.ledger_entry(last.number)
-            yield (
-                f"{key} is not signed; channel {self.channel} requires it, see `index"
-                " sign`."
-            )
 
     def check_signer(self, time: str) -> None:
         """Raise RequestError if an entry that the signer signs at a time would not be accepted."""

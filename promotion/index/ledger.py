@@ -13,7 +13,7 @@ import base64
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -365,7 +365,7 @@ def find_head(
     read = [
         entries.at(number) for number in range(head.number, last.number + 1) if number
     ]
-    if problems := [*entries.authority.problems(released, read)]:
+    if problems := [*signature_problems(entries.authority, released, read)]:
         raise BucketError(" ".join(problems), hint=_RESTORE)
     return last
 
@@ -437,3 +437,29 @@ def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
         entries=tuple(entries.at(head.number) for head in heads),
         digests=tuple(head.sha256 for head in heads),
     )
+
+
+def signature_problems(
+    authority: Authority, released: ReleasedIndex, entries: Iterable[LedgerEntry]
+) -> Iterator[str]:
+    """Yield a sentence for each of some consecutive entries that the authority refuses.
+
+    Unsigned entries are accepted before the first signed entry, which contains their
+    digest: a ledger that was begun without signatures is continued with `index sign`.
+    """
+    if authority.keys is None:
+        return
+    latest = ""
+    signed = False
+    last = None
+    for last in entries:
+        latest = max(latest, last.time)
+        if (last.key or signed) and (problem := authority.problem(last.key, latest)):
+            yield f"{released.ledger_entry(last.number)} {problem}."
+        signed = signed or bool(last.key)
+    if last is not None and not signed:
+        key = released.ledger_entry(last.number)
+        yield (
+            f"{key} is not signed; channel {authority.channel} requires it, see `index"
+            " sign`."
+        )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from core.errors import CiBuildError
 from core.model import TIER_ORDER, Tier, WheelSet
 from core.targets import expand, lists
 from promotion.evidence.evidence import ANY
 from promotion.policy.families import GATE, IMAGE
-
-if TYPE_CHECKING:  # the policy consists of these rules
-    from promotion.policy.promotion_policy import Policy
 
 _FOR_TARGETS = {"min_passed", "may_skip", "known_failures", "settings"}
 """Requirements of a gate that may differ between targets."""
@@ -58,8 +55,14 @@ class GateRule:
         if isinstance(self.min_passed, int) and self.min_passed < 1:
             raise ValueError("min_passed is below 1")
 
-    def about(self, wheel_set: WheelSet, policy: Policy) -> tuple[str, ...]:
-        """Return the targets for which the gate needs evidence."""
+    def required_targets(
+        self, wheel_set: WheelSet, tier_of: Callable[[str], Tier | None]
+    ) -> tuple[str, ...]:
+        """Return the targets for which the gate needs evidence.
+
+        Args:
+            tier_of: returns the required tier of a target.
+        """
         match self.per:
             case "set":
                 return (ANY,)
@@ -69,7 +72,7 @@ class GateRule:
                 return tuple(
                     target
                     for target in wheel_set.targets
-                    if at_least(policy.required_tier(target), self.tier)
+                    if at_least(tier_of(target), self.tier)
                 )
             case _:
                 accepted = lists()["compiler-supported"]

@@ -34,7 +34,7 @@ def requirements(
     """Yield every requirement of a policy for the evidence of a set, in the order of the gates."""
     own = counted_evidence(wheel_set, files, policy)
     for gate, rule in policy.gates.items():
-        for target in rule.about(wheel_set, policy):
+        for target in rule.required_targets(wheel_set, policy.required_tier):
             latest = own.get((gate, target), ())
             if latest:
                 problems = evidence_problems(

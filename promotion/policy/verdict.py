@@ -290,7 +290,7 @@ def _unrequired_failures(
     required = {
         (gate, target)
         for gate, rule in policy.gates.items()
-        for target in rule.about(wheel_set, policy)
+        for target in rule.required_targets(wheel_set, policy.required_tier)
     }
     ran = [
         file

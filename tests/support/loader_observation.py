@@ -103,6 +103,7 @@ class Scene:
                 (self.rocm, "ROCM"),
                 (root, "MACHINE"),
                 (self.folder, "FOLDER"),
+                (sys.executable, "PYTHON"),
             ):
                 text = text.replace(str(place), word)
             found[name] = json.loads(text)

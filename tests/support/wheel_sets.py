@@ -403,7 +403,7 @@ def passing_evidence(
     result = []
     for gate, rule in policy.gates.items():
         for run in (rule.least(wheel_set),):
-            for target in rule.about(wheel_set, policy):
+            for target in rule.required_targets(wheel_set, policy.required_tier):
                 result.append(
                     Evidence(
                         set_digest=wheel_set.digest,

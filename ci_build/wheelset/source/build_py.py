@@ -34,7 +34,13 @@ from core import rocm_layouts as layouts
 from core import targets
 from core.errors import RequestError
 from core.model import BuildRequest
-from core.source_request import Compiler, Credentials, SourceInputs, SourceRequest
+from core.source_request import (
+    Checkout,
+    Compiler,
+    Credentials,
+    SourceInputs,
+    SourceRequest,
+)
 from core.versions import jaxlib_version, package_name
 
 _CREDENTIALS = Credentials(
@@ -99,6 +105,27 @@ IN_CONTAINER = BuildPaths(
     gcc="/opt/rh/gcc-toolset-14/root/usr/bin/gcc",
 )
 """Paths inside the builder image."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceLayout:
+    """Paths of a build from source.
+
+    Attributes:
+        paths: paths as seen by the build's commands.
+        checkouts: folder on this machine for fetched source trees.
+    """
+
+    paths: BuildPaths = IN_CONTAINER
+    checkouts: str = "sources"
+
+    def folder(self, checkout: Checkout) -> str:
+        """Return the folder of a source tree on this machine."""
+        return checkout.folder or f"{self.checkouts}/{checkout.name}-{checkout.commit}"
+
+
+CONTAINER_LAYOUT = SourceLayout()
+"""Paths of a build in the builder container."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,10 +17,9 @@ from typing import Any
 from filelock import FileLock
 from packaging.utils import parse_wheel_filename
 
-from ci_build.wheelset.set_plan import SourceLayout
 from ci_build.wheelset.source import bazel
 from ci_build.wheelset.source import source_checkouts as sources
-from ci_build.wheelset.source.build_py import BuildCommand
+from ci_build.wheelset.source.build_py import BuildCommand, SourceLayout
 from ci_build.wheelset.source.given_rocm import REFUSED, check_wheel
 from ci_build.wheelset.source.output import BuildOutput, BuildProgress
 from core.atomic import write_whole

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from ci_build.containers.container import ContainerSpec, Mount, make_spec
 from ci_build.containers.engine import Engine
-from ci_build.wheelset.set_plan import SourceLayout
 from ci_build.wheelset.source import tools
-from ci_build.wheelset.source.build_py import BuildPaths, source_of
+from ci_build.wheelset.source.build_py import BuildPaths, SourceLayout, source_of
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import Runner

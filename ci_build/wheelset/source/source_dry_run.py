@@ -14,8 +14,7 @@ from ci_build.images.image_builder import UNKNOWN, UNKNOWN_NOTE, ImageBuilder
 from ci_build.images.manylinux_image import planned_image
 from ci_build.images.manylinux_image import planned_steps as planned_image_steps
 from ci_build.rocm.rocm_request import DnfRepository, Folder, planned_steps
-from ci_build.wheelset.set_plan import SourceLayout
-from ci_build.wheelset.source.build_py import IN_CONTAINER, source_of
+from ci_build.wheelset.source.build_py import IN_CONTAINER, SourceLayout, source_of
 from ci_build.wheelset.source.source_container import (
     DISK_CACHE,
     TOOLS_SCRIPT,

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter import _check, _limits, compat
+from jax_aiter import _check, _conventions, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, ffi, int32, together
 from jax_aiter._partition import Rule
@@ -78,7 +78,7 @@ def gemm_i8(
     choice = choose(
         "gemm_i8", obstacles={AITER: obstacle}, product=Product(rows, columns, depth)
     )
-    shuffled = compat.enabled() if preshuffled is None else preshuffled
+    shuffled = _conventions.enabled() if preshuffled is None else preshuffled
     return (shuffled_product if shuffled else _plain)(
         choice, *together(a, b, a_scale, b_scale, bias)
     )

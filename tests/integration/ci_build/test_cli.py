@@ -146,7 +146,7 @@ def test_dry_run_of_source_build_imports_no_http_client() -> None:
         "dist_wheels",
         "--dry-run",
     )
-    assert "ci_build.wheelset.source.source_build" in modules
+    assert "ci_build.wheelset.source_build" in modules
     assert {
         "boto3",
         "cryptography",

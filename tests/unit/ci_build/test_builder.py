@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from ci_build.images.image_pins import ImagePins, Pin
-from ci_build.wheelset.set_plan import SourceLayout
 from ci_build.wheelset.source import host_build, tools
-from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildPaths
+from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildPaths, SourceLayout
 from ci_build.wheelset.source.host_build import (
     check_machine,
     check_rocm,
@@ -22,13 +21,13 @@ from ci_build.wheelset.source.host_build import (
     host_paths,
     newest_clang,
 )
-from ci_build.wheelset.source.source_build import copy_disk_cache, disk_cache
 from ci_build.wheelset.source.source_container import (
     build_mounts,
     create_folders,
     find_tools,
 )
 from ci_build.wheelset.source.tools import ToolReport, needed_bazel
+from ci_build.wheelset.source_build import copy_disk_cache, disk_cache
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult

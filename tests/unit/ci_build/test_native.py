@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
-from ci_build.wheelset.set_plan import SourceLayout
 from ci_build.wheelset.source import source_checkouts as sources
-from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildCommand, build_commands
+from ci_build.wheelset.source.build_py import (
+    IN_CONTAINER,
+    BuildCommand,
+    SourceLayout,
+    build_commands,
+)
 from ci_build.wheelset.source.native import SourceBuilder
 from ci_build.wheelset.source.source_checkouts import check_complete
 from core.digests import sha256_of

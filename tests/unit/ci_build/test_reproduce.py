@@ -17,7 +17,7 @@ from ci_build.wheelset import set_build as dist_wheels
 from ci_build.wheelset.reproduction import _other_inputs, read_recorded_set
 from ci_build.wheelset.set_files import write_set
 from ci_build.wheelset.set_plan import make_plan
-from ci_build.wheelset.source.source_build import PreparedBuild
+from ci_build.wheelset.source_build import PreparedBuild
 from core.errors import ReproducibilityError, RequestError
 from core.model import BuildRequest, WheelSet
 from core.source_request import ActionCache, SourceInputs

@@ -28,7 +28,7 @@ from ci_build.rocm.rocm_request import (
 )
 from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.source import Rocm, obtain
-from ci_build.wheelset.source.source_build import _device_libraries
+from ci_build.wheelset.source_build import _device_libraries
 from core.errors import CiBuildError, FormatError, InputError, RequestError
 from core.http.client import Client
 from core.model import GfxTarget

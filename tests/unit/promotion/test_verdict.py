@@ -84,7 +84,9 @@ def test_verdict_warns_about_failed_tests_without_rocm(
 
 def test_verdict_needs_no_evidence_for_uncompilable_target(wheel_set: WheelSet) -> None:
     mixed = replace(wheel_set, targets=("gfx942:xnack-", "gfx1010", "gfx9-4-generic"))
-    assert POLICY.gates["compile"].about(mixed, POLICY) == ("gfx942:xnack-",)
+    assert POLICY.gates["compile"].required_targets(mixed, POLICY.required_tier) == (
+        "gfx942:xnack-",
+    )
     other = replace(wheel_set, targets=("gfx942", "gfx1010"))
     good = passing_evidence(other)
     skipped = replace(

@@ -279,7 +279,7 @@ PASSES = [
         key=MINE,
     )
     for gate, rule in GATES.items()
-    for target in rule.about(SET, POLICY)
+    for target in rule.required_targets(SET, POLICY.required_tier)
     for time in ("2026-01-02T12:00:00Z", "2026-01-02T13:00:00Z")
 ]
 """Good in every respect."""

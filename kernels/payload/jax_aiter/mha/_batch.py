@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jax_aiter import _check, compat
+from jax_aiter import _check, _conventions
 from jax_aiter._native import empty, together
 from jax_aiter.mha import _arguments, _attention, _rows
 from jax_aiter.mha._kernels import Task, make_plan
@@ -127,7 +127,7 @@ def flash_attn_func(
         results.append(lse)
     if return_attn_probs:
         results.append(_attention.probabilities(config, operands, given, lse))
-    return compat.results(results)
+    return _conventions.results(results)
 
 
 def _ranges(

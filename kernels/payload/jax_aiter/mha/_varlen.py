@@ -6,7 +6,7 @@ from typing import Any
 
 from jax import Array
 
-from jax_aiter import _check, compat
+from jax_aiter import _check, _conventions
 from jax_aiter._native import together
 from jax_aiter.mha import _arguments, _attention, _rows
 from jax_aiter.mha._kernels import Task, make_plan
@@ -118,4 +118,4 @@ def flash_attn_varlen(
     out, lse = _attention.attention(
         make_plan(task, operands), operands, Given(rows, seed, cu_q, cu_k)
     )
-    return compat.results([out[0], lse[0]] if return_lse else [out[0]])
+    return _conventions.results([out[0], lse[0]] if return_lse else [out[0]])

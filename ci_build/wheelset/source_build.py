@@ -18,8 +18,8 @@ from ci_build.images.image_pins import load_pins
 from ci_build.images.manylinux_image import builder_image
 from ci_build.rocm.rocm_request import DnfRepository, dnf_arguments
 from ci_build.rocm.set_lock import set_lock
-from ci_build.wheelset.set_plan import BuildPlan, SourceLayout, make_plan
-from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildPaths
+from ci_build.wheelset.set_plan import BuildPlan, make_plan
+from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildPaths, SourceLayout
 from ci_build.wheelset.source.host_build import (
     check_machine,
     check_rocm,
