@@ -10,23 +10,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
-from cyclonedx.model import (
-    ExternalReference,
-    ExternalReferenceType,
-    HashAlgorithm,
-    HashType,
-    Property,
-    XsUri,
-)
-from cyclonedx.model.bom import Bom, BomMetaData
-from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.output import make_outputter
-from cyclonedx.schema import OutputFormat, SchemaVersion
-from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -37,6 +24,9 @@ from core.pip import Resolved
 
 _NAMESPACE = "jax-rocm-release"
 """Namespace of our properties, as CycloneDX requires."""
+
+Part = dict[str, Any]
+"""An object of the bill, such as a component; objects without values are omitted."""
 
 
 def sbom(
@@ -54,84 +44,65 @@ def sbom(
     """
     own = {wheel.name for wheel in wheel_set.wheels}
     inputs = {item.sha256: item for item in wheel_set.inputs}
-    wheels = [
-        _wheel(wheel, inputs.get(wheel.source_sha256)) for wheel in wheel_set.wheels
-    ]
-    foreign = {}
-    for item in chain.from_iterable(resolved.values()):
-        if item.name not in own:
-            foreign[item.filename] = item
-    rocm = Component(
-        name="rocm",
-        version=wheel_set.rocm_version,
-        type=ComponentType.PLATFORM,
-        bom_ref=f"rocm {wheel_set.rocm_version}",
-        hashes=(
-            [_sha256(lock.sha256)] if lock and lock.sha256 and not lock.packages else []
-        ),
-        external_references=_rocm_references(lock) if lock else [],
-    )
-    parts = [
-        *wheels,
-        *(_component(item, [_reference(item.url)]) for item in foreign.values()),
-    ]
-    root = Component(
-        name=f"JAX for ROCm, {wheel_set.index}",
-        version=wheel_set.jax_version,
-        type=ComponentType.APPLICATION,
-        bom_ref="set",
-        properties=[_property("targets", " ".join(wheel_set.targets))],
-    )
-    bom = Bom(components=[*parts, rocm], metadata=BomMetaData(component=root))
-    bom.register_dependency(root, parts)
-    for wheel, component in zip(wheel_set.wheels, wheels, strict=True):
-        on_rocm = [rocm] if wheel.targets else []
-        bom.register_dependency(component, [*_needed(wheel, parts), *on_rocm])
-    return _reproducible(
-        make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
-    )
-
-
-def _reproducible(text: str) -> str:
-    """Return the bill without a timestamp, and with a serial number derived from its content."""
-    body = json.loads(text)
-    body["metadata"].pop("timestamp", None)
-    body.pop("serialNumber", None)
+    parts: dict[str, Part] = {}
+    for wheel in wheel_set.wheels:
+        parts[wheel.filename] = _wheel(wheel, inputs.get(wheel.source_sha256))
+    for items in resolved.values():
+        for item in items:
+            if item.name not in own:
+                reference = _reference(item.url)
+                parts[item.filename] = _component(item, [reference])
+    rocm = _rocm(wheel_set, lock)
+    root = {
+        "type": "application",
+        "bom-ref": "set",
+        "name": f"JAX for ROCm, {wheel_set.index}",
+        "version": wheel_set.jax_version,
+        "properties": [_property("targets", " ".join(wheel_set.targets))],
+    }
+    depends: dict[str, list[str]] = {"set": sorted(parts), rocm["bom-ref"]: []}
+    depends |= {name: [] for name in parts}
+    for wheel in wheel_set.wheels:
+        needs = {canonicalize_name(Requirement(r).name) for r in wheel.requires_dist}
+        below = [name for name, part in parts.items() if part["name"] in needs]
+        if any(member.targets for member in wheel.members):
+            below.append(rocm["bom-ref"])
+        depends[wheel.filename] = sorted(below)
+    components = [*parts.values(), rocm]
+    body: Part = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": root},
+        "components": sorted(components, key=lambda part: str(part["bom-ref"])),
+        "dependencies": [
+            _without_empty({"ref": name, "dependsOn": below})
+            for name, below in sorted(depends.items())
+        ],
+    }
     content = json.dumps(body, sort_keys=True, ensure_ascii=False)
     body["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, content).urn
     return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _needed(wheel: Wheel, parts: Iterable[Component]) -> Iterator[Component]:
-    names = {canonicalize_name(Requirement(text).name) for text in wheel.requires_dist}
-    return (part for part in parts if part.name in names)
+def _rocm(wheel_set: WheelSet, lock: RocmLock | None) -> Part:
+    part: Part = {
+        "type": "platform",
+        "bom-ref": f"rocm {wheel_set.rocm_version}",
+        "name": "rocm",
+        "version": wheel_set.rocm_version,
+    }
+    if lock is not None:
+        references = list(_rocm_references(lock))
+        references.sort(key=lambda reference: str(reference["url"]))
+        part["externalReferences"] = references
+        if lock.sha256 and not lock.packages:
+            part["hashes"] = [_sha256(lock.sha256)]
+    return _without_empty(part)
 
 
-def _wheel(wheel: Wheel, source: InputFile | None) -> Component:
-    targets = wheel.targets
-    references = []
-    if source is not None:
-        comment = (
-            "taken as it is" if wheel.as_published else f"made of {source.filename}"
-        )
-        references.append(
-            _reference(
-                source.url or source.filename,
-                hashes=[_sha256(source.sha256)],
-                comment=comment,
-            )
-        )
-    properties = [
-        *([_property("targets", " ".join(targets))] if targets else []),
-        *(
-            _property(f"sha256 of {member.path}", member.sha256)
-            for member in wheel.members
-        ),
-    ]
-    return _component(wheel, references, properties)
-
-
-def _rocm_references(lock: RocmLock) -> Iterator[ExternalReference]:
+def _rocm_references(lock: RocmLock) -> Iterator[Part]:
     """Yield references to a ROCm's packages or tarball, and to the packages' source."""
     source = parse_source(lock.source)
     if isinstance(source, DnfRepository):
@@ -142,38 +113,58 @@ def _rocm_references(lock: RocmLock) -> Iterator[ExternalReference]:
     if isinstance(source, PipIndex):
         yield _reference(source.url, comment="package index")
     for name, sha256 in lock.packages.items():
-        yield _reference(name, hashes=[_sha256(sha256)], comment=name)
+        yield _reference(name, sha256, comment=name)
     if lock.sha256 and not lock.packages:
-        yield _reference(lock.source, hashes=[_sha256(lock.sha256)])
+        yield _reference(lock.source, lock.sha256)
 
 
-def _component(
-    item: Wheel | Resolved,
-    references: Sequence[ExternalReference],
-    properties: Sequence[Property] = (),
-) -> Component:
-    return Component(
-        name=item.name,
-        version=item.version,
-        bom_ref=item.filename,
-        purl=PackageURL(
-            "pypi", None, item.name, item.version, {"file_name": item.filename}
-        ),
-        hashes=[_sha256(item.sha256)],
-        external_references=references,
-        properties=properties,
-    )
+def _wheel(wheel: Wheel, source: InputFile | None) -> Part:
+    references = []
+    if source is not None:
+        comment = f"made of {source.filename}"
+        if wheel.as_published:
+            comment = "taken as it is"
+        url = source.url or source.filename
+        references.append(_reference(url, source.sha256, comment))
+    properties = {}
+    targets: set[str] = set()
+    for member in wheel.members:
+        properties[f"sha256 of {member.path}"] = member.sha256
+        targets |= set(member.targets)
+    if targets:
+        properties["targets"] = " ".join(sorted(targets))
+    part = _component(wheel, references)
+    part["properties"] = [_property(*item) for item in sorted(properties.items())]
+    return _without_empty(part)
 
 
-def _reference(url: str, **more: Any) -> ExternalReference:  # noqa: ANN401 - passed to the library
-    return ExternalReference(
-        type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url), **more
-    )
+def _component(item: Wheel | Resolved, references: Sequence[Part]) -> Part:
+    purl = f"pkg:pypi/{item.name}@{quote(item.version, safe='')}"
+    part = {
+        "type": "library",
+        "bom-ref": item.filename,
+        "name": item.name,
+        "version": item.version,
+        "purl": f"{purl}?file_name={quote(item.filename)}",
+        "hashes": [_sha256(item.sha256)],
+        "externalReferences": list(references),
+    }
+    return _without_empty(part)
 
 
-def _sha256(digest: str) -> HashType:
-    return HashType(alg=HashAlgorithm.SHA_256, content=digest)
+def _reference(url: str, sha256: str = "", comment: str = "") -> Part:
+    hashes = [_sha256(sha256)] if sha256 else []
+    part = {"type": "distribution", "url": url, "hashes": hashes, "comment": comment}
+    return _without_empty(part)
 
 
-def _property(name: str, value: str) -> Property:
-    return Property(name=f"{_NAMESPACE}:{name}", value=value)
+def _without_empty(part: Part) -> Part:
+    return {name: value for name, value in part.items() if value}
+
+
+def _sha256(digest: str) -> Part:
+    return {"alg": "SHA-256", "content": digest}
+
+
+def _property(name: str, value: str) -> Part:
+    return {"name": f"{_NAMESPACE}:{name}", "value": value}
