@@ -333,32 +333,6 @@ def _settings(facts: Facts) -> Iterator[Problem]:
         yield problem("wsl")
     if value := environ.get("HSA_OVERRIDE_GFX_VERSION"):
         yield problem("gfx-override", value=value)
-    for layout in facts.layouts:
-        if layout.name.startswith("ROCM_PATH=") and not layout.folders():
-            yield problem("rocm-path", path=environ["ROCM_PATH"])
-    yield from _mixed_rocm(facts)
-
-
-def _mixed_rocm(facts: Facts) -> Iterator[Problem]:
-    versions = {rocm.version: rocm for rocm in reversed(facts.rocms)}
-    if len(versions) < 2:
-        return
-    first = facts.rocms[0]
-    other = next(rocm for rocm in facts.rocms if rocm.version != first.version)
-    commands = {
-        "LD_LIBRARY_PATH": "unset LD_LIBRARY_PATH",
-        "rocm-sdk wheels": facts.python.command("uninstall", "rocm-sdk-core"),
-    }
-    # /opt/rocm is often left beside the ROCm that ROCM_PATH names.
-    if first.layout in commands:
-        yield problem(
-            "rocm-mixed",
-            first=first.version,
-            first_folder=first.folder,
-            second=other.version,
-            second_folder=other.folder,
-            command=commands[first.layout],
-        )
 
 
 def usable_majors(candidates: Mapping[int, Facts], *, need_gpu: bool) -> list[int]:

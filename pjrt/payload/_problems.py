@@ -133,15 +133,6 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
         "HSA_OVERRIDE_GFX_VERSION={value} makes ROCm see another GPU target.",
         "unset HSA_OVERRIDE_GFX_VERSION",
     ),
-    "rocm-mixed": (
-        NOTE,
-        (
-            "ROCm {first} in {first_folder} is used before ROCm {second} in"
-            " {second_folder}."
-        ),
-        "{command}",
-    ),
-    "rocm-path": (NOTE, "ROCM_PATH={path} has no libraries.", "unset ROCM_PATH"),
 }
 """Code -> severity, sentence and remedy, with the names of facts in braces."""
 

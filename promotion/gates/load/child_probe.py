@@ -104,3 +104,8 @@ def how_it_ended(returncode: int) -> str:
     return f"signal {name}" + (
         " (killed, for example because memory ran out)" if name == "SIGKILL" else ""
     )
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of an error on one line, without a full stop."""
+    return " ".join(text.split()).removesuffix(".")[:500]

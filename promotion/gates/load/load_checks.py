@@ -20,7 +20,13 @@ from promotion.gates.common.gate_context import Check, GateContext, error
 from promotion.gates.common.gate_site import NO_DEVICE, RocmLibraries, Site
 from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.load import golden
-from promotion.gates.load.child_probe import AnswerCheck, Probe, ProbeResult, run_probe
+from promotion.gates.load.child_probe import (
+    AnswerCheck,
+    Probe,
+    ProbeResult,
+    run_probe,
+    shortened,
+)
 from promotion.gates.load.machines import (
     MACHINE_CHILD,
     as_json,
@@ -411,8 +417,7 @@ class LoadChecks:
 
     def _error_text(self, answer: ProbeResult) -> str:
         """Return the error of an answer without the directories of this run."""
-        message = _raw_text(answer).replace(f"{self.site.folder}/", "")
-        return " ".join(message.split()).removesuffix(".")[:500]
+        return shortened(_raw_text(answer).replace(f"{self.site.folder}/", ""))
 
 
 def _info_path(library: WheelLibrary) -> str:

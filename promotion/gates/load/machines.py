@@ -14,7 +14,7 @@ from core import targets
 from core.model import Finding, GfxTarget, RocmVersion
 from promotion.gates.common.gate_context import error
 from promotion.gates.common.gate_site import LOADER_SENTENCE, NO_DEVICE
-from promotion.gates.load.child_probe import how_it_ended
+from promotion.gates.load.child_probe import how_it_ended, shortened
 from promotion.gates.load.machine_child import OTHER_JAXLIB
 from wheelkit.elf.writer import Export, shared_library
 
@@ -236,35 +236,35 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     ) is not None and f"jaxlib {OTHER_JAXLIB}" not in skew:
         return (
             f"the loader should refuse jaxlib {OTHER_JAXLIB}, but says:"
-            f" {_short(skew) or 'nothing'}"
+            f" {shortened(skew) or 'nothing'}"
         )
     said = str(answer.get("error", f"it found {answer.get('devices')} devices"))
     logged = "".join(f"; {text}" for text in answer.get("log", ()))
     sentence = LOADER_SENTENCE.search(said)
     warned = " ".join(answer.get("warnings", ()))
     if row.platforms and warned:
-        return f"the loader should not warn, but logged: {_short(warned)}"
+        return f"the loader should not warn, but logged: {shortened(warned)}"
     if row.platforms == _CPU:
         return (
             ""
             if answer.get("devices")
-            else f"jax should have devices, but said: {_short(said + logged)}"
+            else f"jax should have devices, but said: {shortened(said + logged)}"
         )
     if row.refusal is not None:
         if sentence is None:
             return (
                 "jax should name the reason why it cannot use ROCm, but said:"
-                f" {_short(said + logged)}"
+                f" {shortened(said + logged)}"
             )
         lacking = [word for word in row.refusal if word not in sentence[1]]
         return (
             f"the reason should name {', '.join(lacking)}, but is:"
-            f" {_short(sentence[1])}"
+            f" {shortened(sentence[1])}"
             if lacking
             else ""
         )
     if not answer.get("devices") and (sentence or not NO_DEVICE.search(said)):
-        return f"jax should start ROCm, but said: {_short(said + logged)}"
+        return f"jax should start ROCm, but said: {shortened(said + logged)}"
     if (platform := answer.get("preferred")) and platform != "rocm":
         return f"jax should prefer ROCm, but prefers {platform}"
     if problem := _location_problem(row, answer.get("variables", {})):
@@ -274,7 +274,9 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
         wanted = (
             f"warn of {', '.join(row.unusable)} only" if row.unusable else "not warn"
         )
-        return f"the loader should {wanted}, but logged: {_short(warned) or 'nothing'}"
+        return (
+            f"the loader should {wanted}, but logged: {shortened(warned) or 'nothing'}"
+        )
     return ""
 
 
@@ -294,7 +296,3 @@ def _location_problem(row: Machine, variables: Mapping[str, str]) -> str:
                 f" {variables.get(name, 'unset')}"
             )
     return ""
-
-
-def _short(text: str) -> str:
-    return " ".join(text.split()).removesuffix(".")[:500]

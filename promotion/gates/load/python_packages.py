@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from core.model import Finding, Wheel, WheelSet
 from promotion.gates.common.gate_context import error
-from promotion.gates.load.child_probe import ProbeResult
+from promotion.gates.load.child_probe import ProbeResult, shortened
 
 EXCUSED: Mapping[str, str] = {
     "jax_plugins.xla_rocm._register": (
@@ -60,7 +60,7 @@ def check_modules(wheel: Wheel, answer: ProbeResult) -> Iterator[Finding]:
     """Yield a finding for each module that cannot be imported."""
     for name, problem in answer.values.get("modules", {}).items():
         if problem:
-            text = f"{wheel.filename}: {name} cannot be imported: {_short(problem)}."
+            text = f"{wheel.filename}: {name} cannot be imported: {shortened(problem)}."
             yield error(
                 "package-broken",
                 text,
@@ -88,7 +88,7 @@ def check_package(
             if missing
             else ("cannot be imported", _FIX_IMPORT)
         )
-        text = f"{filename}: {member} {what}: {_short(answer.values['error'])}."
+        text = f"{filename}: {member} {what}: {shortened(answer.values['error'])}."
         yield error("package-broken", text, remedy, member=member)
         return
     if package.startswith("jax_plugins.") and not answer.values["entry_points"]:
@@ -185,7 +185,3 @@ def _differences(
 
 def _clauses(specifier: str) -> frozenset[str]:
     return frozenset(re.sub(r"\s", "", specifier).split(","))
-
-
-def _short(text: str) -> str:
-    return " ".join(text.split()).removesuffix(".")[:500]

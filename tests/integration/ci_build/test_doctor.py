@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from core.errors import SickMachineError
+from tests.support.fake_site import build_info, install
 
 ROOT = Path(__file__).resolve().parents[3]
 LAUNCHER = ROOT / "build" / "ci_build"
@@ -138,3 +139,15 @@ def test_doctor_refuses_non_python(path: str, says: str) -> None:
     assert done.returncode not in (0, SICK)
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_installed_wheel_prints_the_same_problems(tmp_path: Path) -> None:
+    install(tmp_path, "pjrt", 7, build_info(["libmissing.so.7"]))
+    problems = []
+    for command in (["-m", "jax_plugins.xla_rocm7"], [str(LAUNCHER), "doctor"]):
+        argv = [sys.executable, *command, "--json"]
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == SICK, done.stderr
+        problems.append(json.loads(done.stdout)["problems"])
+    assert problems[0] == problems[1]
+    assert "jax-rocm7-plugin" in str(problems)

@@ -78,10 +78,6 @@ def _rocm_6(m: FakeMachine) -> None:
     m.remove("opt/rocm").rocm("opt/rocm", "6.4.0", "libamdhip64.so.6")
 
 
-def _older_rocm_first(m: FakeMachine) -> None:
-    m.rocm("opt/old", "7.0.1").environ["LD_LIBRARY_PATH"] = str(m.root / "opt/old/lib")
-
-
 def _other_pjrt(m: FakeMachine) -> None:
     m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.9.1")
 
@@ -211,8 +207,6 @@ ROWS: list[Row] = [
         "another GPU target",
         "unset HSA_OVERRIDE_GFX_VERSION",
     ),
-    ("rocm-mixed", _older_rocm_first, "ROCm 7.0.1 in", "unset LD_LIBRARY_PATH"),
-    ("rocm-path", setting(ROCM_PATH="/nowhere"), "has no libraries", "unset ROCM_PATH"),
     ("wsl", _wsl, "librocdxg.so", "export HSA_ENABLE_DXG_DETECTION=1"),
 ]
 
