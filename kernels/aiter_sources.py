@@ -89,11 +89,8 @@ def used_by(modules: Iterable[KernelModule], files: Iterable[str]) -> tuple[str,
         for name in files
         if name.endswith(".co") and name.rpartition("/")[0] in tables
     )
-    below = (
-        name
-        for name in files
-        if any(name.startswith(f"{folder}/") for folder in folders)
-    )
+    beginnings = tuple(f"{folder}/" for folder in folders)
+    below = (name for name in files if name.startswith(beginnings))
     return tuple(sorted({*objects_there, *below, *exact}))
 
 

@@ -68,9 +68,7 @@ def device_objects(
     }
     headers |= closure([src / _PRELUDE], src)
     own = f"{{generated {module.name}}}"
-    include = [
-        word for folder in module.include for word in ("-I", f"{{source}}/{folder}")
-    ] + ["-I", own]
+    include = [*include_words("-I", module), "-I", own]
     units = [
         (f"{own}/{name}", name, digest) for name, digest in generated.units.items()
     ]
@@ -122,6 +120,14 @@ def device_objects(
     return LinkInputs(steps=tuple(steps), parts=tuple(parts), max_size=module.max_size)
 
 
+def include_words(option: str, module: KernelModule) -> list[str]:
+    """Return the words that add a module's include folders of the source."""
+    words = []
+    for folder in module.include:
+        words += [option, f"{{source}}/{folder}"]
+    return words
+
+
 def _common(module: KernelModule, toolchain: Toolchain, name: str) -> tuple[str, ...]:
     return (
         *toolchain.device_lib_command("compile", "libraries"),
@@ -156,11 +162,7 @@ def shim_steps(
                 *_common(module, toolchain, name),
                 *toolchain.device_lib_command("own", "host"),
                 *(words if name == NAMED else ()),
-                *(
-                    word
-                    for folder in module.include
-                    for word in ("-isystem", f"{{source}}/{folder}")
-                ),
+                *include_words("-isystem", module),
                 *(f"{{src}}/{name}", "-o", "{out}"),
             ),
             name="unit.o",
@@ -172,9 +174,13 @@ def shim_steps(
         )
         for name in module.host
     )
-    parts = [(step.label, ()) for step in own] + [
-        part for library in libraries for part in library.parts
-    ]
+    parts: list[tuple[str, tuple[tuple[str, str], ...]]] = []
+    parts += [(step.label, ()) for step in own]
+    for library in libraries:
+        parts += library.parts
+    after = []
+    for host, devices in parts:
+        after += [host, *(label for _, label in devices)]
     exports = (*COMMON_EXPORTS, *_REGISTERING, *(ffi.symbol for ffi in module.ffi))
     most = module.max_size + sum(library.max_size for library in libraries)
     link = CompileStep(
@@ -190,11 +196,7 @@ def shim_steps(
         seconds=2.0,
         memory_mb=500,
         module=module.name,
-        after=tuple(
-            label
-            for host, devices in parts
-            for label in (host, *(label for _, label in devices))
-        ),
+        after=tuple(after),
         link=tuple(parts),
         checks={"exports": exports, "alone": True, "max_size": most},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import sys
 import tempfile
@@ -54,11 +55,8 @@ def generate(
         KernelError: a generator failed, or the number of written or kept files differs
             from `modules.toml`.
     """
-    used = [
-        module.headers,
-        *((g.script.rpartition("/")[0],) for g in module.generators),
-    ]
-    digest = digest_of(tree.files, [folder for group in used for folder in group])
+    scripts = [generator.script.rpartition("/")[0] for generator in module.generators]
+    digest = digest_of(tree.files, [*module.headers, *scripts])
     own = {
         g.driver: sha256_of(GENERATORS / g.driver)
         for g in module.generators
@@ -140,13 +138,8 @@ def _run(
         for path in out.iterdir()
         if path not in before and path.name.endswith(generator.suffix)
     ]
-    kept = [
-        path
-        for path in wrote
-        if any(
-            re.fullmatch(pattern, path.name) for pattern in generator.keep or (".*",)
-        )
-    ]
+    wanted = re.compile("|".join(generator.keep or (".*",)))
+    kept = [path for path in wrote if wanted.fullmatch(path.name)]
     _check(module, generator, len(wrote), [path.name for path in kept], instances)
     for path in wrote:
         if path not in kept:
@@ -170,9 +163,8 @@ def _check(
         "The upstream source changed: check the files, then correct count and kept in"
         " modules.toml."
     )
-    if instances and not any(
-        module.compiles(name, target) for name in kept for target in module.targets
-    ):
+    pairs = itertools.product(kept, module.targets)
+    if instances and not any(itertools.starmap(module.compiles, pairs)):
         raise KernelError(
             f"No instance of {module.name} has a name that matches {instances!r}.",
             hint=(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from core import targets as table
@@ -20,9 +21,9 @@ def render() -> str:
     Name, EF_AMDGPU_MACH and covering generic target of each gfx target.
     """
     rows = table.load_table().targets.values()
-    generic_of = {
-        name: row.name for row in rows for name in row.covers if name != row.name
-    }
+    generic_of: dict[str, str] = {}
+    for row in rows:
+        generic_of |= dict.fromkeys(set(row.covers) - {row.name}, row.name)
     lines = [
         f'JAX_AITER_GFX("{row.name}", 0x{row.mach:02x}, "{generic_of.get(row.name, "")}")'
         for row in rows
@@ -37,13 +38,11 @@ def render_variants() -> str:
 
     Processor, compute units and folder of each identified variant.
     """
-    rows = {
-        (target, units, objects.sku)
-        for module in load_catalog().modules.values()
-        for objects in module.objects
-        for target in objects.targets
-        for units in objects.compute_units
-    }
+    rows = set()
+    for module in load_catalog().modules.values():
+        for objects in module.objects:
+            pairs = itertools.product(objects.targets, objects.compute_units)
+            rows |= {(target, units, objects.sku) for target, units in pairs}
     lines = [
         f'JAX_AITER_VARIANT("{target}", {units}, "{sku}")'
         for target, units, sku in sorted(rows)

@@ -328,6 +328,10 @@ class Graph:
 
     def spec(self, step: CompileStep) -> dict[str, object]:
         """Return the spec of a step for `kernels.step_process`."""
+        link = []
+        for host, devices in step.link:
+            made = {gfx: self._made(label) for gfx, label in devices}
+            link.append([self._made(host), made])
         return {
             "label": step.label,
             "module": step.module,
@@ -339,10 +343,7 @@ class Graph:
             "environment": dict(self.toolchain.environment),
             "checks": dict(step.checks),
             "wrapped_mb": step.memory_mb if step.rocm and self.toolchain.wrap else 0,
-            "link": [
-                [self._made(host), {gfx: self._made(co) for gfx, co in devices}]
-                for host, devices in step.link
-            ],
+            "link": link,
         }
 
     def _made(self, label: str) -> str:

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +139,8 @@ def check_jax(catalog: Catalog, jax_version: str) -> None:
     Raises:
         RequestError: XLA in the jaxlib of that version would refuse the handlers.
     """
-    api = max(
-        handler.api for module in catalog.modules.values() for handler in module.ffi
-    )
+    handlers = chain.from_iterable(module.ffi for module in catalog.modules.values())
+    api = max(handler.api for handler in handlers)
     if Version(jax_version) < Version(FFI_SINCE[api]):
         raise RequestError(
             f"The kernels need FFI API {api[0]}.{api[1]}, which jaxlib {jax_version}"

@@ -76,11 +76,10 @@ class Toolchain:
     def device_command(self) -> tuple[str, ...]:
         """Return the start of a device command for this project's kernels, with placeholders."""
         clang = tuple(self.data[self.name]["clang"])
-        return tuple(
-            word
-            for part in self.data["device"]["command"]
-            for word in (clang if part == "{clang}" else (part,))
-        )
+        words: list[str] = []
+        for part in self.data["device"]["command"]:
+            words += clang if part == "{clang}" else (part,)
+        return tuple(words)
 
     def device_lib_command(self, *parts: str) -> tuple[str, ...]:
         """Return command words for generated device code and its callers, with placeholders.
@@ -89,8 +88,12 @@ class Toolchain:
             parts: keys of `[device_lib]`, in order; "compile" puts the ROCm's compiler
                 in front.
         """
-        words = tuple(word for part in parts for word in self.data["device_lib"][part])
-        return (*self.data[self.name]["clang"], *words) if "compile" in parts else words
+        words: list[str] = []
+        if "compile" in parts:
+            words += self.data[self.name]["clang"]
+        for part in parts:
+            words += self.data["device_lib"][part]
+        return tuple(words)
 
     def code_object_version(self, processor: str) -> str:
         """Return the code object version of a target."""

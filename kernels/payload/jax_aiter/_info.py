@@ -123,16 +123,16 @@ def _report() -> dict[str, Any]:
 def _modules(kernels: Loader) -> dict[str, Any]:
     if kernels.manifest is None:
         return {}
-    return {
-        name: {
+    rows = {}
+    for name in kernels.manifest.load_order:
+        module = kernels.manifest.modules[name]
+        rows[name] = {
             "kind": module.kind,
             "targets": list(module.targets),
             "handlers": [handler.target for handler in module.handlers],
             "loaded": name in kernels.loaded,
         }
-        for name in kernels.manifest.load_order
-        for module in (kernels.manifest.modules[name],)
-    }
+    return rows
 
 
 def _operation(name: str, kernels: Loader) -> dict[str, Any]:

@@ -151,17 +151,17 @@ def _parse(path: Path, data: Any) -> Manifest:
             f" schema {SCHEMA}"
         )
     modules = {name: _module(name, row) for name, row in data["modules"].items()}
+    by_target = {}
+    for module in modules.values():
+        for handler in module.handlers:
+            by_target[handler.target] = module.name
     return Manifest(
         path=path,
         version=data["version"],
         targets=tuple(data["targets"]),
         load_order=tuple(data["load_order"]),
         modules=modules,
-        _by_target={
-            handler.target: module.name
-            for module in modules.values()
-            for handler in module.handlers
-        },
+        _by_target=by_target,
     )
 
 
@@ -175,11 +175,9 @@ def _module(name: str, row: Mapping[str, Any]) -> Module:
         )
         for entry in row["ffi"]
     )
-    objects = {
-        file: digest
-        for files in row["objects"].values()
-        for file, digest in files.items()
-    }
+    objects: dict[str, str] = {}
+    for files in row["objects"].values():
+        objects |= files
     return Module(
         name=name,
         kind=row["kind"],

@@ -49,11 +49,8 @@ class Rule:
     @staticmethod
     def parse(text: str, **parts: int) -> Rule:
         """Return the rule of a text such as "m k, n k -> m n" and of `parts`."""
-        operands, results = (
-            tuple(tuple(one.split()) for one in side.split(","))
-            for side in text.split("->")
-        )
-        return Rule(operands, results, parts)
+        operands, results = text.split("->")
+        return Rule(_dimensions(operands), _dimensions(results), parts)
 
     def with_batch(self, is_batched: Sequence[bool]) -> Rule:
         """Return the rule with a new first dimension of these operands and of all results."""
@@ -81,22 +78,16 @@ class Rule:
             specs: partition specs of the operands, and possibly of the results.
             mesh: axis -> number of devices.
         """
-        pairs = (
-            zip(names, shape, strict=True)
-            for names, shape in zip(self.operands, shapes, strict=True)
-        )
-        sizes = {name: size for pair in pairs for name, size in pair}
+        sizes: dict[str, int] = {}
+        for names, shape in zip(self.operands, shapes, strict=True):
+            sizes |= zip(names, shape, strict=True)
         found: dict[str, tuple[str, ...]] = {}
         for names, spec in zip(self.operands + self.results, specs, strict=False):
             for name, entry in zip(names, spec, strict=False):
                 base = name.rstrip("'")
-                axes = (
-                    ()
-                    if entry is None
-                    else entry
-                    if isinstance(entry, tuple)
-                    else (entry,)
-                )
+                axes = entry or ()
+                if not isinstance(axes, tuple):
+                    axes = (axes,)
                 if (
                     base not in self.parts
                     or base in found
@@ -121,11 +112,9 @@ class Rule:
 
     def for_shardy(self) -> tuple[str, dict[str, Any]]:
         """Return the rule in Shardy's notation, with its arguments."""
-        sides = (
-            ", ".join(" ".join(dims) for dims in side)
-            for side in (self.operands, self.results)
-        )
-        text = " -> ".join(sides).replace("'", "_too")
+        operands = ", ".join(map(" ".join, self.operands))
+        results = ", ".join(map(" ".join, self.results))
+        text = f"{operands} -> {results}".replace("'", "_too")
         # Shardy needs them in the order of their first appearance.
         names = dict.fromkeys(re.findall(r"\w+", text))
         whole = tuple(
@@ -213,23 +202,33 @@ def by_rows(
             )
             for part, dims in zip(operands, rule.operands, strict=True)
         )
-        return tuple(
-            (
-                part.reshape(*rows, *part.shape[1:])
-                if dims[:1] == ("row0",)
-                else total(
-                    part, axes, *(name for name in rule.parts if name not in dims)
-                )
-            )
-            for part, dims in zip(function(*flat), rule.results, strict=True)
-        )
+        results = []
+        for part, dims in zip(function(*flat), rule.results, strict=True):
+            if dims[:1] == ("row0",):
+                results.append(part.reshape(*rows, *part.shape[1:]))
+            else:
+                divided = [name for name in rule.parts if name not in dims]
+                results.append(total(part, axes, *divided))
+        return tuple(results)
 
     return partitioned(rule, local, *operands, by_rule=by_rule)
 
 
+def _words(array: str) -> tuple[str, ...]:
+    return tuple(array.split())
+
+
+def _dimensions(side: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(map(_words, side.split(",")))
+
+
+def _sharded(mesh: Any, specs: Sequence[P]) -> tuple[NamedSharding, ...]:
+    return tuple(NamedSharding(mesh, spec) for spec in specs)
+
+
 def total(array: Array, axes: Axes, *dims: str) -> Array:
     """Return the sum of the arrays of all devices that divide one of these dimensions."""
-    between = tuple(axis for name in dims for axis in axes.get(name, ()))
+    between: tuple[str, ...] = sum((axes.get(name, ()) for name in dims), ())
     return jax.lax.psum(array, between) if between else array
 
 
@@ -301,11 +300,8 @@ def _by_xla(
         shapes = [part.shape for part in parts]
         specs = [part.sharding.spec for part in parts]
         axes = rule.assign(shapes[: len(operands)], specs, mesh.shape)
-        in_specs, out_specs = (
-            tuple(NamedSharding(mesh, spec) for spec in side)
-            for side in rule.specs(axes)
-        )
-        return axes, in_specs, out_specs
+        in_specs, out_specs = rule.specs(axes)
+        return axes, _sharded(mesh, in_specs), _sharded(mesh, out_specs)
 
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         axes, in_specs, out_specs = assigned(mesh, (*arguments, *results))

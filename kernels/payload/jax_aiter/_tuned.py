@@ -232,9 +232,8 @@ def _kernels(module: Module, hsa: Path, places: Places) -> Mapping[str, int]:
             if name.split("/", 1)[0] == gfx
         )
         sets.append(_read_kernels(hsa, names))
-    return {
-        name: tile for name, tile in sets[0].items() if all(name in one for one in sets)
-    }
+    everywhere = set(sets[0]).intersection(*sets[1:])
+    return {name: tile for name, tile in sets[0].items() if name in everywhere}
 
 
 @cache

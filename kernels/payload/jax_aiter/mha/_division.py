@@ -104,7 +104,9 @@ def _dims(operands: Operands) -> list[str]:
     # on all devices.
     heads = operands.q.shape[2]
     of_keys = operands.k.shape[2]
-    shared = "h" if of_keys == heads else "one" if of_keys == 1 else "h'"
+    shared = "one" if of_keys == 1 else "h'"
+    if of_keys == heads:
+        shared = "h"
     dims = (
         "b q h d",
         f"b k {shared} d",
