@@ -56,7 +56,7 @@ _CONTINUATION = ("continuation-token", "start-after", "marker")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Build:
+class ListedTarball:
     """One tarball of a listing."""
 
     name: str
@@ -107,14 +107,16 @@ def check_age(version: str, today: date, hint: str) -> None:
         )
 
 
-def read_listing(text: str, url: str) -> tuple[Build, ...]:
+def read_listing(text: str, url: str) -> tuple[ListedTarball, ...]:
     """Return the tarballs without tests in a page of HTML, JSON or XML, newest first."""
     is_bucket = "<ListBucketResult" in text
     builds = {}
     for link in _keys(text, url) if is_bucket else _links(text, url):
         name = unquote(urlsplit(link).path).rpartition("/")[2]
         if (parts := parse_name(name)) and not parts[0].endswith(_TESTS):
-            builds[link] = Build(name=name, family=parts[0], version=parts[1], url=link)
+            builds[link] = ListedTarball(
+                name=name, family=parts[0], version=parts[1], url=link
+            )
     return tuple(
         sorted(
             builds.values(),
@@ -198,14 +200,14 @@ def _next_page(text: str, url: str) -> str:
     return urlunsplit(parts._replace(query=urlencode({**query, **more})))
 
 
-def list_builds(client: Client, url: str) -> tuple[Build, ...]:
+def list_builds(client: Client, url: str) -> tuple[ListedTarball, ...]:
     """Return the builds of a listing with all its pages, newest first.
 
     Raises:
         InputError: a page does not exist or repeats, or the listing has no tarball.
     """
     first = url if url.endswith(("/", ".html", ".xml")) or "?" in url else url + "/"
-    builds: set[Build] = set()
+    builds: set[ListedTarball] = set()
     pages: set[str] = set()
     page = first
     while page:
@@ -236,8 +238,8 @@ def list_builds(client: Client, url: str) -> tuple[Build, ...]:
 
 
 def choose(
-    builds: Sequence[Build], wish: str, families: Sequence[str], today: date
-) -> Build:
+    builds: Sequence[ListedTarball], wish: str, families: Sequence[str], today: date
+) -> ListedTarball:
     """Return the newest build that has all families.
 
     Args:
@@ -301,14 +303,16 @@ def choose(
     )
 
 
-def _fitting(builds: Sequence[Build], families: Sequence[str]) -> list[Build]:
+def _fitting(
+    builds: Sequence[ListedTarball], families: Sequence[str]
+) -> list[ListedTarball]:
     """Return the builds with every target of the families, best first."""
     known = targets.load_table().families
     wanted = set[str]()
     for family in families:
         wanted.update(known.get(family, (MULTIARCH,)))
 
-    def excess(build: Build) -> tuple[bool, bool, int, str]:
+    def excess(build: ListedTarball) -> tuple[bool, bool, int, str]:
         return (
             build.family == MULTIARCH,
             build.family not in families,

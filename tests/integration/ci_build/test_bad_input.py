@@ -247,7 +247,7 @@ def test_source_build_without_engine_downloads_nothing(
         place,
         words,
         5,
-        "No container engine answers .* or give --payload=published",
+        "No container engine answers.*--payload=published",
         capfd,
     )
 

@@ -92,4 +92,4 @@ def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
 
 
 def test_merge_refuses_folder_without_store(tmp_path: Path) -> None:
-    assert cli.run(["kernels", "merge", str(tmp_path)]) == InputError.exit_code
+    assert cli.run(["kernels", "build", f"--merge={tmp_path}"]) == InputError.exit_code

@@ -17,7 +17,7 @@ from ci_build.wheelset import set_build as dist_wheels
 from ci_build.wheelset import set_files
 from ci_build.wheelset.set_plan import BuildPlan
 from core import wheelset
-from core.errors import CiBuildError, InputError, RequestError
+from core.errors import CiBuildError, FormatError, RequestError
 from core.http.client import Client
 from core.process import HostRunner
 from core.report import Reporter
@@ -100,7 +100,7 @@ def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
-        ("text.json", InputError, "Cannot read"),
+        ("text.json", FormatError, "is not JSON"),
         ("other.json", RequestError, "for ROCm 7.1.0, but the set is for 7.2.0"),
         ("tree", RequestError, "is for ROCm 7.1.0, not 7.2.0"),
     ],

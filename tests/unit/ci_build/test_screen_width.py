@@ -49,7 +49,6 @@ READ = (
         " --tester=arn:aws:iam::1:role/s"
     ),
     "ci keys {key}",
-    "doctor",
 )
 """Commands that change nothing; words in braces stand for folders and sets."""
 CHANGING = (
@@ -79,7 +78,7 @@ WRONG = (
     "promote {blocked} {bucket}",
     "no_such_command",
     "inspect {wheels} --targets=gfx942",
-    "policy check {blocked} {bucket} --channel=local",
+    "ci policy {blocked} {bucket} --channel=local",
     "gate inspection {blocked} {bucket} --redo",
 )
 """Commands that fail."""

