@@ -141,7 +141,8 @@ def parse_part(
     """
     if request.toolchain == "pypi" and (shard or units):
         raise RequestError(
-            "--shard and --units need --toolchain=rocm.", hint="Give --toolchain=rocm."
+            "--shard and --units need --kernel-toolchain=rocm.",
+            hint="Give --kernel-toolchain=rocm.",
         )
     try:
         re.compile(units)

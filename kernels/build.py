@@ -244,7 +244,7 @@ class KernelBuild:
                 f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of"
                 " CPU, but no modules were named.",
                 hint=(
-                    f"Name the modules: --modules={names} builds all of them; a subset"
+                    f"Name the modules: --kernel-modules={names} builds all of them; a subset"
                     " also needs --allow-partial. Use --cluster to compile on several"
                     " machines."
                 ),

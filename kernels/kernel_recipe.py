@@ -183,8 +183,8 @@ def chosen_modules(
         )
     if without := sorted(set(request.require) - {module.name for module in usable}):
         raise RequestError(
-            f"{', '.join(without)} is required but missing in --modules.",
-            hint="Add the module to --modules, or remove it from --require.",
+            f"{', '.join(without)} is required but missing in --kernel-modules.",
+            hint="Add the module to --kernel-modules, or remove it from --require.",
         )
     expected = {
         module.name for module in expected_modules(catalog, wanted, request.toolchain)

@@ -275,7 +275,7 @@ class Catalog:
                 raise RequestError(
                     f"The {toolchain} toolchain cannot build"
                     f" {', '.join(sorted(cannot))}.",
-                    hint=f"Use --toolchain={self.modules[cannot[0]].toolchains[0]}.",
+                    hint=f"Use --kernel-toolchain={self.modules[cannot[0]].toolchains[0]}.",
                 )
             requested -= set(cannot)
         for module in reversed(list(self.modules.values())):

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import click
 import cloup
+from click.core import ParameterSource
 
-from ci_build.cli.common import ASKS_FOR_HELP, LazyGroup, State
+from ci_build.cli.common import LazyGroup, State, project_defaults
 from ci_build.cli.options.environment import refuse_unknown
 from ci_build.cli.options.project_file import find_project_file
-from ci_build.cli.options.table import build_options, option_names
+from ci_build.cli.options.table import chosen_options, option_names
 from core.errors import CiBuildError, MachineError, RequestError
 from core.os_errors import describe
 from core.own_files import program_version
@@ -100,8 +101,41 @@ def _print_version(
         context.exit()
 
 
+class _Program(LazyGroup):
+    """The program; options of a build may also stand before the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move the options before a command that builds behind it.
+
+        Raises:
+            RequestError: the command has no such options.
+        """
+        words = [*args]
+        super().parse_args(ctx, args)
+        command, *after = self._rest(ctx)
+        if command in _WITH_BUILD_OPTIONS:
+            ctx.args = [*words[: len(words) - len(after) - 1], *after]
+            return ctx.args
+        misplaced = [
+            "--" + name.replace("_", "-")
+            for name in sorted(set(option_names()) - {"verbose", "quiet"})
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        ]
+        if misplaced:
+            raise RequestError(
+                f"`{command}` does not accept {', '.join(misplaced)}.",
+                hint=f"See `ci_build {command} --help`.",
+            )
+        return ctx.args
+
+    @staticmethod
+    def _rest(ctx: click.Context) -> list[str]:
+        """Return the command and the words behind it."""
+        return [*ctx._protected_args, *ctx.args]
+
+
 @cloup.group(
-    cls=LazyGroup,
+    cls=_Program,
     sections=SECTIONS,
     groups=GROUPS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -114,31 +148,22 @@ def _print_version(
     callback=_print_version,
     help="Print the version of ci_build.",
 )
-@build_options(hidden=True)
+@chosen_options("verbose", "quiet")
+@chosen_options(*(set(option_names()) - {"verbose", "quiet"}), read=False)
 @click.pass_context
-def main(context: click.Context, /, **before: object) -> None:
+def main(
+    context: click.Context, /, *, verbose: bool | None, quiet: bool | None
+) -> None:
     """Build, repair, gate and release the wheels of JAX for AMD ROCm.
 
     `ci_build COMMAND --help` lists the options of a command.
     """
-    command = context.invoked_subcommand
-    if command not in (None, *_WITH_BUILD_OPTIONS):
-        given = {name for name, value in before.items() if value is not None}
-        misplaced = sorted(given - {"verbose", "quiet"})
-        if misplaced:
-            names = ", ".join("--" + name.replace("_", "-") for name in misplaced)
-            raise RequestError(
-                f"`{command}` does not accept {names}.",
-                hint=f"See `ci_build {command} --help`.",
-            )
-    if not context.meta[ASKS_FOR_HELP]:
-        refuse_unknown(None, option_names())
+    refuse_unknown(os.environ, option_names())
     project = find_project_file(Path.cwd())
-    context.obj = State(before, project)
-    if command and (values := project.for_click()):
-        found = main.get_command(context, command)
-        below = found.list_commands(context) if isinstance(found, click.Group) else ()
-        context.default_map = {command: {**values, **dict.fromkeys(below, values)}}
+    context.obj = State(verbose=bool(verbose), quiet=bool(quiet), project=project)
+    name = context.invoked_subcommand
+    if name and (command := main.get_command(context, name)):
+        context.default_map = {name: project_defaults(command, project)}
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from ci_build.cli.options.environment import ENV_PREFIX, OTHER_VARIABLES
+from ci_build.cli.options.environment import OTHER_VARIABLES
 from ci_build.cli.options.project_file import SECRETS
-from ci_build.cli.options.table import build_options, option_names, variable_of
+from ci_build.cli.options.table import option_names, option_texts
 from ci_build.docs.docs_request import CommandHelp, OptionHelp
-
-_EVERYWHERE = ("cache_dir", "container_engine")
-"""Options that every command with such an option reads as the options of the table."""
 
 
 def read_commands(
@@ -42,17 +39,7 @@ def project_keys() -> dict[str, str]:
 
     Empty for options of single commands.
     """
-
-    @build_options()
-    def holder() -> None:
-        """Hold the options."""
-
-    parameters = getattr(holder, "__click_params__", ())
-    texts = {
-        item.name: item.help or ""
-        for item in parameters
-        if isinstance(item, click.Option)
-    }
+    texts = option_texts()
     return {
         name: texts.get(name, "")
         for name in sorted({*option_names(), *OTHER_VARIABLES} - SECRETS)
@@ -94,17 +81,5 @@ def _options(command: click.Command, context: click.Context) -> Iterator[OptionH
                 names=record[0],
                 text=record[1],
                 group=title,
-                variable=_variable(parameter),
+                variable=str(parameter.envvar or ""),
             )
-
-
-def _variable(option: click.Option) -> str:
-    """Return the environment variable that sets an option; empty if there is none."""
-    if isinstance(option.envvar, str):
-        return option.envvar
-    name = (
-        option.name
-        if option.name in _EVERYWHERE
-        else variable_of(option.opts, option.help or "")
-    )
-    return f"{ENV_PREFIX}{name.upper()}" if name else ""

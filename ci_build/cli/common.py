@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +21,7 @@ import cloup
 
 from ci_build.cli.options.environment import child_environment, new_reporter, proxy_of
 from ci_build.cli.options.project_file import NO_PROJECT_FILE, ProjectFile
-from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.settings import Settings, origins
 from core.errors import RequestError
 from core.model import to_json
 from core.process import HostRunner
@@ -35,8 +36,6 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
 _PLAN_WIDTH = 120
 """Columns of the commands of a dry run without a terminal, or on a wide one."""
 _SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"[^"]*"|\\.)+""")
-ASKS_FOR_HELP = "ci_build.asks_for_help"
-"""Key of a context's `meta`."""
 Entries = Mapping[str, tuple[str, str]]
 """Name of a command -> location below `commands`, summary.
 
@@ -74,11 +73,6 @@ class LazyGroup(cloup.Group):
         if option is not None:
             option.hidden = True
         return option
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Record whether the words after the name of the group ask for help."""
-        ctx.meta[ASKS_FOR_HELP] = not {*args}.isdisjoint(ctx.help_option_names)
-        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands."""
@@ -128,41 +122,59 @@ class LazyGroup(cloup.Group):
             attribute or cmd_name,
         )
         assert isinstance(command, click.Command)
+        if isinstance(ctx.obj, State):
+            ctx.default_map = {cmd_name: project_defaults(command, ctx.obj.project)}
         return command
 
 
-class State:
-    """Options that were given before the command, and the project file."""
+def project_defaults(command: click.Command, project: ProjectFile) -> dict[str, Any]:
+    """Return the default map of a command: values of options that the project file may set.
 
-    def __init__(
-        self, before: Mapping[str, Any], project: ProjectFile = NO_PROJECT_FILE
-    ) -> None:
-        self.before = before
-        self.project = project
+    These are the options that have an environment variable.
+    """
+    if isinstance(command, LazyGroup):
+        return {}  # it gives its commands their own defaults
+    if isinstance(command, click.Group):
+        return {
+            name: project_defaults(below, project)
+            for name, below in command.commands.items()
+        }
+    return {
+        parameter.name: project.values[parameter.name]
+        for parameter in command.params
+        if parameter.envvar and parameter.name in project.values
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """Options of the program itself, and the project file."""
+
+    verbose: bool = False
+    quiet: bool = False
+    project: ProjectFile = NO_PROJECT_FILE
 
     def settings(
-        self, after: Mapping[str, Any], tables: Sequence[str] = ("build",)
+        self, values: Mapping[str, Any], tables: Sequence[str] = ("build",)
     ) -> Settings:
-        """Return the options around the command, with defaults of defaults.toml."""
-        return Settings(after, self.before, tables=tables, project=self.project)
+        """Return values of the running command with origins, and with defaults of defaults.toml."""
+        path = self.project.path
+        found = origins(click.get_current_context(), path.name if path else "")
+        return Settings(values, found, tables)
 
-    def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
+    def reporter(self, values: Mapping[str, Any] | None = None) -> Reporter:
         """Return a reporter of progress on standard error."""
-        settings = self.settings(after or {})
-        if settings.flag("verbose") and settings.flag("quiet"):
-            origins = " and ".join(
-                settings.get(name).origin for name in ("verbose", "quiet")
-            )
+        settings = self.settings(values or {})
+        verbose = self.verbose or settings.flag("verbose")
+        quiet = self.quiet or settings.flag("quiet")
+        if verbose and quiet:
             raise RequestError(
-                f"{origins} exclude each other.", hint="Omit one of them."
+                "--verbose and --quiet exclude each other.", hint="Omit one of them."
             )
-        reporter = new_reporter(
-            verbose=settings.flag("verbose"), quiet=settings.flag("quiet")
-        )
-        if (context := click.get_current_context(silent=True)) is not None:
-            reporter.collect_warnings()
-            context.call_on_close(reporter.close)
-        if after and "cache_dir" in after and (note := settings.cache_note):
+        reporter = new_reporter(verbose=verbose, quiet=quiet)
+        reporter.collect_warnings()
+        click.get_current_context().call_on_close(reporter.close)
+        if values and "cache_dir" in values and (note := settings.cache_note):
             reporter.warning(
                 f"{note} Choose another place with --cache-dir or XDG_CACHE_HOME."
             )

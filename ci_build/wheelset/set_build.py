@@ -273,7 +273,7 @@ def kernel_lines(request: BuildRequest, version: str, cache: Path) -> Iterator[s
     )
     if plan["has_to_be_named"]:
         yield (
-            "modules that take this long have to be named with --modules, unless most"
+            "modules that take this long have to be named with --kernel-modules, unless most"
             " of their steps are cached"
         )
 

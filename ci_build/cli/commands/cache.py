@@ -8,6 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
+from ci_build.cli.options.table import chosen_options
 from core.cache_entries import collect, entries
 from core.errors import RequestError
 from core.report import print_line, print_table
@@ -20,9 +21,7 @@ from core.units import human, parse_size
     metavar="SIZE",
     help="Remove the least recently used entries until the cache has this size.",
 )
-@click.option(
-    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
-)
+@chosen_options("cache_dir")
 @click.option(
     "--dry-run",
     is_flag=True,

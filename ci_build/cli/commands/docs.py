@@ -12,6 +12,7 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.release_options import dry_run_option
+from ci_build.cli.options.table import chosen_options
 from core.errors import RequestError
 from core.model import to_json
 from promotion.storage.bucket_url import bucket_name
@@ -39,9 +40,7 @@ from promotion.storage.bucket_url import bucket_name
     type=click.Path(path_type=Path),
     help="Page of compatibility tables to include, as written by `index compat --out FILE`.",
 )
-@click.option(
-    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
-)
+@chosen_options("cache_dir")
 @dry_run_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the changes of the bucket as JSON."

@@ -248,7 +248,7 @@ def _names(options: Sequence[Callable[[Any], Any]]) -> frozenset[str]:
     return frozenset(parameter.name or "" for parameter in parameters)
 
 
-_OF_STRUCTURE = _names(_STRUCTURE_OPTIONS)
+_OF_STRUCTURE = _names(_STRUCTURE_OPTIONS) | {"cache_dir"}
 _OF_MERGE = _names(_DEVICE_OPTIONS)
 _OF_DEVICE = _OF_MERGE | _names(_RUN_OPTIONS) | {*_IMAGE_OPTIONS}
 _OF_CLUSTER = _names((cluster_options,))
@@ -395,7 +395,7 @@ def _check_structure(
             signer,
             values["channel"],
             redo=redo,
-            cache=state.settings({}).cache_dir,
+            cache=state.settings({"cache_dir": values["cache_dir"]}).cache_dir,
             tasks=tasks,
         )
     gating.show_evidence(evidences, reporter)

@@ -15,6 +15,7 @@ from ci_build.cli.options.release_options import (
     index_channel_option,
     ledger_key_option,
 )
+from ci_build.cli.options.table import chosen_options
 from ci_build.release.index_authority import find_authority
 from ci_build.release.release_request import SERVE_PORT
 from core.report import print_line
@@ -100,6 +101,7 @@ def sign(
     metavar="X.Y,…",
     help="Python versions to install for.  [default: all on this machine]",
 )
+@chosen_options("cache_dir")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
 @click.pass_obj
 def check(
@@ -108,6 +110,7 @@ def check(
     url: str,
     digest: str | None,
     python: str | None,
+    cache_dir: str | None,
     *,
     as_json: bool,
 ) -> None:
@@ -122,7 +125,7 @@ def check(
         if python is None
         else [word.strip() for word in python.split(",") if word.strip()]
     )
-    cache = state.settings({}).cache_dir
+    cache = state.settings({"cache_dir": cache_dir}).cache_dir
     found = check_published(
         published,
         host_runner(reporter),

@@ -37,18 +37,18 @@ def kernels() -> None:
     help="Targets or families.",
 )
 @click.option(
-    "--modules",
+    "--kernel-modules",
     metavar="NAME,…",
     help="Modules to list, with their dependencies.  [default: all]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
+def list_modules(spec: str, kernel_modules: str | None, *, as_json: bool) -> None:
     """List the kernel modules and their support of each target.
 
     A target has a module's own code (yes), that of its portable replacement (portable),
     or none (unsupported).
     """
-    rows = api.support_table(requested(spec), split_list(modules))
+    rows = api.support_table(requested(spec), split_list(kernel_modules))
     if as_json:
         print_json({"modules": rows})
         return
@@ -229,9 +229,7 @@ def build(
     default="",
     help="Sources to lock.  [default: the pinned ones]",
 )
-@click.option(
-    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
-)
+@chosen_options("cache_dir")
 @click.pass_obj
 def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
     """Write kernels/sources.lock: digests of AITER's source files.

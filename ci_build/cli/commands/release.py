@@ -68,6 +68,7 @@ _LOCAL_TABLES = ("release_local", "build")
 @click.option(
     "--bucket",
     metavar="DIR|URL",
+    envvar=ENV_PREFIX + "BUCKET",
     help="The bucket: a folder, or s3://NAME/PREFIX; required without --local.  "
     f"[default: {defaults()['release_local']['bucket']}]",
 )

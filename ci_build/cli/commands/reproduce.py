@@ -19,7 +19,6 @@ from ci_build.cli.options.table import chosen_options
 from ci_build.images.manylinux_image import SEARCH
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.set_lock import set_lock
-from core.defaults import defaults
 from core.errors import FormatError, ReproducibilityError, RequestError
 from core.model import ROCM_LOCK, WheelSet
 from core.process import HostRunner
@@ -41,42 +40,16 @@ _CONTAINER = ("container_engine", "image_registry")
 
 @cloup.command()
 @click.argument("folder", metavar="SET", type=click.Path(path_type=Path))
-@click.option(
-    "--rocm-lock",
-    metavar="FILE",
-    help=(
-        f"Lock of the set's ROCm.  [default: {ROCM_LOCK} of the set, or else"
-        f" {defaults()['build']['rocm_lock']}]"
-    ),
-)
-@click.option(
-    "--cache-dir",
-    metavar="DIR",
-    help=(
-        "Cache of downloads; build results are not read from it.  [default: user's"
-        " cache]"
-    ),
-)
-@click.option(
-    "--container-engine",
-    metavar="docker|podman|FILE",
-    help="Container engine.  [default: the first found]",
-)
-@chosen_options("image_registry")
-@click.option(
-    "--source-mirror",
-    metavar="URL|DIR",
-    help="Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax.",
+@chosen_options(
+    "rocm_lock",
+    "cache_dir",
+    "container_engine",
+    "image_registry",
+    "source_mirror",
+    "verbose",
 )
 @bucket_option
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
-@click.option(
-    "--verbose",
-    "-v",
-    is_flag=True,
-    default=None,
-    help="Also print commands and their output.",
-)
 @click.pass_obj
 def reproduce(
     state: State, /, folder: Path, bucket: str, *, as_json: bool, **after: object
@@ -216,7 +189,7 @@ def recorded_settings(
             given |= _given_source(request["source"], caller)
         else:
             given |= _given_published(request, caller, place)
-        return Settings(given, {}, {})
+        return Settings(given)
     except KeyError as missing:
         raise RequestError(
             f"The recorded request has no {missing}: another version of this program"

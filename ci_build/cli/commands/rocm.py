@@ -10,6 +10,7 @@ import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json
 from ci_build.cli.options.rocm_options import rocm_storage
+from ci_build.cli.options.table import chosen_options
 from ci_build.rocm import tarball_listing as listing
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.rocm_request import check_families
@@ -73,9 +74,7 @@ def list_builds(
     is_flag=True,
     help="Verify the ROCm of the lock instead; a missing ROCm is downloaded.",
 )
-@click.option(
-    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
-)
+@chosen_options("cache_dir")
 @click.option("--json", "as_json", is_flag=True, help="Print the lock as JSON.")
 @click.pass_obj
 def show(

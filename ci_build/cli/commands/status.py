@@ -14,6 +14,7 @@ from ci_build.cli.options.release_options import (
     channel_option,
     trust_config_option,
 )
+from ci_build.cli.options.table import chosen_options
 from core.model import to_json
 from core.process import render, without_credentials
 from core.report import Reporter, print_line, print_table
@@ -23,9 +24,7 @@ from promotion.storage.bucket_url import is_url
 
 
 @cloup.command()
-@click.option(
-    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
-)
+@chosen_options("cache_dir")
 @channel_option
 @bucket_option
 @trust_config_option

@@ -63,19 +63,17 @@ _FOR_GATES = re.compile(
 )
 
 
-def refuse_unknown(environ: Mapping[str, str] | None, options: Iterable[str]) -> None:
+def refuse_unknown(environ: Mapping[str, str], options: Iterable[str]) -> None:
     """Refuse variables with the prefix of this program that no option has.
 
     Empty ones are ignored, as if not set.
 
     Args:
-        environ: environment variables; None means those of this process.
         options: names of the build options, such as python_versions.
 
     Raises:
         RequestError: a variable is unknown; the message names the closest known one.
     """
-    environ = os.environ if environ is None else environ
     known = {name.upper() for name in (*options, *OTHER_VARIABLES)}
     allowed = {ENV_PREFIX + name for name in (*known, *_OF_GITLAB)}
     unknown = sorted(

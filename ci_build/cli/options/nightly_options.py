@@ -263,7 +263,11 @@ class NightOptions:
         """Return a function that adds values to the options of a row."""
         values = {**row.values}
         values.pop("jax", None)
-        values |= {key: value for key, value in self.after.items() if value is not None}
+        source = click.get_current_context().get_parameter_source
+        for key, value in self.after.items():
+            # A row overrides variables and the project file, but not the command line.
+            if not row.name or source(key) is ParameterSource.COMMANDLINE:
+                values[key] = value
         if row.name:
             out = self.state.settings(self.after).text("out")
             values["out"] = str(Path(out, row.name))

@@ -18,7 +18,7 @@ from ci_build.cli.options.environment import (
     OTHER_VARIABLES,
     SIGNING_KEY,
 )
-from ci_build.cli.options.table import SWITCHES, option_names, path_options
+from ci_build.cli.options.table import PATHS, SWITCHES, option_names
 from core.errors import RequestError
 
 NAME = "ci_build.toml"
@@ -44,15 +44,6 @@ class ProjectFile:
 
     path: Path | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
-
-    def for_click(self, names: tuple[str, ...] = OTHER_VARIABLES) -> dict[str, Any]:
-        """Return the values of options that click itself reads."""
-        return {name: value for name, value in self.values.items() if name in names}
-
-    def origin(self, name: str) -> str:
-        """Return the place of a value for messages, such as `targets in ci_build.toml`."""
-        assert self.path is not None
-        return f"{name} in {self.path.name}"
 
 
 NO_PROJECT_FILE = ProjectFile()
@@ -143,7 +134,7 @@ def _value(path: Path, name: str, value: Any) -> Any:  # noqa: ANN401 - a value 
             hint="Write text, a whole number, or a list of them.",
         )
     texts = [str(item) for item in items]
-    if name in (*path_options(), *_PATHS):
+    if name in (*PATHS, *_PATHS):
         texts = [
             text if "://" in text or "==" in text else str(path.parent / text)
             for text in texts

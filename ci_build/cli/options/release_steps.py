@@ -54,6 +54,7 @@ _STEP_OPTIONS = (
     click.option(
         "--corpus",
         type=click.Choice(CORPORA),
+        envvar=ENV_PREFIX + "CORPUS",
         help="JAX programs to compile.  [default: as the policy requires]",
     ),
     click.option(

@@ -44,7 +44,7 @@ SELECTS_A_ROCM = (*_NAMES_A_ROCM, "rocm_version", "rocm_build_job", "locked")
 _RELEASE = re.compile(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)?")
 _FIRST_OF_DNF, _FIRST_OF_THEROCK = (7, 0), (7, 9)
 """First release that wheels are built for, and first one that TheRock built."""
-_NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
+_NEED_A_SOURCE = ("therock_sha256", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
 
 
@@ -115,7 +115,6 @@ def find_rocm(
         source=source,
         sha256=settings.text("therock_sha256"),
         require_checksum=settings.flag("require_checksum"),
-        full=settings.flag("rocm_full"),
         lock=lock,
         pinned=pinned or load_lock(lock),
         locked=locked,

@@ -1,26 +1,18 @@
-"""Values of options with their origins.
-
-The command line, the environment, the project file, a default.
-"""
+"""Values of options with their origins: command line, environment, project file, default."""
 
 from __future__ import annotations
 
 import copy
 import enum
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ci_build.cli.options.environment import (
-    ENV_PREFIX,
-    OTHER_VARIABLES,
-    cache_folder,
-    refuse_unknown,
-)
-from ci_build.cli.options.project_file import NO_PROJECT_FILE, ProjectFile
-from ci_build.cli.options.table import SWITCHES, option_names
+import click
+from click.core import ParameterSource
+
+from ci_build.cli.options.environment import cache_folder
 from core.defaults import defaults
 from core.errors import RequestError
 from core.units import parse_url
@@ -85,54 +77,53 @@ def split_list(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
+def origins(context: click.Context, project: str) -> Mapping[str, str]:
+    """Return option -> origin of its value, for options that the command line does not set.
+
+    Args:
+        project: name of the project file.
+    """
+    found: dict[str, str] = {}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is ParameterSource.ENVIRONMENT:
+            found[name] = str(parameter.envvar)
+        elif source is ParameterSource.DEFAULT_MAP:
+            found[name] = f"{name} in {project}"
+    return found
+
+
 class Settings:
     """Every option with its origin.
 
-    Command line after the subcommand, before it, environment, project file, defaults.
-
     Args:
-        after: values given after the subcommand; None for options that were not given.
-        before: values given before the subcommand.
-        environ: environment variables; None for those of the process.
+        values: values of options; None for options without a value.
+        origins: option -> origin, for options that the command line does not set.
         tables: tables of defaults.toml; the first table that contains an option counts.
-        project: project file, whose values the environment overrides.
 
     Raises:
-        RequestError: a value is an invalid URL, or an environment variable belongs to
-            no option.
+        RequestError: a value is an invalid URL.
     """
 
     def __init__(
         self,
-        after: Mapping[str, Any],
-        before: Mapping[str, Any],
-        environ: Mapping[str, str] | None = None,
+        values: Mapping[str, Any],
+        origins: Mapping[str, str] | None = None,
         tables: Sequence[str] = ("build",),
-        project: ProjectFile = NO_PROJECT_FILE,
     ) -> None:
         self.tables = tables
         self._given: dict[str, Setting] = {}
         self._defaults: Mapping[str, Setting] = {}
-        environ = os.environ if environ is None else environ
-        refuse_unknown(environ, option_names())
-        options = {*option_names(), *OTHER_VARIABLES}
-        for name in sorted({*after, *before, *option_names()}):
-            flag = "--" + name.replace("_", "-")
-            variable = ENV_PREFIX + name.upper()
-            if after.get(name) is not None:
-                self._given[name] = Setting(value=after[name], origin=flag)
-            elif before.get(name) is not None:
-                self._given[name] = Setting(value=before[name], origin=flag)
-            elif name in options and environ.get(variable):
-                self._given[name] = Setting(value=environ[variable], origin=variable)
-            elif name in project.values and name in option_names():
-                self._given[name] = Setting(
-                    value=project.values[name], origin=project.origin(name)
-                )
-        for setting in self._given.values():
+        origins = origins or {}
+        for name, value in values.items():
+            if value is None:
+                continue
+            origin = origins.get(name, "--" + name.replace("_", "-"))
+            self._given[name] = Setting(value=value, origin=origin)
             # A template with fields is not a URL yet.
-            if "://" in str(setting.value) and "{" not in str(setting.value):
-                parse_url(str(setting.value), setting.origin)
+            if "://" in str(value) and "{" not in str(value):
+                parse_url(str(value), origin)
 
     def with_defaults(self, defaults: Mapping[str, Setting]) -> Settings:
         """Return settings in which these values override `defaults.toml`."""
@@ -162,7 +153,7 @@ class Settings:
     def choice(self, name: str, kind: type[E]) -> E:
         """Return the value of an option with fixed values.
 
-        Click has not checked a value from the environment.
+        The value of a table of nights was not checked by click.
 
         Raises:
             RequestError: the value is not one of the fixed values.
@@ -195,7 +186,7 @@ class Settings:
 
         A switch set to off does not count.
         """
-        return name in self._given and (name not in SWITCHES or self.flag(name))
+        return name in self._given and self._given[name].value is not False
 
     def typed(self, name: str) -> bool:
         """Return whether the command line sets an option.
@@ -212,13 +203,8 @@ class Settings:
         return [f"{self.get(name).origin} {text}" for name in names if self.given(name)]
 
     def flag(self, name: str) -> bool:
-        """Return the value of a switch; 0, false and no in the environment disable it."""
-        value = self.get(name).value
-        return value not in (None, False) and str(value).lower() not in (
-            "0",
-            "false",
-            "no",
-        )
+        """Return the value of a switch."""
+        return bool(self.get(name).value)
 
     @property
     def cache_dir(self) -> Path:

@@ -1,518 +1,449 @@
-"""Options of a build, in the groups of the help."""
+"""Options of a build, in the groups of the help.
+
+click reads each from the command line, else from its environment variable, else from
+the project file.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 import cloup
 
+from ci_build.cli.options.environment import ENV_PREFIX
 from core.defaults import defaults
 from core.model import Payload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-Table = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-"""Names and attributes of options, as arguments of click."""
-FLAG = {"is_flag": True, "default": None}
+ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 
 
-_WHEEL_OPTIONS: Table = (
-    (
-        ("--payload",),
-        {
-            "type": click.Choice([p.value for p in Payload]),
-            "help": (
-                "Origin of the native code: compiled from source, or copied from"
-                " published wheels."
-            ),
-        },
+class _Option(cloup.Option):
+    """An option whose error names the environment variable that set it."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the origin of a wrong value."""
+        if ctx and ctx.get_parameter_source(self.name or "") is ENVIRONMENT:
+            return str(self.envvar)
+        return super().get_error_hint(ctx)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildOption:
+    """An option of a build.
+
+    Attributes:
+        name: identifier of its value, such as python_versions.
+        flags: names on the command line.
+        attributes: further arguments of click.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+    def decorator(self, tables: Sequence[str], *, read: bool) -> Callable[[_F], _F]:
+        """Return the decorator of click.
+
+        Args:
+            tables: tables of defaults.toml for the default in the help; the first table
+                that contains the option counts.
+            read: whether the environment and the project file set it too.
+        """
+        text = str(self.attributes["help"])
+        for table in tables:
+            if self.name in defaults()[table]:
+                text += f"  [default: {defaults()[table][self.name]}]"
+                break
+        more = {"envvar": variable(self.name)} if read else {"expose_value": False}
+        return cloup.option(
+            *self.flags,
+            self.name,
+            cls=_Option,
+            **{"default": None, **self.attributes, "help": text, **more},
+        )
+
+
+def variable(name: str) -> str:
+    """Return the environment variable of an option."""
+    return f"{ENV_PREFIX}{name.upper()}"
+
+
+def _option(*flags: str, **attributes: Any) -> BuildOption:  # noqa: ANN401 - click's own
+    name = flags[0].lstrip("-").replace("-", "_")
+    return BuildOption(name=name, flags=flags, attributes=attributes)
+
+
+def _flag(*flags: str, **attributes: Any) -> BuildOption:  # noqa: ANN401 - click's own
+    return _option(*flags, is_flag=True, **attributes)
+
+
+_GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
+    "Wheels": (
+        _option(
+            "--payload",
+            type=click.Choice([payload.value for payload in Payload]),
+            help="Origin of the native code: compiled, or copied from published wheels.",
+        ),
+        _option("--jax-version", metavar="X.Y.Z", help="Release of jax."),
+        _option("--python-versions", metavar="X.Y,…", help="Python versions."),
+        _option(
+            "--rocm-version",
+            metavar="X.Y.Z",
+            help="ROCm of the native code.  [default: of published wheels]",
+        ),
+        _option(
+            "--targets",
+            "--rocm_amdgpu_targets",
+            metavar="GFX,…|native",
+            help="GPU targets or families; `native` means the GPUs of this machine.",
+        ),
+        _option(
+            "--wheel-post-release", metavar="N", help="Append .postN to every version."
+        ),
+        _flag("--no-rocm-version-extra", help="Omit the +rocm… suffix from versions."),
+        _flag("--no-strip", help="Keep the symbol tables of libraries."),
+        _option(
+            "--compiler",
+            type=click.Choice(("clang", "gcc")),
+            help="Host compiler of a source build.",
+        ),
+        _option(
+            "--find-links",
+            metavar="DIR|URL,…",
+            help="Folders or pages of wheels that pip uses beside its index.",
+        ),
     ),
-    (("--jax-version",), {"metavar": "X.Y.Z", "help": "Release of jax."}),
-    (("--python-versions",), {"metavar": "X.Y,…", "help": "Python versions."}),
-    (
-        ("--rocm-version",),
-        {
-            "metavar": "X.Y.Z",
-            "help": "ROCm of the native code.  [default: of published wheels]",
-        },
+    "ROCm": (
+        _option(
+            "--therock-path",
+            metavar="URL|FILE|DIR",
+            help="ROCm as a tarball or a folder, such as /opt/rocm.",
+        ),
+        _option(
+            "--therock",
+            metavar="nightly|latest|X.Y.Z",
+            help="ROCm from a listing; a nightly of 3 days at most.",
+        ),
+        _option(
+            "--family",
+            metavar="NAME,…",
+            help="GPU families of the build.  [default: from --targets]",
+        ),
+        _option("--therock-listing", metavar="URL", help="Page that lists the builds."),
+        _option(
+            "--therock-index-url",
+            metavar="URL",
+            help="ROCm from the pip packages of an index.",
+        ),
+        _option(
+            "--therock-version",
+            metavar="X.Y.Z",
+            help="Version of the index's packages.  [default: the newest]",
+        ),
+        _option(
+            "--therock-sha256", metavar="HEX", help="Expected sha256 of the tarball."
+        ),
+        _flag(
+            "--require-checksum",
+            help="Refuse a ROCm without a given, locked or published checksum.",
+        ),
+        _option(
+            "--rocm-lock", metavar="FILE", help="Lock file that records the exact ROCm."
+        ),
+        _flag("--locked", help="Refuse any ROCm except the locked one."),
+        _flag("--no-tarball-cache", help="Do not keep the tarball in the cache."),
+        _option(
+            "--cache-limit", metavar="SIZE", help="Total size of the cached ROCm trees."
+        ),
+        _option(
+            "--rocm-build-job", metavar="NAME", help="ROCm from an internal build job."
+        ),
+        _option(
+            "--rocm-build-num",
+            metavar="N",
+            help="Build number of the job.  [default: lastSuccessfulBuild]",
+        ),
+        _option(
+            "--rocm-build-url",
+            metavar="TEMPLATE",
+            help="URL of the job's tarball, with {job}, {num}, {version}.",
+        ),
+        _option(
+            "--rocm-manifest",
+            metavar="FILE|DIR",
+            help="Manifest of the ROCm in a set, or the ROCm's tree.",
+        ),
     ),
-    (
-        ("--targets", "--rocm_amdgpu_targets", "targets"),
-        {
-            "metavar": "GFX,…|native",
-            "help": "GPU targets or families; `native` means the GPUs of this machine.",
-        },
+    "Source build": (
+        _option(
+            "--xla",
+            metavar="pin|head|COMMIT",
+            help="XLA to compile; `pin` is the commit that jax pins.",
+        ),
+        _option(
+            "--xla-source-dir",
+            metavar="DIR",
+            help="XLA checkout to compile instead of --xla.",
+        ),
+        _option(
+            "--jax-source-dir",
+            metavar="DIR",
+            help="jax checkout to build, with its jaxlib.",
+        ),
+        _option(
+            "--source-mirror",
+            metavar="URL|DIR",
+            help="Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax.",
+        ),
+        _option(
+            "--clang-path",
+            metavar="FILE",
+            help="Host clang in the build environment.  [default: the newest, or Bazel's]",
+        ),
+        _option(
+            "--bazel-path",
+            metavar="FILE",
+            help="Bazel of a --host build.  [default: the pinned one]",
+        ),
+        _flag(
+            "--one-target",
+            help="Build only the first target and Python, without jaxlib.",
+        ),
+        _flag("--host", help="Build on this machine instead of in a container."),
     ),
-    (
-        ("--wheel-post-release",),
-        {"metavar": "N", "help": "Append .postN to every version."},
+    "Remote execution and action caches": (
+        _flag(
+            "--rbe",
+            help="Build on remote executors; fall back to local execution when they fail.",
+        ),
+        _option(
+            "--rbe-endpoint",
+            metavar="URL",
+            help="Remote executors: grpc://… or grpcs://….",
+        ),
+        _flag(
+            "--no-rbe-fallback",
+            help="Fail instead of building locally when remote execution fails.",
+        ),
+        _option(
+            "--rbe-ca",
+            metavar="FILE",
+            help="CA bundle that verifies the remote executors and --remote-cache.",
+        ),
+        _option(
+            "--rbe-cert",
+            metavar="FILE",
+            help="Client certificate for the executors and --remote-cache.",
+        ),
+        _option(
+            "--rbe-key", metavar="FILE", help="Private key of the client certificate."
+        ),
+        _option(
+            "--rbe-credential-helper",
+            metavar="FILE",
+            help="Program from which Bazel gets request headers.",
+        ),
+        _option(
+            "--rbe-bazelrc",
+            metavar="FILE",
+            help="bazelrc with further options, such as --remote_header.",
+        ),
+        _option(
+            "--rbe-platform",
+            metavar="LABEL|none",
+            help="Bazel platform of the executors.",
+        ),
+        _option("--rbe-jobs", metavar="N", help="Number of parallel actions."),
+        _option("--remote-cache", metavar="URL", help="Shared action cache."),
+        _option("--disk-cache", metavar="DIR", help="Action cache in a directory."),
+        _flag(
+            "--cache-read-only",
+            help="Read --remote-cache and --disk-cache without writing to them.",
+        ),
     ),
-    (
-        ("--no-rocm-version-extra",),
-        {**FLAG, "help": "Omit the +rocm… suffix from versions."},
+    "Images and containers": (
+        _option(
+            "--base-docker",
+            metavar="IMAGE",
+            help="Base image of a new image, instead of the pinned one.",
+        ),
+        _option(
+            "--builder-image",
+            "-b",
+            metavar="IMAGE|search",
+            help="Builder image; `search` does not build one.",
+        ),
+        _option(
+            "--image-registry",
+            metavar="HOST[/PATH]",
+            help="Registry of built images, to search and push them.",
+        ),
+        _option(
+            "--container-engine",
+            metavar="docker|podman|FILE",
+            help="Engine.  [default: the first found]",
+        ),
+        _option(
+            "--container-network",
+            metavar="NAME",
+            help="Network of a container: host, none or a name.",
+        ),
+        _option(
+            "--container-memory",
+            metavar="SIZE",
+            help="Memory limit of a container, such as 64g.",
+        ),
+        _option(
+            "--container-shm-size",
+            metavar="SIZE",
+            help="Size of /dev/shm in a container.",
+        ),
     ),
-    (("--no-strip",), {**FLAG, "help": "Keep the symbol tables of libraries."}),
-    (
-        ("--compiler",),
-        {
-            "type": click.Choice(["clang", "gcc"]),
-            "help": "Host compiler of a source build.",
-        },
+    "Kernels": (
+        _flag("--kernels", help="Also build the kernel modules: wheel jax_aiter."),
+        _option(
+            "--aiter-source",
+            metavar="DIR|FILE|amd-aiter==X",
+            help="AITER's sources.  [default: the pinned ones]",
+        ),
+        _option(
+            "--kernel-toolchain",
+            metavar="NAME",
+            help="Compilers: pypi, rocm or container.",
+        ),
+        _option(
+            "--kernel-rocm",
+            metavar="DIR",
+            help="ROCm of the toolchains rocm and container.",
+        ),
+        _option(
+            "--kernel-image", metavar="IMAGE", help="Image of the toolchain container."
+        ),
+        _option(
+            "--kernel-modules",
+            metavar="NAME,…",
+            help="Kernel modules to build.  [default: all]",
+        ),
+        _option(
+            "--kernel-instances",
+            metavar="REGEX",
+            help="Generated kernels to build, matched by name.  [default: all]",
+        ),
+        _option(
+            "--require",
+            metavar="NAME,…",
+            help="Kernel modules that every target must have.",
+        ),
+        _flag(
+            "--allow-partial",
+            help="Omit kernel modules that cannot be built; mark the wheel as partial.",
+        ),
     ),
-    (
-        ("--find-links",),
-        {
-            "metavar": "DIR|URL,…",
-            "help": "Folders or pages of wheels that pip uses beside its index.",
-        },
+    "Output": (
+        _option("--out", metavar="DIR", help="Output directory of the wheel set."),
+        _option(
+            "--cache-dir",
+            metavar="DIR",
+            help="Cache of downloads and finished steps.  [default: user's cache]",
+        ),
+        _flag(
+            "--dry-run", help="Print every command and effect without running anything."
+        ),
+        _flag("--json", help="Print the result as JSON on standard output."),
+        _flag("--verbose", "-v", help="Also print commands and their output."),
+        _flag(
+            "--quiet",
+            "-q",
+            help="Print only warnings, errors and results for programs.",
+        ),
     ),
-)
-_ROCM_OPTIONS: Table = (
-    (
-        ("--therock-path",),
-        {
-            "metavar": "URL|FILE|DIR",
-            "help": "ROCm as a tarball or a folder, such as /opt/rocm.",
-        },
-    ),
-    (
-        ("--therock",),
-        {
-            "metavar": "nightly|latest|X.Y.Z",
-            "help": "ROCm from a listing; a nightly of 3 days at most.",
-        },
-    ),
-    (
-        ("--family",),
-        {
-            "metavar": "NAME,…",
-            "help": "GPU families of the build.  [default: from --targets]",
-        },
-    ),
-    (("--therock-listing",), {"metavar": "URL", "help": "Page that lists the builds."}),
-    (
-        ("--therock-index-url",),
-        {"metavar": "URL", "help": "ROCm from the pip packages of an index."},
-    ),
-    (
-        ("--therock-version",),
-        {
-            "metavar": "X.Y.Z",
-            "help": "Version of the index's packages.  [default: the newest]",
-        },
-    ),
-    (
-        ("--therock-sha256",),
-        {"metavar": "HEX", "help": "Expected sha256 of the tarball."},
-    ),
-    (
-        ("--require-checksum",),
-        {
-            **FLAG,
-            "help": "Refuse a ROCm without a given, locked or published checksum.",
-        },
-    ),
-    (
-        ("--rocm-lock",),
-        {"metavar": "FILE", "help": "Lock file that records the exact ROCm."},
-    ),
-    (("--locked",), {**FLAG, "help": "Refuse any ROCm except the locked one."}),
-    (
-        ("--rocm-full", "--full", "rocm_full"),
-        {**FLAG, "help": "Also unpack files that no build needs."},
-    ),
-    (
-        ("--no-tarball-cache",),
-        {**FLAG, "help": "Do not keep the tarball in the cache."},
-    ),
-    (
-        ("--cache-limit",),
-        {"metavar": "SIZE", "help": "Total size of the cached ROCm trees."},
-    ),
-    (
-        ("--rocm-build-job",),
-        {"metavar": "NAME", "help": "ROCm from an internal build job."},
-    ),
-    (
-        ("--rocm-build-num",),
-        {
-            "metavar": "N",
-            "help": "Build number of the job.  [default: lastSuccessfulBuild]",
-        },
-    ),
-    (
-        ("--rocm-build-url",),
-        {
-            "metavar": "TEMPLATE",
-            "help": "URL of the job's tarball, with {job}, {num}, {version}.",
-        },
-    ),
-    (
-        ("--rocm-manifest",),
-        {
-            "metavar": "FILE|DIR",
-            "help": "Manifest of the ROCm in a set, or the ROCm's tree.",
-        },
-    ),
-)
-_SOURCE_OPTIONS: Table = (
-    (
-        ("--xla",),
-        {
-            "metavar": "pin|head|COMMIT",
-            "help": "XLA to compile; `pin` is the commit that jax pins.",
-        },
-    ),
-    (
-        ("--xla-source-dir",),
-        {"metavar": "DIR", "help": "XLA checkout to compile instead of --xla."},
-    ),
-    (
-        ("--jax-source-dir",),
-        {"metavar": "DIR", "help": "jax checkout to build, with its jaxlib."},
-    ),
-    (
-        ("--source-mirror",),
-        {
-            "metavar": "URL|DIR",
-            "help": "Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax.",
-        },
-    ),
-    (
-        ("--clang-path",),
-        {
-            "metavar": "FILE",
-            "help": (
-                "Path of the host clang in the build environment.  [default: the"
-                " newest; for ROCm wheels since jax 0.10.2, the clang that Bazel"
-                " downloads]"
-            ),
-        },
-    ),
-    (
-        ("--bazel-path",),
-        {
-            "metavar": "FILE",
-            "help": "Bazel of a --host build.  [default: the pinned one]",
-        },
-    ),
-    (
-        ("--one-target",),
-        {**FLAG, "help": "Build only the first target and Python, without jaxlib."},
-    ),
-    (
-        ("--host", "--no-docker", "host"),
-        {**FLAG, "help": "Build on this machine instead of in a container."},
-    ),
-)
-_REMOTE_OPTIONS: Table = (
-    (
-        ("--rbe",),
-        {
-            **FLAG,
-            "help": (
-                "Build on remote executors; fall back to local execution when they"
-                " fail."
-            ),
-        },
-    ),
-    (
-        ("--rbe-endpoint",),
-        {"metavar": "URL", "help": "Remote executors: grpc://… or grpcs://…."},
-    ),
-    (
-        ("--no-rbe-fallback",),
-        {
-            **FLAG,
-            "help": "Fail instead of building locally when remote execution fails.",
-        },
-    ),
-    (
-        ("--rbe-ca",),
-        {
-            "metavar": "FILE",
-            "help": "CA bundle that verifies the remote executors and --remote-cache.",
-        },
-    ),
-    (
-        ("--rbe-cert",),
-        {
-            "metavar": "FILE",
-            "help": "Client certificate for the executors and --remote-cache.",
-        },
-    ),
-    (
-        ("--rbe-key",),
-        {"metavar": "FILE", "help": "Private key of the client certificate."},
-    ),
-    (
-        ("--rbe-credential-helper",),
-        {"metavar": "FILE", "help": "Program from which Bazel gets request headers."},
-    ),
-    (
-        ("--rbe-bazelrc",),
-        {
-            "metavar": "FILE",
-            "help": "bazelrc with further options, such as --remote_header.",
-        },
-    ),
-    (
-        ("--rbe-platform",),
-        {"metavar": "LABEL|none", "help": "Bazel platform of the executors."},
-    ),
-    (("--rbe-jobs",), {"metavar": "N", "help": "Number of parallel actions."}),
-    (("--remote-cache",), {"metavar": "URL", "help": "Shared action cache."}),
-    (("--disk-cache",), {"metavar": "DIR", "help": "Action cache in a directory."}),
-    (
-        ("--cache-read-only",),
-        {
-            **FLAG,
-            "help": "Read --remote-cache and --disk-cache without writing to them.",
-        },
-    ),
-)
-SOURCE_OPTIONS: Table = (*_SOURCE_OPTIONS, *_REMOTE_OPTIONS)
-"""Options of a source build."""
-_IMAGE_OPTIONS: Table = (
-    (
-        ("--base-docker",),
-        {
-            "metavar": "IMAGE",
-            "help": "Base image of a new image, instead of the pinned one.",
-        },
-    ),
-    (
-        ("--builder-image", "-b"),
-        {
-            "metavar": "IMAGE|search",
-            "help": "Builder image; `search` does not build one.",
-        },
-    ),
-    (
-        ("--image-registry",),
-        {
-            "metavar": "HOST[/PATH]",
-            "help": "Registry of built images, to search and push them.",
-        },
-    ),
-    (
-        ("--container-engine",),
-        {
-            "metavar": "docker|podman|FILE",
-            "help": "Engine.  [default: the first found]",
-        },
-    ),
-    (
-        ("--container-network",),
-        {"metavar": "NAME", "help": "Network of a container: host, none or a name."},
-    ),
-    (
-        ("--container-memory",),
-        {"metavar": "SIZE", "help": "Memory limit of a container, such as 64g."},
-    ),
-    (
-        ("--container-shm-size",),
-        {"metavar": "SIZE", "help": "Size of /dev/shm in a container."},
-    ),
-)
-_KERNEL_OPTIONS: Table = (
-    (
-        ("--kernels",),
-        {**FLAG, "help": "Also build the kernel modules: wheel jax_aiter."},
-    ),
-    (
-        ("--aiter-source",),
-        {
-            "metavar": "DIR|FILE|amd-aiter==X",
-            "help": "AITER's sources.  [default: the pinned ones]",
-        },
-    ),
-    (
-        ("--kernel-toolchain", "--toolchain", "kernel_toolchain"),
-        {"metavar": "NAME", "help": "Compilers: pypi, rocm or container."},
-    ),
-    (
-        ("--kernel-rocm",),
-        {"metavar": "DIR", "help": "ROCm of the toolchains rocm and container."},
-    ),
-    (
-        ("--kernel-image",),
-        {"metavar": "IMAGE", "help": "Image of the toolchain container."},
-    ),
-    (
-        ("--kernel-modules", "--modules", "kernel_modules"),
-        {"metavar": "NAME,…", "help": "Kernel modules to build.  [default: all]"},
-    ),
-    (
-        ("--kernel-instances", "--instances", "kernel_instances"),
-        {
-            "metavar": "REGEX",
-            "help": "Generated kernels to build, matched by name.  [default: all]",
-        },
-    ),
-    (
-        ("--require",),
-        {"metavar": "NAME,…", "help": "Kernel modules that every target must have."},
-    ),
-    (
-        ("--allow-partial",),
-        {
-            **FLAG,
-            "help": (
-                "Omit kernel modules that cannot be built; mark the wheel as partial."
-            ),
-        },
-    ),
-)
-_RUN_OPTIONS: Table = (
-    (("--out",), {"metavar": "DIR", "help": "Output directory of the wheel set."}),
-    (
-        ("--cache-dir",),
-        {
-            "metavar": "DIR",
-            "help": "Cache of downloads and finished steps.  [default: user's cache]",
-        },
-    ),
-    (
-        ("--dry-run",),
-        {**FLAG, "help": "Print every command and effect without running anything."},
-    ),
-    (("--json",), {**FLAG, "help": "Print the result as JSON on standard output."}),
-    (("--verbose", "-v"), {**FLAG, "help": "Also print commands and their output."}),
-    (
-        ("--quiet", "-q"),
-        {**FLAG, "help": "Print only warnings, errors and results for programs."},
-    ),
-)
-_GROUPS: Mapping[str, Table] = {
-    "Wheels": _WHEEL_OPTIONS,
-    "ROCm": _ROCM_OPTIONS,
-    "Source build": _SOURCE_OPTIONS,
-    "Remote execution and action caches": _REMOTE_OPTIONS,
-    "Images and containers": _IMAGE_OPTIONS,
-    "Kernels": _KERNEL_OPTIONS,
-    "Output": _RUN_OPTIONS,
 }
 """Title of a help section -> its options."""
-_OPTIONS: Table = tuple(row for table in _GROUPS.values() for row in table)
+_OPTIONS = {option.name: option for options in _GROUPS.values() for option in options}
 
 
-def _identifier(names: tuple[str, ...]) -> str:
-    """Return the name of an option's value: the explicit one, else the first option."""
-    return next(
-        (name for name in names if not name.startswith("-")),
-        names[0].lstrip("-").replace("-", "_"),
-    )
+def _names(title: str) -> tuple[str, ...]:
+    """Return the names of the options in a group."""
+    return tuple(option.name for option in _GROUPS[title])
 
 
 REFUSED_WITH_PUBLISHED = (
-    *(
-        "rocm_build_job",
-        "rocm_build_num",
-        "rocm_build_url",
-        "base_docker",
-        "builder_image",
-    ),
-    *(_identifier(names) for names, _ in SOURCE_OPTIONS),
+    "rocm_build_job",
+    "rocm_build_num",
+    "rocm_build_url",
+    "base_docker",
+    "builder_image",
+    *_names("Source build"),
+    *_names("Remote execution and action caches"),
 )
 """Options of a source build that contradict `--payload=published`."""
-CONTAINER_OPTIONS = (
-    *("image_registry", "container_engine"),
-    *("container_network", "container_memory", "container_shm_size"),
+CONTAINER_OPTIONS = tuple(
+    name
+    for name in _names("Images and containers")
+    if name not in ("base_docker", "builder_image")
 )
 """Options about containers, which the environment may set for a whole machine."""
-SWITCHES = tuple(_identifier(names) for names, more in _OPTIONS if more.get("is_flag"))
+SWITCHES = tuple(
+    name for name, option in _OPTIONS.items() if "is_flag" in option.attributes
+)
 """Options without a value."""
 KERNEL_TOOLCHAINS = ("pypi", "rocm", "container")
 """Sources of the compilers of kernels."""
-NEEDS_KERNELS = tuple(
-    name
-    for name in (_identifier(names) for names, _ in _KERNEL_OPTIONS)
-    if name != "kernels"
-)
+NEEDS_KERNELS = tuple(name for name in _names("Kernels") if name != "kernels")
 """Options of the kernel build, which need `--kernels`."""
+PATHS = frozenset(
+    name
+    for name, option in _OPTIONS.items()
+    if {"DIR", "FILE"} & {*re.split(r"\W", option.attributes.get("metavar", ""))}
+)
+"""Options whose value may be a path of this machine."""
 
 
-def path_options() -> frozenset[str]:
-    """Return the identifiers of the options whose value may be a path of this machine."""
-    return frozenset(
-        _identifier(names)
-        for names, more in _OPTIONS
-        if {"DIR", "FILE"} & {*re.split(r"\W", more.get("metavar", ""))}
-    )
+def option_names() -> tuple[str, ...]:
+    """Return the options' names as identifiers, such as python_versions."""
+    return tuple(_OPTIONS)
 
 
-def build_options(*tables: str, hidden: bool = False) -> Callable[[_F], _F]:
+def option_texts() -> Mapping[str, str]:
+    """Return identifiers of the options with their help."""
+    return {name: str(option.attributes["help"]) for name, option in _OPTIONS.items()}
+
+
+def build_options(*tables: str, read: bool = True) -> Callable[[_F], _F]:
     """Return a decorator that adds every build option to a group or command, in titled groups.
+
+    See `chosen_options` for the arguments.
+    """
+    return chosen_options(*_OPTIONS, tables=tables, read=read)
+
+
+def chosen_options(
+    *chosen: str, tables: Sequence[str] = ("build",), read: bool = True
+) -> Callable[[_F], _F]:
+    """Return a decorator that adds the build options with these identifiers.
 
     Args:
         tables: tables of defaults.toml for the defaults in the help; the first table
             that contains an option counts.
-        hidden: whether the help omits the options.
-    """
-    return chosen_options(
-        *map(_identifier, (names for names, _ in _OPTIONS)),
-        tables=tables,
-        hidden=hidden,
-    )
-
-
-def chosen_options(
-    *chosen: str, tables: Sequence[str] = ("build",), hidden: bool = False
-) -> Callable[[_F], _F]:
-    """Return a decorator that adds the build options with these identifiers.
-
-    See `build_options` for the arguments.
+        read: whether the function gets values; else the help omits the options.
     """
 
     def decorate(function: _F) -> _F:
         for title, rows in reversed([*_GROUPS.items()]):
             options = [
-                cloup.option(
-                    *names,
-                    **{
-                        "default": None,
-                        **attributes,
-                        "help": _help(names, attributes, tables),
-                    },
-                )
-                for names, attributes in rows
-                if _identifier(names) in chosen
+                option.decorator(tables, read=read)
+                for option in rows
+                if option.name in chosen
             ]
             if options:
-                function = cloup.option_group(title, *options, hidden=hidden)(function)
+                function = cloup.option_group(title, *options, hidden=not read)(
+                    function
+                )
         return function
 
     return decorate
-
-
-def _help(
-    names: tuple[str, ...], attributes: Mapping[str, Any], tables: Sequence[str]
-) -> str:
-    """Return an option's help with its default from defaults.toml."""
-    text = str(attributes["help"])
-    values = (defaults()[table].get(_identifier(names)) for table in tables)
-    default = next((value for value in values if value is not None), None)
-    return text if default is None else f"{text}  [default: {default}]"
-
-
-def variable_of(names: Sequence[str], text: str) -> str:
-    """Return the identifier of the option of this module with these names and this help.
-
-    Empty if there is none.
-
-    Other options may share a name, such as `--out`, but the environment does not set
-    them.
-    """
-    for row, attributes in _OPTIONS:
-        own = tuple(name for name in row if name.startswith("-"))
-        if own == tuple(names) and text.startswith(str(attributes["help"])):
-            return _identifier(row)
-    return ""
-
-
-def option_names() -> tuple[str, ...]:
-    """Return the options' names as identifiers, such as python_versions."""
-    return tuple(_identifier(names) for names, _ in _OPTIONS)

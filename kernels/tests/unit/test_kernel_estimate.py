@@ -70,7 +70,7 @@ def job(
 def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) -> None:
     (src / "u.hip").write_text("")
     with pytest.raises(
-        RequestError, match=r"would take 4 hours of CPU.*--modules=m builds all"
+        RequestError, match=r"would take 4 hours of CPU.*--kernel-modules=m builds all"
     ) as e:
         job(tmp_path, src).run(
             NoProcesses(), NoProgress(), Capacity(jobs=1, memory_mb=1000)

@@ -64,7 +64,7 @@ def test_pip_and_build_make_wheel_of_ci_build(work_cache: Path, tmp_path: Path) 
     before = tree()
     words = (
         "--targets=gfx942",
-        "--modules=rms_norm",
+        "--kernel-modules=rms_norm",
         "--allow-partial",
         f"--cache-dir={work_cache}",
     )

@@ -89,7 +89,7 @@ def test_cluster_builds_the_same_wheel(
     receipt: dict[str, Any], work_cache: Path, tmp_path: Path
 ) -> None:
     """The worker compiles, this machine links, and no byte depends on that."""
-    words = ("--modules=rms_norm,gemm_i8", "--allow-partial")
+    words = ("--kernel-modules=rms_norm,gemm_i8", "--allow-partial")
     alone = build(tmp_path / "alone", work_cache, "gfx942,gfx1100", *words)
     caches = tmp_path / "own", tmp_path / "cluster" / "a" / "cluster"
     for cache in caches:

@@ -29,7 +29,7 @@ from wheelkit.kernel_wheel import read_manifest
 
 pytestmark = pytest.mark.network
 TARGETS = "gfx942,gfx1100"
-MODULES = ("--modules=gemm_bf16,rms_norm", "--allow-partial")
+MODULES = ("--kernel-modules=gemm_bf16,rms_norm", "--allow-partial")
 
 
 @pytest.fixture(scope="module")

@@ -29,17 +29,17 @@ def test_rocm_compiled_wheel_is_manylinux_2_28(
         monkeypatch.setenv(name, engine.environment[name])
     words = [
         "--targets=gfx942",
-        "--toolchain=container",
+        "--kernel-toolchain=container",
         f"--kernel-image={engine.builder()}",
     ]
     words += [
         f"--kernel-rocm={docker.rocm('7.2.0')}",
-        "--modules=rmsnorm_fwd",
+        "--kernel-modules=rmsnorm_fwd",
         "--allow-partial",
         "--json",
     ]
     words += [
-        "--instances=_bf16_n64_nsm$",
+        "--kernel-instances=_bf16_n64_nsm$",
         f"--cache-dir={work_cache}",
         f"--out={tmp_path}",
     ]

@@ -67,7 +67,7 @@ class Here:
         self, cache: Path, *words: str, instances: str = "_bf16_n64_nsm$"
     ) -> dict[str, Any]:
         words = (
-            f"--instances={instances}",
+            f"--kernel-instances={instances}",
             f"--kernel-rocm={self.folder / 'rocm'}",
             f"--cache-dir={cache}",
             *words,
@@ -75,7 +75,7 @@ class Here:
         done = self.run(
             "build",
             "--targets=gfx942",
-            "--toolchain=rocm",
+            "--kernel-toolchain=rocm",
             "--allow-partial",
             "--json",
             *words,
@@ -109,7 +109,7 @@ def here(work_cache: Path, tmp_path: Path) -> Here:
 
 def test_shards_merge_and_compiler_cache_keys_rocm(here: Here, tmp_path: Path) -> None:
     module, first, second, joined = (
-        "--modules=rmsnorm_fwd",
+        "--kernel-modules=rmsnorm_fwd",
         *(here.cache(name) for name in ("first", "second", "all")),
     )
     # Device pass of one unit; host pass of the unit, the dispatcher and four of our
@@ -211,7 +211,7 @@ def test_handler_reaches_real_kernels(
 ) -> None:
     made = here.build(
         here.cache("ck"),
-        "--modules=rmsnorm_fwd",
+        "--kernel-modules=rmsnorm_fwd",
         f"--out={tmp_path / 'out'}",
         instances=r"_(bf16|fp16)_n64_nsm$",
     )
@@ -282,10 +282,13 @@ def test_attention_of_few_kernels(here: Here, tmp_path: Path) -> None:
         AssertionError, match="No instance of ck_mha_bwd has a name that matches"
     ):
         here.build(
-            cache, "--modules=mha_bwd", "--forecast", instances="_d32_bf16_batch_.*_lse"
+            cache,
+            "--kernel-modules=mha_bwd",
+            "--forecast",
+            instances="_d32_bf16_batch_.*_lse",
         )
     made = here.build(
-        cache, "--modules=mha_fwd", f"--out={tmp_path / 'out'}", instances=one
+        cache, "--kernel-modules=mha_fwd", f"--out={tmp_path / 'out'}", instances=one
     )
     # AITER generates one unit for gfx9 and one for gfx950, whose host side the
     # dispatcher also needs.

@@ -18,7 +18,7 @@ from tests.support.kernels_command import build
 pytestmark = pytest.mark.network
 TARGETS = ("gfx1010", "gfx1011", "gfx1012", "gfx1032")
 """That no other test compiles anything for."""
-MODULE = ("--modules=rms_norm", "--allow-partial", "--jobs=1")
+MODULE = ("--kernel-modules=rms_norm", "--allow-partial", "--jobs=1")
 _SECONDS = 600
 
 

@@ -27,7 +27,7 @@ BUILD = (
     "kernels",
     "build",
     "--targets=gfx942,gfx1100",
-    "--modules=rms_norm",
+    "--kernel-modules=rms_norm",
     "--allow-partial",
     "--json",
 )

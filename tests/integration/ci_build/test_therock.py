@@ -141,7 +141,6 @@ def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) 
         f"--therock={VERSION}",
         "--family=gfx94X-dcgpu",
         listing,
-        "--full",
         "dist_wheels",
     )
     assert f"--therock={VERSION}: {NAME}" in done.stderr

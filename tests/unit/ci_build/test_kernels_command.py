@@ -28,20 +28,22 @@ def dry_run(*words: str) -> Any:
 
 
 def test_dry_run_prints_cost_and_required_names() -> None:
-    said = dry_run("--targets=gfx942", "--toolchain=rocm")
+    said = dry_run("--targets=gfx942", "--kernel-toolchain=rocm")
     assert "of CPU; --forecast" in said
-    assert "have to be named with --modules" in said
+    assert "have to be named with --kernel-modules" in said
     quick = dry_run("--targets=gfx942", "--json")
     assert quick["has_to_be_named"] is False
     assert 0 < quick["at_most"]["cpu_seconds"] < 600
     assert (
-        dry_run("--targets=gfx942", "--toolchain=rocm", "--json")["has_to_be_named"]
+        dry_run("--targets=gfx942", "--kernel-toolchain=rocm", "--json")[
+            "has_to_be_named"
+        ]
         is True
     )
     named = dry_run(
         "--targets=gfx942",
-        "--toolchain=rocm",
-        "--modules=mha_fwd",
+        "--kernel-toolchain=rocm",
+        "--kernel-modules=mha_fwd",
         "--allow-partial",
         "--json",
     )
@@ -60,7 +62,7 @@ def test_dry_run_prints_cost_and_required_names() -> None:
         ),
         (["--targets=gfx1100", "--require=gemm"], "Unknown kernel module: gemm"),
         (
-            ["--targets=gfx942", "--modules=gemm_bf16"],
+            ["--targets=gfx942", "--kernel-modules=gemm_bf16"],
             "The wheel would lack flatmm_fp8, gemm_i8, mha_bwd_asm, .*add --allow-partial",
         ),
         (
@@ -70,14 +72,17 @@ def test_dry_run_prints_cost_and_required_names() -> None:
         (
             [
                 "--targets=gfx942",
-                "--toolchain=rocm",
-                "--modules=ck_rms_norm",
+                "--kernel-toolchain=rocm",
+                "--kernel-modules=ck_rms_norm",
                 "--allow-partial",
             ],
             "without a handler",
         ),
-        (["--targets=gfx942", "--shard=1/2"], "need --toolchain=rocm"),
-        (["--targets=gfx942", "--toolchain=rocm", "--shard=3/2"], "Write it like 2/8"),
+        (["--targets=gfx942", "--shard=1/2"], "need --kernel-toolchain=rocm"),
+        (
+            ["--targets=gfx942", "--kernel-toolchain=rocm", "--shard=3/2"],
+            "Write it like 2/8",
+        ),
         (["--targets=gfx942", "--forecast"], "--dry-run cannot list units"),
         (["--targets=gfx942", f"--out={__file__}"], "is not a directory"),
         (
@@ -92,4 +97,7 @@ def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
 
 
 def test_merge_refuses_folder_without_store(tmp_path: Path) -> None:
-    assert cli.run(["kernels", "build", f"--merge={tmp_path}"]) == InputError.exit_code
+    assert (
+        cli.run(["kernels", "build", "--merge", str(tmp_path), "--targets=gfx942"])
+        == InputError.exit_code
+    )

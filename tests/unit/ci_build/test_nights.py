@@ -171,7 +171,7 @@ def newest(
     monkeypatch.setattr(options, "newest_release", lambda major, *_: f"0.12.{major}")
 
     def make(more: Mapping[str, Any]) -> Settings:
-        return Settings({**given, **more}, {}, {})
+        return Settings({**given, **more})
 
     return options.newest_settings(
         make, index, "nightly", jax, Reporter(terminal=False), NoProcesses()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import cloup
 import pytest
 
 from ci_build import cli
+from ci_build.cli.options.environment import refuse_unknown
 from ci_build.cli.options.request_conversion import (
     build_request,
     this_python_and_one_more,
 )
-from ci_build.cli.options.settings import Setting, Settings
+from ci_build.cli.options.settings import Setting, Settings, origins
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
     NEEDS_KERNELS,
     REFUSED_WITH_PUBLISHED,
+    build_options,
     option_names,
 )
 from ci_build.wheelset.set_plan import make_plan
@@ -37,24 +40,33 @@ INSTANCES = {
 
 
 def settings(
-    after: Mapping[str, Any],
-    before: Mapping[str, Any] = {},
-    env: Mapping[str, str] = {},
+    given: Mapping[str, Any], env: Mapping[str, str] = {}, words: Sequence[str] = ()
 ) -> Settings:
-    return Settings(after, before, env)
+    """Return the settings of a command line, with further given values."""
+
+    @cloup.command()
+    @build_options("build")
+    def command(**_: object) -> None:
+        """Hold the options."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        context = command.make_context("command", [*words])
+    return Settings({**context.params, **given}, origins(context, ""))
 
 
 def request(
     after: Mapping[str, Any], tables: tuple[str, ...] = ("build",)
 ) -> BuildRequest:
-    return build_request(Settings({**PUBLISHED, **after}, {}, {}, tables))[0]
+    return build_request(Settings({**PUBLISHED, **after}, tables=tables))[0]
 
 
 def test_settings_prefer_nearest_value_and_keep_origin() -> None:
     many = settings(
-        {"targets": "gfx942"},
-        {"targets": "gfx950", "compiler": "gcc"},
-        {"CI_BUILD_OUT": "/x"},
+        {},
+        {"CI_BUILD_OUT": "/x", "CI_BUILD_TARGETS": "gfx950"},
+        ["--targets=gfx942", "--compiler=gcc"],
     )
     assert many.get("targets") == Setting(value="gfx942", origin="--targets")
     assert many.get("compiler") == Setting(value="gcc", origin="--compiler")
@@ -105,7 +117,7 @@ def test_build_request_refuses_container_flags_with_published(name: str) -> None
         RequestError, match=f"--{name.replace('_', '-')} applies to a container"
     ):
         request({name: "x"})
-    by_machine = settings(PUBLISHED, {}, {f"CI_BUILD_{name.upper()}": "x"})
+    by_machine = settings(PUBLISHED, {f"CI_BUILD_{name.upper()}": "x"})
     assert build_request(by_machine)[0] == request({})
 
 
@@ -160,21 +172,21 @@ def test_chosen_pythons_are_ordered_and_unique() -> None:
         ("CI_BUILD_XYZZY_PLUGH", r"belongs to no option: CI_BUILD_XYZZY_PLUGH\."),
     ],
 )
-def test_settings_refuse_unknown_variable(name: str, said: str) -> None:
+def test_unknown_variable_is_refused(name: str, said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
-        settings({}, env={name: "secret"})
+        refuse_unknown({name: "secret"}, option_names())
     assert "secret" not in str(caught.value)
-    assert settings({}, env={name: ""}).get("targets").origin == "defaults.toml [build]"
+    refuse_unknown({name: ""}, option_names())
 
 
-def test_settings_ignore_variables_of_gitlab() -> None:
+def test_variables_of_gitlab_are_no_options() -> None:
     of_gitlab = {
         "CI_BUILD_ID": "7",
         "CI_BUILD_REF_NAME": "main",
         "CI_BUILD_TOKEN": "x",
         "CI_BUILD_TAG": "v1",
     }
-    assert not settings({"tag": None}, env=of_gitlab).given("tag")
+    refuse_unknown(of_gitlab, option_names())
 
 
 def test_semicolons_separate_targets() -> None:
@@ -200,13 +212,13 @@ def test_unknown_target_has_its_own_exit_code() -> None:
 
 @pytest.mark.parametrize(("value", "expected"), [("true", True), ("no", False)])
 def test_flag_reads_switches_from_environment(value: str, *, expected: bool) -> None:
-    assert settings({}, {}, {"CI_BUILD_NO_STRIP": value}).flag("no_strip") is expected
+    assert settings({}, {"CI_BUILD_NO_STRIP": value}).flag("no_strip") is expected
 
 
 def test_given_ignores_switch_disabled_by_environment() -> None:
-    off = Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "0"})
+    off = settings(PUBLISHED, {"CI_BUILD_RBE": "0"})
     assert build_request(off)[0].payload is Payload.PUBLISHED
-    on = Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "1"})
+    on = settings(PUBLISHED, {"CI_BUILD_RBE": "1"})
     with pytest.raises(
         RequestError, match="CI_BUILD_RBE belongs to a build from source"
     ):
@@ -247,7 +259,7 @@ def test_settings_refuse_invalid_url_by_option() -> None:
     with pytest.raises(RequestError, match=r"^--therock-path: '.*' is not a URL: "):
         settings({"therock_path": url})
     with pytest.raises(RequestError, match=r"^CI_BUILD_REMOTE_CACHE: "):
-        settings({}, {}, {"CI_BUILD_REMOTE_CACHE": url})
+        settings({}, {"CI_BUILD_REMOTE_CACHE": url})
     assert settings({"rocm_build_url": "https://host:{num}/[{job}"}).given(
         "rocm_build_url"
     )

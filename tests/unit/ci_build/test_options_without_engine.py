@@ -20,7 +20,7 @@ CLUSTER = ("--cluster=tcp://a:1", "--cluster-store=x")
 KERNELS = (
     "kernels",
     "build",
-    "--toolchain=container",
+    "--kernel-toolchain=container",
     "--kernel-image=mine:1",
     "--targets=gfx942",
 )

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli import run
+from ci_build.cli.commands.dist_wheels import dist_wheels
+from ci_build.cli.commands.gate import gate
+from ci_build.cli.common import project_defaults
 from ci_build.cli.options.project_file import ProjectFile, find_project_file
-from ci_build.cli.options.settings import Setting, Settings
+from ci_build.cli.options.settings import Setting, Settings, origins
 from core.errors import RequestError, UnknownTargetError
 
 PUBLISHED = ("dist_wheels", "--payload=published", "--dry-run")
@@ -86,14 +89,17 @@ def test_tool_table_of_another_type_is_refused(tmp_path: Path) -> None:
         find_project_file(tmp_path)
 
 
-def test_environment_and_command_line_override_the_file(tmp_path: Path) -> None:
-    project = ProjectFile(
-        path=tmp_path / "ci_build.toml",
-        values={"targets": "gfx942", "compiler": "gcc", "out": "o"},
+def test_environment_and_command_line_override_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"targets": "gfx942", "compiler": "gcc", "out": "o"}
+    project = ProjectFile(path=tmp_path / "ci_build.toml", values=values)
+    monkeypatch.setenv("CI_BUILD_COMPILER", "clang")
+    defaults = project_defaults(dist_wheels, project)
+    context = dist_wheels.make_context(
+        "dist_wheels", ["--out=here"], default_map=defaults
     )
-    settings = Settings(
-        {"out": "here"}, {}, {"CI_BUILD_COMPILER": "clang"}, project=project
-    )
+    settings = Settings(context.params, origins(context, "ci_build.toml"))
     assert settings.get("out") == Setting(value="here", origin="--out")
     assert settings.get("compiler") == Setting(
         value="clang", origin="CI_BUILD_COMPILER"
@@ -102,6 +108,12 @@ def test_environment_and_command_line_override_the_file(tmp_path: Path) -> None:
         value="gfx942", origin="targets in ci_build.toml"
     )
     assert (settings.given("targets"), settings.typed("targets")) == (True, False)
+
+
+def test_file_sets_only_options_with_a_variable(tmp_path: Path) -> None:
+    """`--targets` of a gate is not the one of a build."""
+    project = ProjectFile(path=tmp_path / "ci_build.toml", values={"targets": "gfx942"})
+    assert project_defaults(gate, project) == {}
 
 
 def test_commands_read_the_file(

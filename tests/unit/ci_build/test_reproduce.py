@@ -29,11 +29,11 @@ BASE = {
     "targets": "gfx942",
     "xla": COMMIT,
 }
-EMPTY = Settings({}, {}, {})
+EMPTY = Settings({})
 
 
 def asked(given: dict[str, Any]) -> BuildRequest:
-    return build_request(Settings(given, {}, {}))[0]
+    return build_request(Settings(given))[0]
 
 
 def set_of(request: BuildRequest) -> WheelSet:
@@ -100,7 +100,7 @@ def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
 
 
 def test_rebuild_accepts_no_cached_results() -> None:
-    settings = Settings({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}, {}, {})
+    settings = Settings({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"})
     source = build_request(settings, accept_cached=False)[0].source
     assert source is not None
     assert source.remote is not None
@@ -208,7 +208,7 @@ def test_reproduce_reads_lock_of_set(
     monkeypatch.chdir(tmp_path)
     (held := tmp_path / "set").mkdir()
     older = write_set(held, set_of(asked(BASE)), None)
-    typed = Settings({"rocm_lock": "mine.lock"}, {}, {})
+    typed = Settings({"rocm_lock": "mine.lock"})
     with pytest.raises(RequestError, match=r"^rocm\.lock does not exist.*--rocm-lock"):
         with_lock(EMPTY, older, held)
     with pytest.raises(RequestError, match=r"^mine\.lock does not exist"):

@@ -38,7 +38,7 @@ HIP = "hip-runtime-amd-7.2.26015.70200-43.el8.x86_64"
 
 
 def found(given: Mapping[str, Any], *, use_amd: bool = True) -> RocmRequest | None:
-    settings = Settings({"payload": "source", **given}, {}, {})
+    settings = Settings({"payload": "source", **given})
     return find_rocm(settings, REPORTER, HostRunner({}), Client, use_amd=use_amd)
 
 
@@ -80,7 +80,7 @@ def test_options_of_other_sources_are_refused(given: Mapping[str, Any]) -> None:
 def request(tmp_path: Path, given: Mapping[str, Any]) -> WheelSetRequest:
     folders = {"out": str(tmp_path / "dist"), "rocm_lock": str(tmp_path / "rocm.lock")}
     settings = Settings(
-        {"payload": "source", "rocm_version": "7.2.0", **folders, **given}, {}, {}
+        {"payload": "source", "rocm_version": "7.2.0", **folders, **given}
     )
     return wheel_set_request(settings, REPORTER, HostRunner({}), Client)
 

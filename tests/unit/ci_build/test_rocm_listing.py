@@ -193,9 +193,7 @@ def test_nightly_date_is_read_from_version(version: str, day: date | None) -> No
 
 
 def test_family_of_listing_is_default_of_targets() -> None:
-    settings = Settings(
-        {"therock": "nightly", "family": "gfx94X-dcgpu,gfx1151"}, {}, {}
-    )
+    settings = Settings({"therock": "nightly", "family": "gfx94X-dcgpu,gfx1151"})
     multi = rocm_request(
         "https://host/therock-dist-linux-multiarch-7.15.0a20260701.tar.gz"
     )

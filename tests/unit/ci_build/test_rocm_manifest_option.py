@@ -44,9 +44,7 @@ MANIFEST = RocmManifest(
 
 
 def plan(**given: object) -> BuildPlan:
-    return plan_of(
-        Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {})
-    )
+    return plan_of(Settings({"payload": "published", "rocm_version": "7.2.0", **given}))
 
 
 def plan_of(settings: Settings) -> BuildPlan:

@@ -19,7 +19,6 @@ PATH = {"therock_path": "/opt/rocm"}
 INDEX = {"therock_index_url": "http://127.0.0.1:9/"}
 NEED_A_ROCM = (
     "therock_sha256",
-    "rocm_full",
     "no_tarball_cache",
     "rocm_lock",
     "therock_listing",
@@ -28,9 +27,9 @@ NEED_A_ROCM = (
 
 
 def find(
-    given: Mapping[str, Any], environ: Mapping[str, str] | None = None
+    given: Mapping[str, Any], origins: Mapping[str, str] | None = None
 ) -> RocmRequest | None:
-    settings = Settings(given, {}, environ or {})
+    settings = Settings(given, origins)
     return find_rocm(settings, Reporter(terminal=False), HostRunner({}), Client)
 
 
@@ -70,8 +69,8 @@ def test_contradicting_rocm_options_are_refused(
 
 
 def test_require_checksum_of_machine_applies_to_rocms_only() -> None:
-    environ = {"CI_BUILD_REQUIRE_CHECKSUM": "1"}
-    assert find({}, environ) is None
-    rocm = find(PATH, environ)
+    origins = {"require_checksum": "CI_BUILD_REQUIRE_CHECKSUM"}
+    assert find({"require_checksum": True}, origins) is None
+    rocm = find({**PATH, "require_checksum": True}, origins)
     assert rocm is not None
     assert rocm.require_checksum

@@ -90,7 +90,7 @@ def test_set_lock_with_path_is_a_lock(tmp_path: Path, kind: str) -> None:
     name = NAME if kind == "tarball" else ""
     lock = tmp_path / "rocm.lock"
     lock.write_bytes(set_lock(get(tmp_path, source).lock))
-    settings = Settings({"locked": True, "rocm_lock": str(lock)}, {}, {})
+    settings = Settings({"locked": True, "rocm_lock": str(lock)})
     with pytest.raises(
         RequestError,
         match=rf"^rocm\.lock was published with a set .*which was {name or 'a folder'} of",

@@ -92,8 +92,6 @@ def test_load_pins_refuses_other_files(tmp_path: Path, text: str) -> None:
 def test_request_for_unsupported_release_names_reason() -> None:
     settings = Settings(
         {"rocm_version": "7.2.0", "therock_path": "/opt/rocm", "jax_version": "0.8.3"},
-        {},
-        {},
     )
     with pytest.raises(
         RequestError,

@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings(**given: str) -> Settings:
-    return Settings(given, {}, {})
+    return Settings(given)
 
 
 def stand_in() -> Path:
