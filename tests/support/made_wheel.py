@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
+import csv
 import functools
-import hashlib
+import io
 import itertools
 import struct
 import tempfile
@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from wheel.wheelfile import WheelFile
 
 from core.model import GfxTarget
 from tests.support.tiny_elf import TinySymbol, tiny_elf
@@ -226,25 +228,38 @@ class MadeWheel:
             **self.files,
             **{f"{self.dist_info}/{name}": data for name, data in info.items()},
         }
-        rows = [
-            [name, f"sha256={_hash(data)}", str(len(data))]
-            for name, data in files.items()
-        ]
-        record = self.record([*rows, [f"{self.dist_info}/RECORD", "", ""]])
-        files[f"{self.dist_info}/RECORD"] = "".join(
-            ",".join(row) + "\n" for row in record
-        ).encode("utf-8", "surrogateescape")
         path = folder / self.filename
-        with zipfile.ZipFile(path, "w") as archive:
+        with _RecordedWheel(path, self.record) as wheel:
             for name, data in files.items():
-                entry = zipfile.ZipInfo(name)
-                entry.external_attr = (0o100000 | self.modes.get(name, 0o644)) << 16
-                entry.compress_type = (
-                    zipfile.ZIP_STORED if name in self.stored else zipfile.ZIP_DEFLATED
-                )
-                archive.writestr(entry, data)
+                compressed = name not in self.stored
+                wheel.add(name, data, self.modes.get(name, 0o644), compressed)
         path.write_bytes(self.archive(path.read_bytes()))
         return path
+
+
+class _RecordedWheel(WheelFile):  # type: ignore[misc] # it has no types
+    """A new wheel, whose RECORD a function changes before it is written."""
+
+    def __init__(
+        self, path: Path, change: Callable[[list[list[str]]], list[list[str]]]
+    ) -> None:
+        super().__init__(path, "w")
+        self._change = change
+
+    def add(self, name: str, data: bytes, mode: int, compressed: bool) -> None:
+        """Add a file, whose time is that of every other one."""
+        entry = zipfile.ZipInfo(name)
+        entry.external_attr = (0o100000 | mode) << 16
+        entry.compress_type = zipfile.ZIP_STORED
+        if compressed:
+            entry.compress_type = zipfile.ZIP_DEFLATED
+        super().writestr(entry, data, entry.compress_type)
+
+    def writestr(self, entry: Any, data: Any, compress_type: int | None = None) -> None:
+        """Write RECORD, the only file that WheelFile itself adds."""
+        rows = self._change(list(csv.reader(io.StringIO(data))))
+        text = "".join(",".join(row) + "\n" for row in rows)
+        self.add(self.record_path, text.encode("utf-8", "surrogateescape"), 0o644, True)
 
 
 def zero_bytes(path: Path, member: str) -> None:
@@ -260,10 +275,6 @@ def zero_bytes(path: Path, member: str) -> None:
     )
     data[at : at + 3] = bytes(3)
     path.write_bytes(data)
-
-
-def _hash(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def clean_pjrt() -> MadeWheel:
