@@ -241,7 +241,11 @@ def _requirements(task: Task) -> dict[str, float]:
 
 def _described(task: Task) -> str:
     """Return the requirements of a task for people."""
-    return ", ".join(f"{name}={n:g}" for name, n in _requirements(task).items())
+    words = ["this version"]
+    words += [f"{name}={amount:g}" for name, amount in task.resources.items()]
+    if task.memory_mb:
+        words.append(f"{task.memory_mb} MB of memory")
+    return ", ".join(words)
 
 
 def _unmet_requirements(
