@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+from click.core import ParameterSource
+
 from ci_build.cli.common import State
 from ci_build.cli.options.cluster_options import with_cluster
 from ci_build.cli.options.request_conversion import wheel_set_request
@@ -263,11 +266,13 @@ class NightOptions:
         """Return a function that adds values to the options of a row."""
         values = {**row.values}
         values.pop("jax", None)
+        # A row overrides variables and the project file, but not the command line.
         source = click.get_current_context().get_parameter_source
-        for key, value in self.after.items():
-            # A row overrides variables and the project file, but not the command line.
-            if not row.name or source(key) is ParameterSource.COMMANDLINE:
-                values[key] = value
+        values |= {
+            key: value
+            for key, value in self.after.items()
+            if not row.name or source(key) is ParameterSource.COMMANDLINE
+        }
         if row.name:
             out = self.state.settings(self.after).text("out")
             values["out"] = str(Path(out, row.name))
