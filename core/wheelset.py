@@ -28,9 +28,9 @@ SET_FILES = (WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM)
 
 
 def serves(filename: str, python: str) -> bool:
-    """Return whether a wheel's tags accept a Python version such as 3.12 (PEP 425.
+    """Return whether a wheel's tags accept a Python version such as 3.12 (PEP 425).
 
-    Only py3 and cp312 tags occur).
+    Only tags such as py3 and cp312 occur.
     """
     tags = parse_wheel_filename(filename)[3]
     python_tags = {

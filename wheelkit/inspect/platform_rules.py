@@ -480,9 +480,9 @@ def _against_tags(
 
 
 def _glibc(platform: str) -> tuple[int, int]:
-    """Return the glibc version of a manylinux tag (PEP 600.
+    """Return the glibc version of a manylinux tag (PEP 600).
 
-    PEP 513, 571 and 599 for the old names).
+    PEP 513, 571 and 599 define the old names.
     """
     match = _MANYLINUX.fullmatch(platform)
     assert match is not None

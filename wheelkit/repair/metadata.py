@@ -196,9 +196,9 @@ def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
 
 
 def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
-    """Return WHEEL with the tags of the file name, `Root-Is-Purelib.
+    """Return WHEEL with the tags of the file name and this project as generator.
 
-    False`, and this project as a generator.
+    `Root-Is-Purelib` is false.
 
     Args:
         tags: expanded tags, such as ("cp312-cp312-manylinux_2_28_x86_64",).

@@ -15,9 +15,9 @@ from core.source_request import ActionCache, Credentials, Remote
 _PLAIN = re.compile(r"[\w@%+=:,./~^-]*")
 _NEVER = re.compile(r'["\\$`\x00-\x1f]')
 _OTHER_ROCMS = ("TF_ROCM_MULTIPLE_PATHS", "ROCM_DISTRO_URL", "ROCM_DISTRO_VERSION")
-"""Variables that select another ROCm (XLA, third_party/gpus/rocm_configure.bzl.
+"""Variables that select another ROCm in rules of Bazel.
 
-Rules_ml_toolchain, gpu/rocm).
+XLA: third_party/gpus/rocm_configure.bzl; rules_ml_toolchain: gpu/rocm.
 """
 _PROGRESS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
 _PROCESSES = re.compile(r"^INFO: [\d,]+ process(?:es)?: (.*)\.$")

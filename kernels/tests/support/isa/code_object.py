@@ -20,17 +20,17 @@ from kernels.tests.support.isa.wave import Wave
 
 EXECUTE: dict[str, Execute] = {**SCALAR, **VECTOR, **PACKED, **MATRIX, **MEMORY}
 _ARCHITECTURES = {0x4C: "cdna3", 0x4F: "cdna4", 0x41: "rdna3"}
-"""EF_AMDGPU_MACH of gfx942, gfx950 and gfx1100 (LLVM, "User Guide for AMDGPU Backend".
+"""EF_AMDGPU_MACH of gfx942, gfx950 and gfx1100.
 
-ELF header e_flags).
+LLVM, "User Guide for AMDGPU Backend", ELF header e_flags.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A kernel as its descriptor defines it (LLVM, "User Guide for AMDGPU Backend".
+    """A kernel as its descriptor defines it.
 
-    Kernel Descriptor).
+    See LLVM, "User Guide for AMDGPU Backend", Kernel Descriptor.
 
     Attributes:
         at: entry, as an offset into the code.
@@ -112,9 +112,9 @@ class CodeObject:
 
 
 def _execute_both(w: Wave, i: Instruction) -> None:
-    """Execute two operations, both of which read before either writes (RDNA3 7.6.
+    """Execute two operations, both of which read before either writes.
 
-    "Dual Issue VALU").
+    See RDNA3 7.6, "Dual Issue VALU".
     """
     assert i.other is not None
     row = i.to - 256

@@ -114,9 +114,9 @@ def div_scale(
 
 
 def div_fmas(a: Array, b: Array, c: Array, scale: Array) -> Array:
-    """Return the FMA of a division, scaled back where V_DIV_SCALE asked for it (V_DIV_FMAS_F32.
+    """Return the FMA of a division, scaled back where V_DIV_SCALE asked for it.
 
-    CDNA3 12.11).
+    V_DIV_FMAS_F32, CDNA3 12.11.
     """
     total = fma(a, b, c)
     return np.where(
@@ -127,9 +127,9 @@ def div_fmas(a: Array, b: Array, c: Array, scale: Array) -> Array:
 
 
 def div_fixup(quotient: Array, denominator: Array, numerator: Array) -> Array:
-    """Return a quotient with the special cases of a division (V_DIV_FIXUP_F32.
+    """Return a quotient with the special cases of a division.
 
-    CDNA3 12.11, RDNA3 16.12).
+    V_DIV_FIXUP_F32, CDNA3 12.11 and RDNA3 16.12.
     """
     q, d, n = (
         np.asarray(one, np.float32) for one in (quotient, denominator, numerator)

@@ -161,9 +161,9 @@ def _added_f32(old: Array, more: Array) -> Array:
 
 
 def _added_bf16(old: Array, more: Array) -> Array:
-    """Add two bfloat16 numbers, rounded to nearest even (CDNA3 12.15.
+    """Add two bfloat16 numbers, rounded to nearest even.
 
-    GLOBAL_ATOMIC_PK_ADD_BF16).
+    GLOBAL_ATOMIC_PK_ADD_BF16, CDNA3 12.15.
     """
     first, second = (
         (one.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)

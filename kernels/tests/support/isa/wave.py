@@ -212,9 +212,9 @@ class Wave:
         return (from_lane >= 0) & self.active[from_lane]
 
     def _half(self, i: Instruction, which: int, number: int) -> Array:
-        """Return 16 bits of an operand (RDNA3 7.2.4 "16-bit math and VGPRs".
+        """Return 16 bits of an operand.
 
-        CDNA3: OPSEL of VOP3, SDWA).
+        RDNA3 7.2.4, "16-bit math and VGPRs"; CDNA3: OPSEL of VOP3, SDWA.
         """
         if number < VGPR:
             return np.uint16(_BY_SIZE[2][number] & 0xFFFF)

@@ -27,9 +27,9 @@ LASTING = re.compile(
     r" failure|uncorrectable ECC error"
     r"|HSA_STATUS_ERROR_(?:MEMORY_FAULT|MEMORY_APERTURE_VIOLATION|ILLEGAL_INSTRUCTION|EXCEPTION)"
 )
-"""Errors after which every call of the process fails ("CUDA Runtime API", error handling.
+"""Errors after which every call of the process fails.
 
-HIP has the same).
+See "CUDA Runtime API", error handling; HIP has the same errors.
 """
 
 # Copies of functions that tests may replace or mock.
