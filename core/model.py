@@ -454,7 +454,7 @@ class Progress(Protocol):
         """Report the number of finished actions, their total, and the current action."""
 
     def plan(self, names: Sequence[str]) -> None:
-        """Announce the steps to come, by the beginnings of their texts."""
+        """Announce the steps to come, each by the first words of its text."""
 
     def task(
         self, label: str, *, transient: bool = False

@@ -242,21 +242,23 @@ class HostRunner:
         self._environment = dict(environment)
         self._echo = echo
         self._sink = sink
-        self._unwanted: threading.Event | None = None
+        self._stop_event: threading.Event | None = None
 
     @property
     def environment(self) -> Mapping[str, str]:
         """Return the environment variables that commands inherit."""
         return dict(self._environment)
 
-    def also(self, listener: LineSink) -> Self:
+    def with_listener(self, listener: LineSink) -> Self:
         """Return a runner that also passes commands and lines of output to a listener."""
         other = copy.copy(self)
         other._echo = _both(self._echo, listener)
         other._sink = _both(self._sink, listener)
         return other
 
-    def until(self, stop: threading.Event, scratch: Path | None = None) -> Self:
+    def with_stop_event(
+        self, stop: threading.Event, scratch: Path | None = None
+    ) -> Self:
         """Return a runner whose commands end when an event is set, for commands of other threads.
 
         Args:
@@ -264,7 +266,7 @@ class HostRunner:
                 behind; None for the usual one.
         """
         other = copy.copy(self)
-        other._unwanted = stop
+        other._stop_event = stop
         if scratch is not None:
             other._environment = {**self._environment, "TMPDIR": str(scratch)}
         return other
@@ -297,22 +299,22 @@ class HostRunner:
         deadline = time.monotonic() + timeout if timeout else None
         process: subprocess.Popen[bytes] | None = None
 
-        def patience() -> float | None:
+        def remaining_wait() -> float | None:
             """Return the seconds to wait before the next call.
 
-            _UnwantedError if the command must be stopped.
+            _StoppedError if the command must be stopped.
             """
-            if self._unwanted is not None and self._unwanted.is_set():
-                raise _UnwantedError("is not wanted any more")
+            if self._stop_event is not None and self._stop_event.is_set():
+                raise _StoppedError("was cancelled")
             assert process is not None
             if watch is not None and (reason := watch(process.pid)):
-                raise _UnwantedError(reason)
+                raise _StoppedError(f"{reason} and was stopped")
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise _UnwantedError(f"ran longer than {timeout:g} s")
+                raise _StoppedError(f"ran longer than {timeout:g} s and was stopped")
             # Only the main thread is interrupted while it waits; see core.interrupts.
             main = threading.current_thread() is threading.main_thread()
-            looks = watch is not None or self._unwanted is not None or not main
+            looks = watch is not None or self._stop_event is not None or not main
             waits = [
                 wait
                 for wait in (left, _LOOK_SECONDS if looks else None)
@@ -327,20 +329,18 @@ class HostRunner:
                 process,
                 on_line or self._sink,
                 on_error_line or self._sink,
-                patience,
+                remaining_wait,
                 keep,
             )
-            returncode = _wait(process, patience)
+            returncode = _wait(process, remaining_wait)
         except BaseException as error:
             if process is not None:
                 try:
                     _terminate(process)
                 finally:  # another interrupt ends the wait
                     _kill(process)
-            if isinstance(error, _UnwantedError):
-                raise ProcessError(
-                    f"`{render(argv)}` {error} and was stopped."
-                ) from error
+            if isinstance(error, _StoppedError):
+                raise ProcessError(f"`{render(argv)}` {error}.") from error
             raise
         done = ProcessResult(returncode=returncode, stdout=out, stderr=err)
         if check and returncode != 0:
@@ -396,7 +396,7 @@ def ignore_interrupts() -> Iterator[None]:
             signal.signal(sign, handler)
 
 
-class _UnwantedError(Exception):
+class _StoppedError(Exception):
     """A command must be stopped; the text of the error is the reason."""
 
 
@@ -413,7 +413,7 @@ def _drain(
     process: subprocess.Popen[bytes],
     out_sink: LineSink | None,
     err_sink: LineSink | None,
-    patience: Callable[[], float | None],
+    remaining_wait: Callable[[], float | None],
     keep: int | None,
 ) -> tuple[str, str]:
     """Read both pipes to their end."""
@@ -427,7 +427,7 @@ def _drain(
         for stream in streams:
             selector.register(stream.pipe, selectors.EVENT_READ, stream)
         while selector.get_map():
-            for key, _ in selector.select(patience()):
+            for key, _ in selector.select(remaining_wait()):
                 data = os.read(key.fd, 65536)
                 key.data.feed(data)
                 if not data:
@@ -437,12 +437,12 @@ def _drain(
 
 
 def _wait(
-    process: subprocess.Popen[bytes], patience: Callable[[], float | None]
+    process: subprocess.Popen[bytes], remaining_wait: Callable[[], float | None]
 ) -> int:
     """Return the exit status; a command may close its pipes long before it ends."""
     while True:
         with suppress(subprocess.TimeoutExpired):
-            return process.wait(patience())
+            return process.wait(remaining_wait())
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:

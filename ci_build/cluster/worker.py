@@ -178,7 +178,7 @@ def _run(
         scratch=scratch,
         cache=own.cache,
         inputs={name: Path(place) for name, place in inputs.items()},
-        runner=HostRunner(own.environment).until(stop),
+        runner=HostRunner(own.environment).with_stop_event(stop),
         stop=stop,
     )
     value = own.functions[kind](arguments, context)

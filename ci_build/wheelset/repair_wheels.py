@@ -139,7 +139,7 @@ def plan_repairs(
                 str(item.source) for item in planned if item.filename == name
             )
             raise RequestError(
-                f"{name} would be made of {count} wheels: {sources}.",
+                f"{name} has {count} source wheels: {sources}.",
                 hint="Give one of them.",
             )
     _refuse_existing(request.out, [item.filename for item in planned])

@@ -298,7 +298,11 @@ def _make_builder(
         runner = context.runner
         if disk is not None:
             paths = replace(paths, disk_cache=str(disk))
-        environment: Environment = (paths, describe_host(paths, runner), runner.also)
+        environment: Environment = (
+            paths,
+            describe_host(paths, runner),
+            runner.with_listener,
+        )
     else:
         environment = _start_container(context, inputs, layout, rocm.root, work, disk)
     paths, digest, inside = environment
@@ -348,7 +352,7 @@ def _start_container(
         paths,
         image.digest,
         lambda listener: ContainerRunner(
-            runner.also(listener), spec, say=reporter.line
+            runner.with_listener(listener), spec, say=reporter.line
         ),
     )
 

@@ -147,7 +147,11 @@ def with_lock(settings: Settings, wheel_set: WheelSet, place: Path) -> Settings:
     """
     lock = Path(settings.text("rocm_lock"))
     held = place / ROCM_LOCK
-    if ROCM_LOCK in wheel_set.files and place.is_dir() and not _became(lock, held):
+    if (
+        ROCM_LOCK in wheel_set.files
+        and place.is_dir()
+        and not _matches_set_lock(lock, held)
+    ):
         settings = settings.with_defaults(
             {"rocm_lock": Setting(value=str(held), origin=str(held))}
         )
@@ -159,8 +163,8 @@ def with_lock(settings: Settings, wheel_set: WheelSet, place: Path) -> Settings:
     return settings
 
 
-def _became(lock: Path, held: Path) -> bool:
-    """Return whether a lock became that of a set, which has no paths and no queries of URLs."""
+def _matches_set_lock(lock: Path, held: Path) -> bool:
+    """Return whether a lock equals a set's lock, which omits paths and queries of URLs."""
     try:
         known = load_lock(lock)
     except FormatError:

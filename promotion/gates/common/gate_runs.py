@@ -103,7 +103,7 @@ def run_gates(
         shared.mkdir()
         scratch.mkdir()
         if isinstance(runner, HostRunner):
-            runner = runner.until(stop, scratch)
+            runner = runner.with_stop_event(stop, scratch)
         # All gates get copies of one context, so that they share its locks, results and
         # tools.
         common = GateContext(
@@ -237,7 +237,9 @@ def _run(
     """
     transcript = Transcript()
     if isinstance(context.runner, HostRunner):
-        context = dataclasses.replace(context, runner=context.runner.also(transcript))
+        context = dataclasses.replace(
+            context, runner=context.runner.with_listener(transcript)
+        )
     evidences = _execute(gate, context)
     if stop.is_set():
         raise GateError("The run of gates was stopped.")

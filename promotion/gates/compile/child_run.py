@@ -53,7 +53,7 @@ _RESERVED, _RESERVED_PER_CORE = 2 << 30, 64 << 20
 allocators; RLIMIT_DATA counts reserved memory."""
 
 
-class Fate(enum.StrEnum):
+class CompileStatus(enum.StrEnum):
     """Result of compiling a program."""
 
     COMPILED = "compiled"
@@ -78,7 +78,7 @@ class Result:
     """
 
     program: str
-    fate: Fate
+    fate: CompileStatus
     error: str = ""
     seconds: float = 0.0
     files: tuple[Path, ...] = ()
@@ -122,7 +122,8 @@ class ChildRun:
     def made_no_progress(self) -> bool:
         """Report whether the process finished no program."""
         return not any(
-            result.fate in (Fate.COMPILED, Fate.FAILED) for result in self.results
+            result.fate in (CompileStatus.COMPILED, CompileStatus.FAILED)
+            for result in self.results
         )
 
 
@@ -140,7 +141,7 @@ class ChildJournal:
         self,
         folder: Path,
         programs: Sequence[str],
-        on_event: Callable[[str, Fate | None], None],
+        on_event: Callable[[str, CompileStatus | None], None],
     ) -> None:
         self._folder = folder
         self._programs = frozenset(programs)
@@ -182,9 +183,10 @@ class ChildJournal:
                 self.running = event["program"]
                 self._on_event(self.running, None)
             case "end" if self.running and event["program"] == self.running:
-                fate = {"compiled": Fate.COMPILED, "failed": Fate.FAILED}[
-                    event["outcome"]
-                ]
+                fate = {
+                    "compiled": CompileStatus.COMPILED,
+                    "failed": CompileStatus.FAILED,
+                }[event["outcome"]]
                 text = str(event["error"])
                 files = tuple(self._folder / name for name in event["code_objects"])
                 if any(
@@ -199,8 +201,8 @@ class ChildJournal:
                 result = Result(
                     program=self.running,
                     fate=(
-                        Fate.OUT_OF_MEMORY
-                        if fate is Fate.FAILED and _MEMORY_ERROR.match(text)
+                        CompileStatus.OUT_OF_MEMORY
+                        if fate is CompileStatus.FAILED and _MEMORY_ERROR.match(text)
                         else fate
                     ),
                     error=text,
@@ -244,7 +246,7 @@ class ChildWatch:
         self._limits = limits
         self._stop = stop
         self.started = [time.monotonic()]
-        self.fate: Fate | None = None
+        self.fate: CompileStatus | None = None
         self.reason = ""
         self.peak = 0
 
@@ -290,11 +292,11 @@ class ChildWatch:
             self.reason = "was cancelled"
         elif used.get("VmRSS", 0) > self._limits.memory:
             self.fate, self.reason = (
-                Fate.OUT_OF_MEMORY,
+                CompileStatus.OUT_OF_MEMORY,
                 f"used more than {human(self._limits.memory)} of memory",
             )
         elif waited > time_limit:
-            self.fate = Fate.HUNG
+            self.fate = CompileStatus.HUNG
             self.reason = f"made no progress for {time_limit:g} s"
         return self.reason
 
@@ -307,7 +309,7 @@ def run_child(
     *,
     limits: ProcessLimits,
     stop: threading.Event,
-    on_event: Callable[[str, Fate | None], None],
+    on_event: Callable[[str, CompileStatus | None], None],
 ) -> tuple[ChildRun, ...]:
     """Run a child for some requests until it exits or is stopped.
 
@@ -363,7 +365,7 @@ def run_child(
         journal.record(
             Result(
                 program=journal.running,
-                fate=fate or Fate.NOT_RUN,
+                fate=fate or CompileStatus.NOT_RUN,
                 error=f"The process {clause}.\n{tail}".strip(),
                 seconds=round(ended_at - since, 3),
                 killed=returncode == -signal.SIGKILL and not watch.reason,
@@ -401,7 +403,7 @@ def _journal_problem(journal: ChildJournal) -> str:
 
 def interpret_exit(
     returncode: int, output: str, *, done: bool
-) -> tuple[Fate | None, str]:
+) -> tuple[CompileStatus | None, str]:
     """Interpret an exit status.
 
     Args:
@@ -414,23 +416,27 @@ def interpret_exit(
         a normal exit.
     """
     if returncode == 0:
-        return (None, "") if done else (Fate.CRASHED, "ended early with exit code 0")
+        return (
+            (None, "")
+            if done
+            else (CompileStatus.CRASHED, "ended early with exit code 0")
+        )
     how = (
         f"died of {signal_name(-returncode)}"
         if returncode < 0
         else f"ended with exit code {returncode}"
     )
     if _MEMORY.search(output.strip()[-_TAIL_CHARACTERS:]):
-        return Fate.OUT_OF_MEMORY, f"ran out of memory and {how}"
+        return CompileStatus.OUT_OF_MEMORY, f"ran out of memory and {how}"
     if returncode == -signal.SIGKILL:
         return (
-            Fate.OUT_OF_MEMORY,
+            CompileStatus.OUT_OF_MEMORY,
             f"{how}, probably because the machine ran out of memory",
         )
     reasons = [
         match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS]
         for match in _REASON.finditer(output)
     ]
-    return Fate.CRASHED, ": ".join(
+    return CompileStatus.CRASHED, ": ".join(
         (how, *(reason.removesuffix(".") for reason in reasons[-1:]))
     )

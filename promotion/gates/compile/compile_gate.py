@@ -41,7 +41,7 @@ from promotion.gates.common.gate_site import (
 from promotion.gates.compile.budget import Budget, load_budget
 from promotion.gates.compile.child_run import (
     ChildRun,
-    Fate,
+    CompileStatus,
     ProcessLimits,
     Result,
     run_child,
@@ -300,7 +300,7 @@ class _CompileRun:
             ", ".join(batch.target for batch in share), transient=True
         ) as task:
 
-            def show(program: str, fate: Fate | None) -> None:
+            def show(program: str, fate: CompileStatus | None) -> None:
                 nonlocal done
                 imported.set()
                 done += fate is not None
@@ -389,7 +389,9 @@ def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
 
     Errors if programs were not compiled, else warnings.
     """
-    incomplete = any(result.fate is Fate.NOT_RUN for result in batch_result.results)
+    incomplete = any(
+        result.fate is CompileStatus.NOT_RUN for result in batch_result.results
+    )
     problems: dict[str, str] = {}
     for run in batch_result.runs:
         # Stack traces differ, so the first line identifies a problem.
@@ -424,7 +426,9 @@ def _cost(batch_results: Sequence[BatchResult]) -> tuple[int, float, int]:
 
 def _summary(target: str, batch_results: Sequence[BatchResult]) -> str:
     fates = [result.fate for result in _results(batch_results)]
-    counts = ", ".join(f"{fates.count(fate)} {fate}" for fate in Fate if fate in fates)
+    counts = ", ".join(
+        f"{fates.count(fate)} {fate}" for fate in CompileStatus if fate in fates
+    )
     _, seconds, peak = _cost(batch_results)
     return (
         f"{target}: {counts or 'nothing to compile'} ({seconds:.0f} s, {human(peak)} of"

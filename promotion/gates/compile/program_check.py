@@ -13,7 +13,7 @@ from promotion.corpus.expectations import Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.compile.budget import Budget
-from promotion.gates.compile.child_run import Fate, Result
+from promotion.gates.compile.child_run import CompileStatus, Result
 from promotion.gates.compile.compiled_code import (
     CompiledCode,
     KernelMetadata,
@@ -24,11 +24,11 @@ from promotion.gates.compile.compiled_code import (
 
 _ARCHITECTURE = re.compile(r'gcn_arch_name:\s*"([^"]+)"')
 _CODES = {
-    Fate.FAILED: ("compile-failed", "failed"),
-    Fate.CRASHED: ("compile-crashed", "crashed the compiler"),
-    Fate.HUNG: ("compile-hung", "hung"),
-    Fate.OUT_OF_MEMORY: ("compile-out-of-memory", "ran out of memory"),
-    Fate.NOT_RUN: ("compile-not-run", "could not be run"),
+    CompileStatus.FAILED: ("compile-failed", "failed"),
+    CompileStatus.CRASHED: ("compile-crashed", "crashed the compiler"),
+    CompileStatus.HUNG: ("compile-hung", "hung"),
+    CompileStatus.OUT_OF_MEMORY: ("compile-out-of-memory", "ran out of memory"),
+    CompileStatus.NOT_RUN: ("compile-not-run", "could not be run"),
 }
 _MOST_CHARACTERS = 400
 _ALLOW = (
@@ -82,13 +82,13 @@ class TargetContext:
         where = f"{self.name} {program.name}"
         why = ""
         repeat = self.command.format(program=program.name)
-        if result.fate is not Fate.COMPILED:
+        if result.fate is not CompileStatus.COMPILED:
             details["error"] = result.error
             if (
                 known_failure
                 and not known_failure.expired
                 and known_failure.error in result.error
-                and result.fate is not Fate.NOT_RUN
+                and result.fate is not CompileStatus.NOT_RUN
             ):
                 why = known_failure.reason
             else:
@@ -176,7 +176,7 @@ def _failure(
     result: Result, where: str, repeat: str, known: Expectation | None
 ) -> Finding:
     """Return the finding on an unexpected failure or an expired expectation."""
-    ran = result.fate is not Fate.NOT_RUN
+    ran = result.fate is not CompileStatus.NOT_RUN
     if known and known.error in result.error and ran:
         text = (
             f"{where} still fails, which was expected until {known.expires}:"

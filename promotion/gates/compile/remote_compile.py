@@ -34,7 +34,7 @@ from promotion.gates.common.gate_site import (
 from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.compile.child_run import (
     ChildRun,
-    Fate,
+    CompileStatus,
     ProcessLimits,
     Result,
     run_child,
@@ -160,7 +160,7 @@ def _loaded(batch: Batch, value: Mapping[str, Any], folder: Path) -> BatchResult
     results = []
     for body in value["results"]:
         own = {
-            "fate": Fate(body["fate"]),
+            "fate": CompileStatus(body["fate"]),
             "files": tuple(folder / name for name in body["files"]),
         }
         results.append(Result(**{**body, **own}))

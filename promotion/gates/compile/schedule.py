@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from promotion.gates.compile.child_run import ChildRun, Fate, Result
+from promotion.gates.compile.child_run import ChildRun, CompileStatus, Result
 
 PROCESS_MEMORY = 1 << 30
 """Minimum bytes of memory for one process, which usually needs 600 MB."""
@@ -160,7 +160,7 @@ class _BatchState:
                 " program."
             )
             results.setdefault(
-                program, Result(program=program, fate=Fate.NOT_RUN, error=text)
+                program, Result(program=program, fate=CompileStatus.NOT_RUN, error=text)
             )
         ordered = tuple(results[program] for program in self.batch.programs)
         return BatchResult(batch=self.batch, results=ordered, runs=tuple(self._runs))

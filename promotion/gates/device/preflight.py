@@ -202,7 +202,7 @@ def check_jax(
         yield check_same_rocm(answer["libraries"], expected)
     for module, reason in answer.get("modules", {}).items():
         at_fault = is_fault_of_set(reason, suspects, needs_device=False)
-        remedy, code = _whose(at_fault, _DOCTOR)
+        remedy, code = _fault_remedy(at_fault, _DOCTOR)
         yield preflight_check(
             module, f"it cannot be imported: {reason}", remedy, code=code
         )
@@ -224,7 +224,7 @@ def _no_platform(
             "platform", f"{problem}; {other}", f"Install ROCm {expected.rocm_version}."
         )
     at_fault = is_fault_of_set(answer["error"], suspects, needs_device=not imports)
-    remedy, code = _whose(at_fault, _DOCTOR)
+    remedy, code = _fault_remedy(at_fault, _DOCTOR)
     return preflight_check("platform", problem, remedy, code=code)
 
 
@@ -241,7 +241,7 @@ def _kernels(
         and len(wrong) == len(devices)
         and all(is_fault_of_set(text, suspects) for text in wrong)
     )
-    remedy, code = _whose(at_fault, "Take this device out of service.")
+    remedy, code = _fault_remedy(at_fault, "Take this device out of service.")
     for device in devices:
         problem = (
             f"a kernel on device {device['id']}: {device['kernel']}"
@@ -253,7 +253,7 @@ def _kernels(
         )
 
 
-def _whose(at_fault: bool, remedy: str) -> tuple[str, str]:
+def _fault_remedy(at_fault: bool, remedy: str) -> tuple[str, str]:
     """Return remedy and code of a problem of the set, or of the machine with its own remedy."""
     return (_FIX_SET, SET_UNUSABLE) if at_fault else (remedy, ENVIRONMENT)
 

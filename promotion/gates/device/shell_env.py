@@ -15,7 +15,7 @@ from pathlib import Path
 
 from core.errors import GateError, RequestError
 from promotion.gates.device.shell_reader import (
-    OURS,
+    SET_BY_GATE,
     ScriptReader,
     UnreadLine,
     for_tests,
@@ -85,7 +85,7 @@ def _check_given(
     """Refuse given values that would have no effect, or change a value of the script."""
     opened = {problem.variable for problem in problems}
     for variable in given:
-        if variable in OURS:
+        if variable in SET_BY_GATE:
             raise RequestError(
                 f"--suite-env: the gate itself sets {variable}.", hint="Omit it."
             )

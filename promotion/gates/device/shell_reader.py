@@ -23,7 +23,7 @@ _WORDS_BEFORE = frozenset(
 _OPAQUE = frozenset({"eval", "declare", "typeset", "read", "printf", "local"})
 _NOT_FOR_TESTS = "JAXCI_"
 """Part of the names of variables that only the scripts themselves use."""
-OURS = frozenset(
+SET_BY_GATE = frozenset(
     {
         *(
             "JAX_ENABLE_ROCM_XDIST",
@@ -107,7 +107,9 @@ class ScriptReader:
 def for_tests(variable: str) -> bool:
     """Return whether a variable may affect tests."""
     return (
-        variable.isupper() and variable not in OURS and _NOT_FOR_TESTS not in variable
+        variable.isupper()
+        and variable not in SET_BY_GATE
+        and _NOT_FOR_TESTS not in variable
     )
 
 

@@ -268,7 +268,5 @@ def test_run_environment_adds_replaces_and_removes() -> None:
 def test_runner_until_ends_its_command() -> None:
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
-    with pytest.raises(
-        ProcessError, match="`sleep 30` is not wanted any more and was stopped"
-    ):
-        HostRunner(os.environ).until(stop).run(("sleep", "30"))
+    with pytest.raises(ProcessError, match="`sleep 30` was cancelled"):
+        HostRunner(os.environ).with_stop_event(stop).run(("sleep", "30"))

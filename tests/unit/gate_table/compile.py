@@ -16,7 +16,7 @@ from core.targets import machs
 from promotion.corpus.expectations import COMPILES, Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.compile.budget import Allowance, Budget
-from promotion.gates.compile.child_run import ChildRun, Fate, Result
+from promotion.gates.compile.child_run import ChildRun, CompileStatus, Result
 from promotion.gates.compile.compile_gate import _problems
 from promotion.gates.compile.drift import PreviousCode, code_of_checks, compare
 from promotion.gates.compile.program_check import TargetContext
@@ -50,7 +50,7 @@ class Compiled:
         problem: problem of the process.
     """
 
-    fate: Fate = Fate.COMPILED
+    fate: CompileStatus = CompileStatus.COMPILED
     error: str = ""
     code: bytes = field(default_factory=lambda: made_code(text=MFMA + END))
     expected: Expectation = COMPILES
@@ -62,7 +62,7 @@ class Compiled:
 def _check(compiled: Compiled, folder: Path) -> Iterable[Finding]:
     path = folder / "a.hsaco"
     path.write_bytes(compiled.code)
-    files = (path,) if compiled.fate is Fate.COMPILED else ()
+    files = (path,) if compiled.fate is CompileStatus.COMPILED else ()
     result = Result(
         program=PROGRAM.name, fate=compiled.fate, error=compiled.error, files=files
     )
@@ -96,7 +96,7 @@ def change(**fields: Any) -> Callable[[Compiled], object]:
     return lambda compiled: replace(compiled, **fields)
 
 
-def failed(fate: Fate, **fields: Any) -> Callable[[Compiled], object]:
+def failed(fate: CompileStatus, **fields: Any) -> Callable[[Compiled], object]:
     """Let the program fail."""
     return change(fate=fate, error="it said no", **fields)
 
@@ -108,21 +108,23 @@ def spilling(**counts: Any) -> Callable[[Compiled], object]:
 
 SCENE = Scene(lambda _: Compiled(), _check)
 _EDITS: list[tuple[str, str, Callable[[Compiled], object]]] = [
-    ("compile-failed", "error", failed(Fate.FAILED)),
+    ("compile-failed", "error", failed(CompileStatus.FAILED)),
     (
         "compile-failed",
         "other error than expected",
-        failed(Fate.FAILED, expected=KNOWN),
+        failed(CompileStatus.FAILED, expected=KNOWN),
     ),
-    ("compile-crashed", "signal", failed(Fate.CRASHED)),
-    ("compile-hung", "time limit", failed(Fate.HUNG)),
-    ("compile-out-of-memory", "memory limit", failed(Fate.OUT_OF_MEMORY)),
-    ("compile-not-run", "no process", failed(Fate.NOT_RUN)),
+    ("compile-crashed", "signal", failed(CompileStatus.CRASHED)),
+    ("compile-hung", "time limit", failed(CompileStatus.HUNG)),
+    ("compile-out-of-memory", "memory limit", failed(CompileStatus.OUT_OF_MEMORY)),
+    ("compile-not-run", "no process", failed(CompileStatus.NOT_RUN)),
     (
         "expectation-expired",
         "still fails",
         change(
-            fate=Fate.FAILED, error="no hipFFT", expected=replace(KNOWN, expired=True)
+            fate=CompileStatus.FAILED,
+            error="no hipFFT",
+            expected=replace(KNOWN, expired=True),
         ),
     ),
     ("expectation-unneeded", "compiles", change(expected=KNOWN)),
@@ -148,7 +150,7 @@ _EDITS: list[tuple[str, str, Callable[[Compiled], object]]] = [
     (
         "compiler-unusable",
         "no start",
-        failed(Fate.NOT_RUN, problem="The process did not start."),
+        failed(CompileStatus.NOT_RUN, problem="The process did not start."),
     ),
     (
         "compiler-untidy",

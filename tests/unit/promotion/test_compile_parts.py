@@ -24,7 +24,7 @@ from promotion.gates.compile.child_run import (
     ChildJournal,
     ChildRun,
     ChildWatch,
-    Fate,
+    CompileStatus,
     ProcessLimits,
     Result,
     interpret_exit,
@@ -111,7 +111,7 @@ def sitting(*results: Result, problem: str = "") -> ChildRun:
 
 
 def good(program: str) -> Result:
-    return Result(program=program, fate=Fate.COMPILED)
+    return Result(program=program, fate=CompileStatus.COMPILED)
 
 
 class Sits:
@@ -133,7 +133,7 @@ class Sits:
                 if self.die(program, len(self.asked)):
                     fatal = Result(
                         program=program,
-                        fate=Fate.CRASHED,
+                        fate=CompileStatus.CRASHED,
                         error="SIGSEGV",
                         killed=self.killed,
                     )
@@ -151,9 +151,9 @@ def test_compile_share_continues_with_other_targets_after_a_crash() -> None:
     sits = Sits(lambda program, _: program in ("b", "c"))
     done = compile_share((*work("a", "b"), *work("c", "d", target="gfx950")), sits)
     first, second = done
-    fates = {"a": Fate.COMPILED, "b": Fate.CRASHED}
+    fates = {"a": CompileStatus.COMPILED, "b": CompileStatus.CRASHED}
     assert {r.program: r.fate for r in first.results} == fates
-    fates = {"c": Fate.CRASHED, "d": Fate.COMPILED}
+    fates = {"c": CompileStatus.CRASHED, "d": CompileStatus.COMPILED}
     assert {r.program: r.fate for r in second.results} == fates
     assert sits.asked == [("a", "b", "c", "d"), ("c", "d"), ("d",)]
     assert [len(batch.runs) for batch in done] == [1, 2]
@@ -170,19 +170,25 @@ def test_compile_share_gives_up_one_target_only() -> None:
 
     broken, sound = compile_share((*work("a"), *work("b", target="gfx950")), run_child)
     assert asked == [["gfx942", "gfx950"]] * 4 + [["gfx950"]]
-    assert [r.fate for r in broken.results] == [Fate.NOT_RUN]
-    assert [r.fate for r in sound.results] == [Fate.COMPILED]
+    assert [r.fate for r in broken.results] == [CompileStatus.NOT_RUN]
+    assert [r.fate for r in sound.results] == [CompileStatus.COMPILED]
     assert [run.problem for run in sound.runs] == [""]
 
 
 def test_compile_share_repeats_killed_program_last() -> None:
     sits = Sits(lambda program, count: program == "a" and count == 1, killed=True)
     (done,) = compile_share(work("a", "b"), sits)
-    assert [r.fate for r in done.results] == [Fate.COMPILED, Fate.COMPILED]
+    assert [r.fate for r in done.results] == [
+        CompileStatus.COMPILED,
+        CompileStatus.COMPILED,
+    ]
     assert sits.asked == [("a", "b"), ("b", "a")]
     always = Sits(lambda program, _: program == "a", killed=True)
     (again,) = compile_share(work("a", "b"), always)
-    assert [r.fate for r in again.results] == [Fate.CRASHED, Fate.COMPILED]
+    assert [r.fate for r in again.results] == [
+        CompileStatus.CRASHED,
+        CompileStatus.COMPILED,
+    ]
     assert sum("a" in asked for asked in always.asked) == 2
 
 
@@ -257,12 +263,12 @@ def test_batch_that_is_lost_with_its_worker_ends_the_gate(tmp_path: Path) -> Non
     ("returncode", "said", "done", "fate", "clause"),
     [
         (0, "", True, None, ""),
-        (0, "", False, Fate.CRASHED, "ended early with exit code 0"),
+        (0, "", False, CompileStatus.CRASHED, "ended early with exit code 0"),
         (
             -signal.SIGABRT,
             "out of memory",
             False,
-            Fate.OUT_OF_MEMORY,
+            CompileStatus.OUT_OF_MEMORY,
             "ran out of memory and died of SIGABRT",
         ),
         (
@@ -270,7 +276,7 @@ def test_batch_that_is_lost_with_its_worker_ends_the_gate(tmp_path: Path) -> Non
             "F1120 17:03:42.5 2 hlo.h:55] Check failed: a == b \n"
             + "    @ 0x7f\n" * 900,
             False,
-            Fate.CRASHED,
+            CompileStatus.CRASHED,
             "died of SIGABRT: Check failed: a == b",
         ),
         (
@@ -280,28 +286,28 @@ def test_batch_that_is_lost_with_its_worker_ends_the_gate(tmp_path: Path) -> Non
                 " Fatal Error in Triton: no.\n"
             ),
             False,
-            Fate.CRASHED,
+            CompileStatus.CRASHED,
             "ended with exit code 1: LLVM Fatal Error in Triton: no",
         ),
         (
             -signal.SIGABRT,
             "terminate called after\n  what():  too long\n",
             False,
-            Fate.CRASHED,
+            CompileStatus.CRASHED,
             "died of SIGABRT: too long",
         ),
     ],
 )
 def test_interpret_exit_returns_fate_and_clause(
-    returncode: int, said: str, done: bool, fate: Fate | None, clause: str
+    returncode: int, said: str, done: bool, fate: CompileStatus | None, clause: str
 ) -> None:
     assert interpret_exit(returncode, said, done=done) == (fate, clause)
 
 
 def journal(
     folder: Path, *programs: str
-) -> tuple[ChildJournal, list[tuple[str, Fate | None]]]:
-    seen: list[tuple[str, Fate | None]] = []
+) -> tuple[ChildJournal, list[tuple[str, CompileStatus | None]]]:
+    seen: list[tuple[str, CompileStatus | None]] = []
     return (
         ChildJournal(
             folder, programs, lambda program, fate: seen.append((program, fate))
@@ -342,8 +348,8 @@ def test_journal_waits_for_complete_lines(tmp_path: Path) -> None:
     say(tmp_path, json.dumps(END)[30:], {"event": "done"})
     told.read()
     assert told.done
-    assert told.results["a.b"].fate is Fate.COMPILED
-    assert seen == [("a.b", None), ("a.b", Fate.COMPILED)]
+    assert told.results["a.b"].fate is CompileStatus.COMPILED
+    assert seen == [("a.b", None), ("a.b", CompileStatus.COMPILED)]
 
 
 @pytest.mark.parametrize(

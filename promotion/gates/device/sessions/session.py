@@ -149,7 +149,7 @@ class PytestSession:
             "w", encoding="utf-8", errors="backslashreplace"
         ) as log:
             try:
-                result = self.runner.also(_bounded_writer(log)).run(
+                result = self.runner.with_listener(_bounded_writer(log)).run(
                     argv,
                     env={**env, RUN: self.run_id},
                     cwd=str(cwd),
