@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from core.model import Finding, Progress
+from core.model import Finding
 from core.screen import Screen
 from core.terminal import fold, table, width_of
 from core.units import human
@@ -134,27 +134,6 @@ class TaskProgress:
     def warning(self, text: str) -> None:
         """Report a problem that does not stop the work; each text is printed once."""
         self._screen.warning(text)
-
-
-class ShownTasks:
-    """Tasks that come and go, such as the workers of a cluster, shown only on a terminal."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._open: dict[str, tuple[ExitStack, Progress]] = {}
-
-    def show(self, tasks: Mapping[str, tuple[str, int, int]], unit: str) -> None:
-        """Show exactly these tasks: key -> label, finished and total number of units."""
-        for key in self._open.keys() - tasks.keys():
-            self._open.pop(key)[0].close()
-        for key, (label, done, total) in tasks.items():
-            if key not in self._open:
-                stack = ExitStack()
-                self._open[key] = (
-                    stack,
-                    stack.enter_context(self._progress.task(label, transient=True)),
-                )
-            self._open[key][1].count(done, total, unit=unit)
 
 
 class NoProgress:
