@@ -12,6 +12,8 @@ from pathlib import Path
 
 from core.atomic import write_whole
 from core.digests import sha256_of
+from core.errors import FormatError
+from core.records import read_json
 from core.store import ContentStore
 
 _RECORD = "record.json"
@@ -32,10 +34,21 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredFile:
-    """A stored file."""
+    """A stored file, with the label and the cost of its unit."""
 
     path: Path
     sha256: str
+    label: str
+    cost: Cost
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Record:
+    """Content of record.json; see `StoredFile`."""
+
+    name: str
+    sha256: str
+    label: str
     cost: Cost
 
 
@@ -61,16 +74,16 @@ class KernelStore(ContentStore):
         ).exists():  # another run may publish the result now, so nothing is removed
             return None
         try:
-            body = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-            cost = Cost(
-                seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"])
-            )
-            stored = StoredFile(
-                path=folder / str(body["name"]), sha256=str(body["sha256"]), cost=cost
-            )
-            if sha256_of(stored.path) == stored.sha256:
-                return stored
-        except (OSError, ValueError, KeyError, TypeError):
+            record = read_json((folder / _RECORD).read_bytes(), _Record, _RECORD)
+            path = folder / record.name
+            if sha256_of(path) == record.sha256:
+                return StoredFile(
+                    path=path,
+                    sha256=record.sha256,
+                    label=record.label,
+                    cost=record.cost,
+                )
+        except (OSError, FormatError):
             pass
         shutil.rmtree(folder, ignore_errors=True)
         return None
@@ -79,13 +92,10 @@ class KernelStore(ContentStore):
         self, key: str, folder: Path, name: str, *, label: str, cost: Cost
     ) -> None:
         """Store a finished folder under its key, unless another run has done so."""
-        body = {
-            "name": name,
-            "sha256": sha256_of(folder / name),
-            "label": label,
-            **asdict(cost),
-        }
-        (folder / _RECORD).write_text(json.dumps(body, indent=1), encoding="utf-8")
+        digest = sha256_of(folder / name)
+        record = _Record(name=name, sha256=digest, label=label, cost=cost)
+        text = json.dumps(asdict(record), indent=1)
+        (folder / _RECORD).write_text(text, encoding="utf-8")
         if not self.publish(folder, key) and self.find(key) is None:
             shutil.rmtree(
                 self.folder(key), ignore_errors=True
@@ -113,14 +123,11 @@ class KernelStore(ContentStore):
                 if stored is None:
                     damaged += 1
                     continue
-                label = str(
-                    json.loads(fresh.record(key).read_text(encoding="utf-8"))["label"]
-                )
                 self.keep(
                     key,
                     fresh.folder(key),
                     stored.path.name,
-                    label=label,
+                    label=stored.label,
                     cost=stored.cost,
                 )
                 came += 1
@@ -129,8 +136,8 @@ class KernelStore(ContentStore):
     def measured(self, label: str) -> Cost | None:
         """Return the last measured cost of a unit."""
         try:
-            return Cost(**json.loads(self._note(label).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            return read_json(self._note(label).read_bytes(), Cost, label)
+        except (OSError, FormatError):
             return None
 
     def _note(self, label: str) -> Path:

@@ -24,10 +24,11 @@ from ci_build.wheelset.source.given_rocm import REFUSED, check_wheel
 from ci_build.wheelset.source.output import BuildOutput, BuildProgress
 from core.atomic import write_whole
 from core.digests import sha256_of
-from core.errors import InputError, ProcessError
+from core.errors import FormatError, InputError, ProcessError
 from core.model import to_json
 from core.pip import InputStore, Resolved
 from core.process import LineSink, Runner
+from core.records import read_json
 from core.source_request import Checkout, SourceInputs, SourceRequest
 from core.steps import step_key
 from core.store import lock_in_use
@@ -215,8 +216,8 @@ def made_of(inputs: SourceInputs) -> dict[str, Any]:
 
 def _recorded(record: Path) -> Resolved | None:
     try:
-        return Resolved(**json.loads(record.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return read_json(record.read_bytes(), Resolved, str(record))
+    except (OSError, FormatError):
         return None
 
 

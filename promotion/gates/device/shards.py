@@ -12,12 +12,14 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from core.digests import sha256_of
-from core.errors import FormatError, GateError, RequestError
+from core.errors import GateError, RequestError
+from core.model import to_json
+from core.records import read_json
 from promotion.evidence.evidence import ANY
 from promotion.evidence.signing import (
     SUFFIX,
@@ -28,8 +30,6 @@ from promotion.evidence.signing import (
 from promotion.evidence.test_results import (
     TestResult,
     TestVerdict,
-    dump_results,
-    load_results,
 )
 from promotion.gates.device import device_evidence as evidence
 from promotion.gates.device.results import file_of
@@ -85,6 +85,15 @@ class ShardResult:
     run: Mapping[str, Any]
     at: str
     warnings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredShard:
+    """Content of a stored shard: digest of its set, name of its gate, and results."""
+
+    set: str
+    gate: str
+    result: ShardResult
 
 
 def parse_shard(text: str) -> Shard:
@@ -151,14 +160,8 @@ def upload_shard(
     signer: Signer | None,
 ) -> str:
     """Store a shard beside its set, the signature first; return the shard's key."""
-    body = {
-        **{field.name: getattr(result, field.name) for field in fields(ShardResult)},
-        "schema": SCHEMA_VERSION,
-        "set": staged.digest,
-        "gate": gate,
-        "shard": str(result.shard),
-        "results": json.loads(dump_results(result.results)),
-    }
+    stored = _StoredShard(set=staged.digest, gate=gate, result=result)
+    body = {"schema": SCHEMA_VERSION, **to_json(stored)}
     data = evidence.pack(json.dumps(body, sort_keys=True).encode())
     sha256 = sha256_of(data)
     key = staged.evidence_file(gate, result.target, f"{sha256[:16]}.{SHARD_FILE}")
@@ -319,36 +322,15 @@ def load_shard(data: bytes, key: str, staged: StagedSet, gate: str) -> ShardResu
     """Parse a stored shard.
 
     Raises:
-        GateError: it is damaged, or belongs to another set or gate.
+        GateError: it cannot be read, or belongs to another set or gate.
+        FormatError: it has another format.
     """
+    hint = "Run the shard again."
     try:
-        body = json.loads(gzip.decompress(data))
-        if (body["schema"], body["set"], body["gate"]) != (
-            SCHEMA_VERSION,
-            staged.digest,
-            gate,
-        ):
-            raise ValueError("the shard belongs to another set, gate or schema")
-        return ShardResult(
-            shard=parse_shard(body["shard"]),
-            target=str(body["target"]),
-            settings=dict(body["settings"]),
-            tests=str(body["tests"]),
-            problems=tuple(body["problems"]),
-            notes=tuple(body["notes"]),
-            results=load_results(json.dumps(body["results"]).encode(), key),
-            run=dict(body["run"]),
-            at=str(body["at"]),
-            warnings=tuple((str(code), str(text)) for code, text in body["warnings"]),
-        )
-    except (
-        OSError,
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        FormatError,
-    ) as problem:
-        raise GateError(
-            f"Cannot read the shard {key}: {problem!r}.", hint="Run the shard again."
-        ) from problem
+        text = gzip.decompress(data)
+    except (OSError, EOFError) as error:
+        raise GateError(f"{key} cannot be read: {error}.", hint=hint) from error
+    stored = read_json(text, _StoredShard, key, schema=SCHEMA_VERSION, hint=hint)
+    if (stored.set, stored.gate) != (staged.digest, gate):
+        raise GateError(f"{key} is a shard of another set or gate.", hint=hint)
+    return stored.result
