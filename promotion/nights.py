@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC
-from typing import Any
+from typing import Any, TypedDict
 
 from core.digests import sha256_of
 from core.errors import BucketError
@@ -21,6 +21,7 @@ from core.model import WHEELS_JSON, to_json
 from promotion.index.operations import Clock, utc_now
 from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.object_keys import StagedSet, nights_folder
+from promotion.storage.stored_records import stored_record
 
 SCHEMA = 1
 _TIME = "%Y%m%dT%H%M%S%fZ"
@@ -108,32 +109,29 @@ def record_night(
     return night
 
 
-def read_night(bucket: Bucket, night: Night) -> Mapping[str, Any]:
-    """Return the record of a night: its inputs (`lock`), set and version.
+class NightRecord(TypedDict):
+    """The record of a night: time, staged set, version of its wheels, and inputs."""
+
+    time: str
+    set: str
+    version: str
+    lock: Mapping[str, Any]
+
+
+def read_night(bucket: Bucket, night: Night) -> NightRecord:
+    """Return the record of a night.
 
     Raises:
         BucketError: the record is damaged, or its inputs have another digest than its
             name.
     """
     hint = "Remove the record; the night is then done again."
-    try:
-        body = json.loads(bucket.get(night.key))
-        if body["schema"] != SCHEMA:
-            raise BucketError(
-                f"{night.key} has schema {body['schema']!r}, not {SCHEMA}.", hint=hint
-            )
-        same = lock_digest(body["lock"]) == night.lock and isinstance(
-            body["version"], str
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise BucketError(
-            f"{night.key} is not the record of a night: {error!r}.", hint=hint
-        ) from error
-    if not same:
+    data = bucket.get(night.key)
+    record = stored_record(data, NightRecord, night.key, schema=SCHEMA, hint=hint)
+    if lock_digest(record["lock"]) != night.lock:
         raise BucketError(
             f"{night.key} has other inputs than its name says.", hint=hint
         )
-    record: Mapping[str, Any] = body
     return record
 
 

@@ -33,6 +33,7 @@ from promotion.gates.install.install_gate import supported
 from promotion.gates.install.installation import InstallationSource, InstallationTest
 from promotion.gates.install.installer_table import NEWEST, configured_installers
 from promotion.index.index_reader import PublishedIndex
+from promotion.index.json_types import StatusFile
 from promotion.index.ledger import PromotedSet, load_entry
 from promotion.storage.object_keys import ReleasedIndex
 
@@ -235,15 +236,13 @@ def _listed(rows: Sequence[Mapping[str, Any]], digest: str | None, url: str) -> 
     return matching
 
 
-def _promotions(
-    index: PublishedIndex, status: Mapping[str, Any]
-) -> Iterator[PromotedSet]:
+def _promotions(index: PublishedIndex, status: StatusFile) -> Iterator[PromotedSet]:
     """Yield the promoted sets in the ledger, newest first."""
     try:
-        released = ReleasedIndex(index=str(status.get("index", "")))
+        released = ReleasedIndex(index=status["index"])
     except RequestError as problem:  # the name comes from the server
         raise BucketError(problem.message) from problem
-    for number in range(int(status.get("entries", 0)), 0, -1):
+    for number in range(status["entries"], 0, -1):
         key = released.ledger_entry(number)
         if promoted := load_entry(
             index.read(key.removeprefix(released.root)), key

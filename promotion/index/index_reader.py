@@ -222,27 +222,21 @@ class PublishedIndex:
             )
         return data
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> StatusFile:
         """Return the content of status.json, with the newest visible sets in `sets`.
 
         Raises:
-            InputError: the file cannot be read, or is not a status file.
+            InputError: the file cannot be read.
+            FormatError: the file is not a status file.
         """
-        try:
-            body = json.loads(self.read("status.json"))
-        except ValueError as error:
-            raise InputError(
-                f"{self.base}status.json is not JSON: {error}.", hint=_NOT_AN_INDEX
-            ) from error
-        sets = body.get("sets") if isinstance(body, dict) else None
-        if not isinstance(sets, list) or not all(
-            isinstance(row, dict) and "digest" in row for row in sets
-        ):
-            raise InputError(
-                f"{self.base}status.json is not a status file of an index.",
-                hint=_NOT_AN_INDEX,
-            )
-        return dict(body)
+        name = "status.json"
+        return read_json(
+            self.read(name),
+            StatusFile,
+            self.base + name,
+            schema=STATUS_SCHEMA,
+            hint=_NOT_AN_INDEX,
+        )
 
     def read_set_file(self, digest: str, name: str) -> bytes:
         """Download a file that is stored beside the wheels of a set, such as wheels.json."""

@@ -11,7 +11,9 @@ RESTORE = "Restore it from a backup. Nothing was changed."
 _T = TypeVar("_T")
 
 
-def stored_record(data: bytes, kind: type[_T], key: str, *, schema: int) -> _T:
+def stored_record(
+    data: bytes, kind: type[_T], key: str, *, schema: int, hint: str = RESTORE
+) -> _T:
     """Return the value in a stored object.
 
     Raises:
@@ -20,4 +22,4 @@ def stored_record(data: bytes, kind: type[_T], key: str, *, schema: int) -> _T:
     try:
         return read_json(data, kind, key, schema=schema)
     except FormatError as error:
-        raise BucketError(error.message, hint=RESTORE) from error
+        raise BucketError(error.message, hint=hint) from error
