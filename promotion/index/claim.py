@@ -30,7 +30,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from core.errors import BucketError, BusyError
+from core.errors import BucketError, BusyError, FormatError
+from core.records import read_json
 from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.object_keys import ReleasedIndex
 
@@ -54,6 +55,14 @@ class _Stored:
     holder: str = _FREE
     until: datetime = _NEVER
     etag: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ClaimFile:
+    """Content of the stored object; see `_Stored`."""
+
+    holder: str
+    until: datetime
 
 
 class Claim:
@@ -125,17 +134,10 @@ class Claim:
             return _Stored()
         data, info = found
         try:
-            body = json.loads(data)
-            until = datetime.fromisoformat(body["until"]).astimezone(UTC)
-            return _Stored(holder=str(body["holder"]), until=until, etag=info.etag)
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            OverflowError,
-            RecursionError,
-            OSError,
-        ):
+            body = read_json(data, _ClaimFile, self._released.claim)
+            until = body.until.astimezone(UTC)
+            return _Stored(holder=body.holder, until=until, etag=info.etag)
+        except (FormatError, OverflowError):
             return _Stored(etag=info.etag)  # damage blocks nobody
 
     def _write(self, holder: str) -> None:
