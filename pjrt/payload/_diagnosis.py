@@ -244,7 +244,6 @@ def _target_problems(facts: Facts) -> Iterator[Problem]:
         yield problem(
             "gpu-unusable",
             gpus=names,
-            package=facts.name,
             indices=",".join(_indices(facts, unusable)),
         )
     elif len(refused) == len(gpus):

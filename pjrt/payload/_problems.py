@@ -104,7 +104,7 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
     ),
     "gpu-unusable": (
         WARNING,
-        "GPU {gpus} cannot run {package}, and must be hidden.",
+        "GPU {gpus} cannot run this wheel, and must be hidden.",
         "export HIP_VISIBLE_DEVICES={indices}",
     ),
     "plugin-broken": (
