@@ -158,7 +158,7 @@ def main(
 
     `ci_build COMMAND --help` lists the options of a command.
     """
-    refuse_unknown(os.environ, option_names())
+    refuse_unknown(option_names())
     project = find_project_file(Path.cwd())
     context.obj = State(verbose=bool(verbose), quiet=bool(quiet), project=project)
     name = context.invoked_subcommand

@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -63,7 +63,7 @@ _FOR_GATES = re.compile(
 )
 
 
-def refuse_unknown(environ: Mapping[str, str], options: Iterable[str]) -> None:
+def refuse_unknown(options: Iterable[str]) -> None:
     """Refuse variables with the prefix of this program that no option has.
 
     Empty ones are ignored, as if not set.
@@ -74,6 +74,7 @@ def refuse_unknown(environ: Mapping[str, str], options: Iterable[str]) -> None:
     Raises:
         RequestError: a variable is unknown; the message names the closest known one.
     """
+    environ = os.environ
     known = {name.upper() for name in (*options, *OTHER_VARIABLES)}
     allowed = {ENV_PREFIX + name for name in (*known, *_OF_GITLAB)}
     unknown = sorted(
