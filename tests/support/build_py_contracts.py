@@ -24,7 +24,7 @@ from typing import Any
 from ci_build.wheelset.source import pins
 from ci_build.wheelset.source.build_py import IN_CONTAINER, BuildCommand, build_commands
 from core.versions import set_version
-from tests.support.golden_build_py import inputs_of, request
+from tests.support.golden_build_py import RELEASES, inputs_of, request
 
 RECORDED = Path(__file__).parents[1] / "data" / "contracts" / "build_py.json"
 MAIN = "main"
@@ -52,9 +52,9 @@ def given(command: BuildCommand) -> list[str]:
 
 
 def record(jax: Path, rocm_jax: Path) -> dict[str, Any]:
-    """Return the contracts of every release with pinned sources, and of the head of jax."""
+    """Return the contracts of the recorded releases, and of the head of jax."""
     contracts = {}
-    for release in (*pins.releases(), MAIN):
+    for release in (*RELEASES, MAIN):
         name = pins.releases()[-1] if release == MAIN else release
         pinned = pins.pins_for(name)
         assert pinned is not None
