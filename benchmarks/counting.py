@@ -1,12 +1,10 @@
-"""Counters of requests to a bucket and to an S3 store."""
+"""Counter of requests to a bucket."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from promotion.storage.bucket import Bucket, Data, size_of
 
@@ -15,21 +13,17 @@ _KEYS_OF_A_LISTING = 1000
 
 @dataclass(kw_only=True, slots=True)
 class Traffic:
-    """Numbers of requests and copy requests, and bytes of sent and received bodies."""
+    """Number of requests, and bytes of sent and received bodies."""
 
     requests: int = 0
-    copies: int = 0
     sent: int = 0
     received: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(
-        self, *, requests: int = 0, copies: int = 0, sent: int = 0, received: int = 0
-    ) -> None:
+    def add(self, *, requests: int = 0, sent: int = 0, received: int = 0) -> None:
         """Add to the counters, thread-safe."""
         with self._lock:
             self.requests += requests
-            self.copies += copies
             self.sent += sent
             self.received += received
 
@@ -57,7 +51,7 @@ class _CountedBucket:
                 self._traffic.add(requests=max(1, -(-len(keys) // _KEYS_OF_A_LISTING)))
                 return iter(keys)
             sent = size_of(cast("Data", more[0])) if name.startswith("put_") else 0
-            self._traffic.add(requests=1, copies=name == "copy", sent=sent)
+            self._traffic.add(requests=1, sent=sent)
             result = method(key, *more, **words)
             if name == "open":
                 return _CountedStream(result, self._traffic)
@@ -91,40 +85,3 @@ class _CountedStream:
 
     def __exit__(self, *words: object) -> None:
         self._stream.close()
-
-
-@contextlib.contextmanager
-def watch(bucket: Bucket, otherwise: Traffic) -> Iterator[Traffic]:
-    """Count the requests that the client library sends to an S3 store.
-
-    For other buckets, yield `otherwise`.
-    """
-    client = getattr(bucket, "_client", None)
-    if client is None:
-        yield otherwise
-        return
-    traffic = Traffic()
-
-    def sending(request: Any, event_name: str, **_: object) -> None:  # noqa: ANN401 - of botocore
-        # Do not count the copy that checks, once per process, whether the store honours
-        # conditions on copies.
-        copied = (
-            event_name.endswith(("CopyObject", "UploadPartCopy"))
-            and "/_probes/" not in request.url
-        )
-        traffic.add(
-            requests=1,
-            copies=copied,
-            sent=int(request.headers.get("Content-Length", 0)),
-        )
-
-    def received(response_dict: Any, **_: object) -> None:  # noqa: ANN401 - of botocore
-        traffic.add(received=int(response_dict["headers"].get("content-length", 0)))
-
-    client.meta.events.register("before-send.s3", sending)
-    client.meta.events.register("response-received.s3.GetObject", received)
-    try:
-        yield traffic
-    finally:
-        client.meta.events.unregister("before-send.s3", sending)
-        client.meta.events.unregister("response-received.s3.GetObject", received)

@@ -1,25 +1,13 @@
-"""One operation on a synthetic index, measured in a process of its own; see `benchmarks.promotion`.
-
-    python -m benchmarks.promotion_operations BUCKET INDEX PROJECTS SETS OPERATION
-
-Standard output is the cost as JSON. Requests and bytes are those of the operation
-alone.
-"""
+"""Requests and bytes of operations on a synthetic index."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import sys
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from unittest.mock import patch
 
-from benchmarks.counting import counted
+from benchmarks.counting import Traffic, counted
 from benchmarks.made_index import BEGIN, MadeIndex
 from promotion.index.audit import verify
 from promotion.index.ledger_state import Change, EntryKind
@@ -27,34 +15,6 @@ from promotion.index.operations import change_ledger, mark, rollback
 from promotion.index.publish import publish, read_head
 from promotion.index.retention import RetentionRule, apply
 from promotion.storage.bucket import Bucket
-from promotion.storage.bucket_url import open_bucket
-from promotion.storage.object_keys import ReleasedIndex
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OperationCost:
-    """Cost of one operation.
-
-    Attributes:
-        requests: number of requests to the bucket; a listing takes one for each 1,000
-            keys.
-        sent, received: bytes of bodies.
-        wall, cpu: seconds.
-        peak_mib: peak resident memory of the process.
-    """
-
-    requests: int
-    sent: int
-    received: int
-    wall: float
-    cpu: float
-    peak_mib: float
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of bodies in both directions."""
-        return self.sent + self.received
-
 
 Prepare = Callable[[Bucket, MadeIndex], Callable[[Bucket], object]]
 """Function that prepares an operation, which the returned function does."""
@@ -137,38 +97,10 @@ OPERATIONS: Mapping[str, Prepare] = {
 """Operation -> its preparation; each changes the index for the next one."""
 
 
-def measure_operation(bucket: Bucket, index: MadeIndex, name: str) -> OperationCost:
-    """Do an operation and return its cost."""
+def measure_operation(bucket: Bucket, index: MadeIndex, name: str) -> Traffic:
+    """Do an operation and return its requests and bytes."""
     with patch.object(os, "fsync", lambda _: None):
         act = OPERATIONS[name](bucket, index)
         counting, traffic = counted(bucket)
-        wall = time.perf_counter()
-        cpu = time.process_time()
         act(counting)
-        wall = time.perf_counter() - wall
-        cpu = time.process_time() - cpu
-    # ru_maxrss starts with the memory of the parent process (proc(5): VmHWM, in KiB).
-    peak = (
-        int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0])
-        / 1024
-    )
-    return OperationCost(
-        requests=traffic.requests,
-        sent=traffic.sent,
-        received=traffic.received,
-        wall=wall,
-        cpu=cpu,
-        peak_mib=peak,
-    )
-
-
-def main() -> None:
-    """Do the operation that the arguments name."""
-    place, name, projects, sets, operation = sys.argv[1:]
-    index = MadeIndex(ReleasedIndex(index=name), int(projects))
-    index.sets = int(sets)
-    print(json.dumps(asdict(measure_operation(open_bucket(place), index, operation))))
-
-
-if __name__ == "__main__":
-    main()
+    return traffic

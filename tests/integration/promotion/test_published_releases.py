@@ -89,7 +89,7 @@ def test_published_0_9_2_post1_requires_pjrt_of_other_version(tmp_path: Path) ->
     assert caught.value.message in row_of("0.9.2.post1")["refused"]
 
 
-@pytest.mark.parametrize("release", ["0.7.1", "0.10.2", "0.12.0"])
+@pytest.mark.parametrize("release", ["0.7.1", "0.11.1", "0.12.0"])
 def test_newest_release_of_minor_has_recorded_result(
     release: str, real_wheel: RealWheel, tmp_path: Path
 ) -> None:

@@ -53,10 +53,6 @@ def test_record_agrees_with_table(row: Row) -> None:
             assert published_rocm(row["release"]) == row["rocm"]
     if "rocm" in row:
         assert all(row["rocm"] in versions for versions in compiled if versions)
-        release = Version(row["release"]).base_version
-        assert all(
-            golden_file(ROOT, part, release).exists() for part in ("plugin", "pjrt")
-        )
 
 
 @pytest.mark.parametrize(
@@ -67,3 +63,6 @@ def test_record_has_result_of_every_gate(row: Row) -> None:
         assert re.match(r"\S.*\.$", row["refused"])
     else:
         assert row["gates"] == dict.fromkeys(GATES, "passed")
+        release = Version(row["release"]).base_version
+        for part in ("plugin", "pjrt"):
+            assert golden_file(ROOT, part, release).exists()
