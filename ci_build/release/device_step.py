@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ci_build.cluster.cluster_request import connected
+from ci_build.cluster.connection import connected
 from ci_build.release import device_gate, device_image
 from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
 from ci_build.release.policy_report import device_request

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.cluster.cluster_request import connected
+from ci_build.cluster.connection import connected
 from ci_build.release import device_step, gating
 from ci_build.release import promotion_steps as steps
 from ci_build.release.index_authority import (

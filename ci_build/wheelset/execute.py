@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from ci_build.cluster.cluster_request import ClusterRequest, connected
+from ci_build.cluster.cluster_request import ClusterRequest
+from ci_build.cluster.connection import connected
 from ci_build.wheelset import set_files
 from ci_build.wheelset.finished_wheels import DEBUG, WheelMaker, set_targets
 from ci_build.wheelset.output_dir import locked, replacement

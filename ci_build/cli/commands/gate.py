@@ -32,7 +32,8 @@ from ci_build.cli.options.release_options import (
 )
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import chosen_options
-from ci_build.cluster.cluster_request import ClusterRequest, connected
+from ci_build.cluster.cluster_request import ClusterRequest
+from ci_build.cluster.connection import connected
 from ci_build.release.release_request import STRUCTURE
 from core.atomic import write_whole
 from core.errors import CiBuildError, RequestError

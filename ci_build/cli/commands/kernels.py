@@ -12,7 +12,7 @@ from ci_build.cli.options.cluster_options import cluster_options, cluster_reques
 from ci_build.cli.options.request_conversion import kernels_request
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
-from ci_build.cluster.cluster_request import connected
+from ci_build.cluster.connection import connected
 from ci_build.wheelset.kernel_compilers import find_compilers
 from ci_build.wheelset.set_build import cluster_line, kernel_lines
 from core.errors import RequestError

@@ -12,11 +12,8 @@ from click.testing import CliRunner
 
 from ci_build.cli import run
 from ci_build.cli.options.cluster_options import cluster_options, cluster_request
-from ci_build.cluster.cluster_request import (
-    SLURM,
-    ClusterRequest,
-    connected,
-)
+from ci_build.cluster.cluster_request import SLURM, ClusterRequest
+from ci_build.cluster.connection import connected
 from core.errors import MachineError, RequestError
 from core.report import NoProgress
 
