@@ -98,19 +98,14 @@ def on_one_device(name: str) -> Any:
     return jax.device_get(jax.jit(program.function)(*program.values()))
 
 
-ALL = [
-    pytest.param(
-        *(name, kind),
-        id=f"{name} {kind}",
-        marks=(
-            [pytest.mark.releases]
-            if name in FOR_RELEASES or kind == AxisType.Auto
-            else []
-        ),
-    )
-    for name in DIVIDED
-    for kind in (AxisType.Auto, AxisType.Explicit)
-]
+def _param(name: str, kind: AxisType) -> Any:
+    for_releases = name in FOR_RELEASES or kind == AxisType.Auto
+    marks = [pytest.mark.releases] if for_releases else []
+    return pytest.param(name, kind, id=f"{name} {kind}", marks=marks)
+
+
+ALL = [_param(name, AxisType.Auto) for name in DIVIDED]
+ALL += [_param(name, AxisType.Explicit) for name in DIVIDED]
 
 
 @pytest.mark.parametrize(("name", "kind"), ALL)

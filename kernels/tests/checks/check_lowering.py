@@ -92,17 +92,10 @@ def check_handlers_compute_what_xla_computes(
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "xla")
     jax.clear_caches()
     wanted = jax.jit(program.function)(*operands)
-    compare(
-        found,
-        wanted,
-        (
-            1e-5
-            if operands[0].dtype == F32
-            else 3e-2
-            if "mha" in program.calls[0]
-            else 4e-3
-        ),
-    )
+    tolerance = 3e-2 if "mha" in program.calls[0] else 4e-3
+    if operands[0].dtype == F32:
+        tolerance = 1e-5
+    compare(found, wanted, tolerance)
 
 
 FEW_TYPES = ["2x7x8x16xbf16", *["2x9x4x16xbf16"] * 2]

@@ -266,10 +266,8 @@ def check_packed_sequences_are_sequences_of_their_own(options: dict[str, Any]) -
 
 
 def check_dropout_is_fair_and_independent_of_seed_and_place() -> None:
-    places = [
-        jnp.asarray(place)
-        for place in np.ix_(*(np.arange(n) for n in (2, 4, 128, 128)))
-    ]
+    ranges = map(np.arange, (2, 4, 128, 128))
+    places = [jnp.asarray(place) for place in np.ix_(*ranges)]
     first, *others = (
         np.asarray(kept(seed_words(seed), 0.3, *places)) for seed in (0, 1, 1 << 32)
     )

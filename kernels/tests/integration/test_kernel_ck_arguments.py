@@ -143,7 +143,9 @@ def ask(
 ) -> dict[str, str]:
     """Return the recorded arguments of Composable Kernel."""
     made = case.buffers()
-    args, results = ([made[name] for name in names] for names in CALLS[direction])
+    inputs, outputs = CALLS[direction]
+    args = [made[name] for name in inputs]
+    results = [made[name] for name in outputs]
     library = libraries[direction]
     machine.call(
         library, SYMBOLS[direction], args, results, case.attributes, device=device

@@ -151,12 +151,10 @@ def test_reports_all_problems_at_once() -> None:
 
 def test_support_is_module_portable_or_none() -> None:
     catalog = parse_catalog(tomli_w.dumps(little()).encode(), "some.toml")
-    got = {
-        name: [
-            catalog.support(catalog.modules[name], gfx) for gfx in ("gfx942", "gfx1100")
-        ]
-        for name in "abd"
-    }
+    got = {}
+    for name in "abd":
+        module = catalog.modules[name]
+        got[name] = [catalog.support(module, gfx) for gfx in ("gfx942", "gfx1100")]
     assert got == {
         "a": [Support.YES, Support.PORTABLE],
         "b": [Support.PORTABLE, Support.PORTABLE],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,10 @@ def test_wheel_version_names_other_contents(
 
 
 def test_required_jaxlib_is_first_with_api_of_handlers() -> None:
-    api = max(
-        handler.api for module in CATALOG.modules.values() for handler in module.ffi
+    handlers = itertools.chain.from_iterable(
+        module.ffi for module in CATALOG.modules.values()
     )
+    api = max(handler.api for handler in handlers)
     plan = recipe.repair_plan(request(), "1")
     jaxlib = SpecifierSet(plan.requires_dist[0].removeprefix("jaxlib"))
     assert [*jaxlib.filter(["0.7.2", recipe.FFI_SINCE[api], "0.10.2", "0.12.0"])] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -19,9 +20,8 @@ DEVICES = find_device("gfx942", 304), find_device("gfx950", 256)
 def test_eight_threads_on_two_devices_load_each_object_once(
     kernel_tree: KernelTree, fake_machine: FakeMachine
 ) -> None:
-    calls = [
-        bf16_call(m, n, 1024) for m in (16, 48, 64, 96, 4096) for n in (64, 640, 8192)
-    ]
+    sizes = itertools.product((16, 48, 64, 96, 4096), (64, 640, 8192))
+    calls = [bf16_call(m, n, 1024) for m, n in sizes]
     words: dict[str, object] = {"splitk": 0, "kernel": ""}
     library = kernel_tree.fresh("gemm_bf16")
     fake_machine.records()

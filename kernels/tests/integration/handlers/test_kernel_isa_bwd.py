@@ -100,11 +100,11 @@ def test_batches_match_float64(
     case = CASES[name]
     none = np.zeros(0, np.int32)
     halves = operands(case)
-    parts = [
-        gradients(case, *(from_bf16(one[b]) for one in halves))
-        for b in range(case.batch)
-    ]
-    lse, d, *wanted = (np.stack([part[at] for part in parts]) for at in range(5))
+    parts = []
+    for b in range(case.batch):
+        arrays = (from_bf16(half[b]) for half in halves)
+        parts.append(gradients(case, *arrays))
+    lse, d, *wanted = map(np.stack, zip(*parts, strict=True))
     rows = [lse.astype(np.float32), d.astype(np.float32)]
     # P and dS are rounded to bfloat16, half away from zero, before they are multiplied.
     assert (

@@ -14,6 +14,7 @@ from pathlib import Path
 from core.process import HostRunner
 from core.report import NoProgress
 from kernels.compiler_steps import SRC, fill, named
+from kernels.devicelib import include_words
 from kernels.module_catalog import load_catalog
 from kernels.rocmchain import with_rocm
 from kernels.tests.support.fake.building import HERE
@@ -89,11 +90,7 @@ def build(source: Path, rocm: Path, cache: Path, folder: Path) -> None:
         )
         words = [*named(module, "fake"), *module.flags["rocm"], "-I", str(own)]
         words += ["-DFAKE_CK_BACKWARD"] if direction == "bwd" else []
-        words += [
-            word
-            for path in module.include
-            for word in ("-isystem", f"{{source}}/{path}")
-        ]
+        words += include_words("-isystem", module)
         objects = [
             *shared,
             *(

@@ -68,10 +68,8 @@ def main(folder: Path, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     library = Library(folder / "librmsnorm_fwd.so", folder)
     told: list[dict[str, Any]] = []
     for call in calls:
-        args, results = (
-            [Tensor(d, tuple(s), a) for d, s, a in call[name]]
-            for name in ("args", "results")
-        )
+        args = [Tensor(d, tuple(s), a) for d, s, a in call["args"]]
+        results = [Tensor(d, tuple(s), a) for d, s, a in call["results"]]
         machine.hip.fake_runtime_fail(call.get("fail", 0))
         try:
             machine.call(

@@ -70,10 +70,9 @@ def rows(hsa: Path, gfx: str, module: str) -> tuple[Row, ...]:
     """Return the kernels of a module for a target, in the order of AITER's table."""
     path = hsa / gfx / CSV[module]
     with path.open(newline="", encoding="utf-8") as file:
-        found = [
-            {key.lower(): value for key, value in line.items()}
-            for line in csv.DictReader(file)
-        ]
+        found = []
+        for line in csv.DictReader(file):
+            found.append({key.lower(): value for key, value in line.items()})
     return tuple(
         Row(
             kernel=line["knl_name"],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.module_catalog import load_catalog
+from kernels.modules import KernelModule
 from kernels.tests.support.fake.calls import CallError, FakeMachine, Library, tensors
 from kernels.tests.support.fake.trees import GPUS
 
@@ -16,11 +17,9 @@ CHECKS = ROOT / "kernels" / "tests" / "checks"
 PACKAGE = ROOT / "kernels" / "payload" / "jax_aiter"
 FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
 """Variables of the caller that have no say."""
-MODULES = {
-    ffi.target: module
-    for module in load_catalog().modules.values()
-    for ffi in module.ffi
-}
+MODULES: dict[str, KernelModule] = {}
+for _module in load_catalog().modules.values():
+    MODULES |= dict.fromkeys((ffi.target for ffi in _module.ffi), _module)
 """Custom call -> its module."""
 Environment = Callable[[str], Path]
 """Version of jax -> interpreter of an environment that has it."""

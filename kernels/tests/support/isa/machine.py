@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from kernels.tests.support.isa.code_object import CodeObject, Kernel
@@ -50,12 +52,8 @@ class GpuMachine:
         """Run all workgroups of a grid, in random order."""
         found = self._object.kernels[kernel]
         at = self.memory.put(arguments)
-        blocks = [
-            (x, y, z)
-            for z in range(grid[2])
-            for y in range(grid[1])
-            for x in range(grid[0])
-        ]
+        places = itertools.product(range(grid[2]), range(grid[1]), range(grid[0]))
+        blocks = [(x, y, z) for z, y, x in places]
         order = [blocks[number] for number in self._random.permutation(len(blocks))]
         with np.errstate(all="ignore"):
             for together in [order] if self._lockstep else [[block] for block in order]:
@@ -79,12 +77,8 @@ class GpuMachine:
 
     def _execute(self, workgroups: list[list[Wave]]) -> None:
         """Run workgroups side by side until they end."""
-        while running := [
-            one
-            for waves in workgroups
-            for one in waves
-            if not one.ended and not one.waiting
-        ]:
+        every = [*itertools.chain.from_iterable(workgroups)]
+        while running := [one for one in every if not (one.ended or one.waiting)]:
             if not self._lockstep:
                 self._advance(running[self._random.integers(len(running))])
             else:

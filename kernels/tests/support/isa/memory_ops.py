@@ -282,16 +282,10 @@ def _buffer_atomic(w: Wave, i: Instruction) -> None:
 MEMORY: dict[str, Execute] = {
     **{f"s_load_dword{f'x{n}' * (n > 1)}": _scalar_load(n) for n in (1, 2, 4, 8, 16)},
     **{f"s_load_b{32 * n}": _scalar_load(n) for n in (1, 2, 4, 8, 16)},
-    **{
-        f"ds_{word}_b{8 * n}": _share_load(n)
-        for n in (4, 8, 16)
-        for word in ("read", "load")
-    },
-    **{
-        f"ds_{word}_b{8 * n}": _share_store(n)
-        for n in (4, 8, 16)
-        for word in ("write", "store")
-    },
+    **{f"ds_read_b{8 * n}": _share_load(n) for n in (4, 8, 16)},
+    **{f"ds_load_b{8 * n}": _share_load(n) for n in (4, 8, 16)},
+    **{f"ds_write_b{8 * n}": _share_store(n) for n in (4, 8, 16)},
+    **{f"ds_store_b{8 * n}": _share_store(n) for n in (4, 8, 16)},
     "ds_bpermute_b32": _permute,
     "ds_permute_b32": _permute,
     **{f"global_load_dword{f'x{n}' * (n > 1)}": _global_load(4 * n) for n in (1, 2, 4)},

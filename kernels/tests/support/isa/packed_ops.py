@@ -23,15 +23,16 @@ def _pair(w: Wave, i: Instruction, which: int, half: int) -> Array:
     chosen = (i.select_high if half else i.select) >> which & 1
     register = number < 128 or number >= VGPR
     value = w.raw(number + chosen if register else number, i.literal).view(np.float32)
-    return -value if (i.negative_high if half else i.negative) >> which & 1 else value
+    negative = i.negative_high if half else i.negative
+    return -value if negative >> which & 1 else value
 
 
 def _packed_f32(count: int, apply: Callable[..., Array]) -> Execute:
     def execute(w: Wave, i: Instruction) -> None:
-        results = [
-            np.asarray(apply(*(_pair(w, i, which, half) for which in range(count))))
-            for half in (0, 1)
-        ]
+        results = []
+        for half in (0, 1):
+            operands = (_pair(w, i, which, half) for which in range(count))
+            results.append(np.asarray(apply(*operands)))
         for half, value in enumerate(results):
             w.store(i.to - VGPR + half, value.astype(np.float32).view(np.uint32))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from kernels.tests.support.isa.encodings import VCC, Instruction
@@ -187,14 +188,14 @@ def _nothing(w: Wave, i: Instruction) -> None:
     """Do nothing: hints, and waits for units that finish each instruction here."""
 
 
+_COMPARISONS = [
+    f"s_cmp_{how}_{kind}"
+    for how, kind in itertools.product(_COMPARE, ("i32", "u32", "u64"))
+]
 SCALAR: dict[str, Execute] = {
     **{name: _sop2(name) for name in _SOP2},
     **{name: _branch(name) for name in _TAKEN},
-    **{
-        f"s_cmp_{how}_{kind}": _compare(f"s_cmp_{how}_{kind}")
-        for how in _COMPARE
-        for kind in ("i32", "u32", "u64")
-    },
+    **{name: _compare(name) for name in _COMPARISONS},
     "s_cmpk_eq_u32": _compare_constant,
     "s_cmpk_gt_u32": _compare_constant,
     "s_addk_i32": _add_constant,

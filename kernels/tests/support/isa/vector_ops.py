@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -220,9 +221,9 @@ def _compare_class(w: Wave, i: Instruction) -> None:
 
 
 def _cndmask(w: Wave, i: Instruction) -> None:
-    kind = (
-        "u16" if i.name.endswith("16") else "f32" if i.negative | i.absolute else "u32"
-    )
+    kind = "f32" if i.negative | i.absolute else "u32"
+    if i.name.endswith("16"):
+        kind = "u16"
     chosen = w.mask(i.sources[2] if len(i.sources) > 2 else VCC)
     w.result(i, np.where(chosen, w.operand(i, 1, kind), w.operand(i, 0, kind)), kind)
 
@@ -254,11 +255,9 @@ def _mad_wide(w: Wave, i: Instruction) -> None:
 
 def _add_carry(w: Wave, i: Instruction) -> None:
     """Add with a carry out, and for V_ADD_CO_CI with a carry in (RDNA3 16.7)."""
-    carry = (
-        w.mask(i.sources[2] if i.wide else VCC)
-        if i.name == "v_add_co_ci_u32"
-        else np.zeros(w.lanes, bool)
-    )
+    carry = np.zeros(w.lanes, bool)
+    if i.name == "v_add_co_ci_u32":
+        carry = w.mask(i.sources[2] if i.wide else VCC)
     total = (
         _wide(w.operand(i, 0, "u32"))
         + _wide(w.operand(i, 1, "u32"))
@@ -302,15 +301,16 @@ def _accumulator(w: Wave, i: Instruction) -> None:
     w.store(i.to - VGPR, w.raw(i.sources[0], i.literal))
 
 
+_COMPARISONS = [
+    f"{start}_{how}_{kind}"
+    for start, how, kind in itertools.product(
+        ("v_cmp", "v_cmpx"), _COMPARE, ("f16", "f32", "i32", "u32", "u64")
+    )
+]
 VECTOR: dict[str, Execute] = {
     **{name: _plain(name) for name in _PLAIN},
     **{name: _approximate(name) for name in _APPROXIMATE},
-    **{
-        f"{start}_{how}_{kind}": _compare(f"{start}_{how}_{kind}")
-        for start in ("v_cmp", "v_cmpx")
-        for how in _COMPARE
-        for kind in ("f16", "f32", "i32", "u32", "u64")
-    },
+    **{name: _compare(name) for name in _COMPARISONS},
     "v_cmp_class_f32": _compare_class,
     "v_cndmask_b32": _cndmask,
     "v_cndmask_b16": _cndmask,
