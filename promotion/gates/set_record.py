@@ -147,10 +147,10 @@ def _pythons(reports: Sequence[WheelReport]) -> Mapping[str, list[str]]:
             if tag.startswith("cp3") and tag[3:].isdecimal()
         }
         minors.setdefault(report.project, set()).update(own)
-    return {
-        project: [f"3.{minor}" for minor in sorted(own)]
-        for project, own in minors.items()
-    }
+    served = {}
+    for project, own in minors.items():
+        served[project] = [f"3.{minor}" for minor in sorted(own)]
+    return served
 
 
 def url_differences(wheel_set: WheelSet, wheel: Wheel, path: Path) -> Iterator[Finding]:
@@ -406,10 +406,8 @@ def file_differences(
             for row in rows
             if row[3] != hashes.get(row[2], row[3])
         ]
-        wrong += [
-            f"no {project}"
-            for project in sorted(versions.keys() - {row[0] for row in rows})
-        ]
+        absent = versions.keys() - {row[0] for row in rows}
+        wrong += [f"no {project}" for project in sorted(absent)]
         if wrong:
             yield error(
                 "set-file-untrue",
@@ -468,12 +466,8 @@ def _excluded(lock: str, pythons: Sequence[str]) -> list[str]:
     for package in (
         package for package in table["packages"] if "marker" not in package
     ):
-        served = list(_served(package["wheels"]))
-        lacking = [
-            python
-            for python in pythons
-            if not any(int(python[2:]) in minors for minors in served)
-        ]
+        served = set[int]().union(*_served(package["wheels"]))
+        lacking = [python for python in pythons if int(python[2:]) not in served]
         wrong += [
             f"no wheel of {package['name']} for Python {python}" for python in lacking
         ]

@@ -93,31 +93,29 @@ def scenarios(
         targets: targets of the set; None means all targets.
     """
     libraries = tuple(libraries)
-    return tuple(
-        Scenario(
-            name=f"{layout.name} {family}".rstrip(),
-            folders=tuple(
-                PurePosixPath(folder)
-                for folder in search_dirs(
-                    layout,
-                    site_packages=Path(_SITE),
-                    rocm_path=Path(_PREFIX),
-                    targets=targets,
-                )
-            ),
-            files={
-                file.path: file
-                for library in libraries
-                for file in _placed(library, layout, family)
-            },
+    found = []
+    for layout in load_layouts().layouts.values():
+        folders = search_dirs(
+            layout,
+            site_packages=Path(_SITE),
+            rocm_path=Path(_PREFIX),
+            targets=targets,
         )
-        for layout in load_layouts().layouts.values()
-        for family in (
-            family_packages(targets)
-            if any(_FAMILY in folder for folder in layout.folders)
-            else ("",)
-        )
-    )
+        families: tuple[str, ...] = ("",)
+        if any(_FAMILY in folder for folder in layout.folders):
+            families = family_packages(targets)
+        for family in families:
+            files: dict[PurePosixPath, InstalledLibrary] = {}
+            for library in libraries:
+                placed = _placed(library, layout, family)
+                files |= {file.path: file for file in placed}
+            scenario = Scenario(
+                name=f"{layout.name} {family}".rstrip(),
+                folders=tuple(map(PurePosixPath, folders)),
+                files=files,
+            )
+            found.append(scenario)
+    return tuple(found)
 
 
 def in_site_packages(

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from core.errors import ArchiveError, CiBuildError
@@ -136,12 +137,8 @@ def _preload(archive: WheelArchive) -> tuple[str, ...]:
         ):  # another project's file
             data = json.loads(archive.read(name))
             rocm = frozenset(data["rocm_sonames"])
-            sonames |= dict.fromkeys(
-                soname
-                for row in data["members"]
-                for soname in row["needed"]
-                if soname in rocm
-            )
+            needed = chain.from_iterable(row["needed"] for row in data["members"])
+            sonames |= dict.fromkeys(soname for soname in needed if soname in rocm)
     return tuple(sonames)
 
 
@@ -166,9 +163,8 @@ def _platform_findings(
         return {}
     files = {path: unpacked[path] for path in members}
     elves = {path: member.elf for path, member in members.items()}
-    others = {
-        soname for member in members.values() for soname in member.elf.needed
-    } - platform_libraries(PLATFORM)
+    needed = chain.from_iterable(member.elf.needed for member in members.values())
+    others = set(needed) - platform_libraries(PLATFORM)
     try:
         result = platform_verdict(
             files, allowed_sonames=frozenset(others), platform=PLATFORM, elves=elves
@@ -194,9 +190,9 @@ def _build_path_findings(member: ElfMember, file: Path) -> Iterator[Finding]:
                 item, message=f"has a RUNPATH of the build machine: {item.message}"
             )
     leaked = build_paths(file, member.elf.sections.values())
-    if strings := [
-        text for text in leaked if not any(text in entry for entry in entries)
-    ]:
+    # An entry has no line breaks, so a text is in one of them if it is in the lines.
+    lines = "\n".join(entries)
+    if strings := [text for text in leaked if text not in lines]:
         text = f"contains paths of the build machine: {some(strings)}."
         remedy = "Compile with -ffile-prefix-map, and pass relative paths to tools."
         yield warning("build-path-in-strings", text, remedy)

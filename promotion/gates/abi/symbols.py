@@ -52,9 +52,7 @@ class LibraryExports:
         needed: tuple[str, ...],
     ) -> LibraryExports:
         """Return the exports of a library."""
-        versions = frozenset(
-            version for versions in symbols.values() for version in versions
-        ) - {""}
+        versions = frozenset[str]().union(*symbols.values()) - {""}
         return cls(
             soname=soname,
             origin=origin,
@@ -170,11 +168,10 @@ def unmet_symbols(
         finding = error if any(symbol.bind != "WEAK" for symbol in symbols) else warning
         yield finding("symbol-version-missing", text, remedy)
     for (library, version), others in sorted(other_versions.items()):
-        has = ", ".join(
-            sorted(
-                {v or "none" for name in others for v in exports[library].symbols[name]}
-            )
+        exported = set[str]().union(
+            *(exports[library].symbols[name] for name in others)
         )
+        has = ", ".join(sorted(version or "none" for version in exported))
         text = (
             f"needs {some(others)} in version {version}; {library} of"
             f" {exports[library].origin} has {has}."

@@ -61,15 +61,11 @@ class Check:
     @property
     def outcome(self) -> str:
         """Return the outcome that counts the check: failed, skipped, known or passed."""
-        return (
-            "failed"
-            if self.failed
-            else "skipped"
-            if self.skipped
-            else "known"
-            if self.known
-            else "passed"
-        )
+        if self.failed:
+            return "failed"
+        if self.skipped:
+            return "skipped"
+        return "known" if self.known else "passed"
 
 
 class SharedResults:

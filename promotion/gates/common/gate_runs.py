@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +137,10 @@ def run_gates(
         new = _run_all(pending, signer, stop)
     for gate, by_target in zip(gates, results, strict=True):
         by_target |= {evidence.target: evidence for evidence in new.get(gate.name, ())}
-    return tuple(
-        by_target[target]
-        for gate, by_target in zip(gates, results, strict=True)
-        for target in gate.subjects(selected)
-    )
+    evidences = []
+    for gate, by_target in zip(gates, results, strict=True):
+        evidences += [by_target[target] for target in gate.subjects(selected)]
+    return tuple(evidences)
 
 
 def _reusable(
@@ -302,12 +302,14 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
         for evidence in evidences
         if evidence.outcome in (Outcome.FAILED, Outcome.ERROR)
     ]
-    lines = [
-        f"{evidence.gate} ({evidence.target}): {finding.message} {finding.remedy}".rstrip()
-        for evidence in bad
-        for finding in evidence.findings
-        if finding.severity is Severity.ERROR
-    ]
+    lines = []
+    for evidence in bad:
+        subject = f"{evidence.gate} ({evidence.target})"
+        lines += [
+            f"{subject}: {finding.message} {finding.remedy}".rstrip()
+            for finding in evidence.findings
+            if finding.severity is Severity.ERROR
+        ]
     if lines := [*dict.fromkeys(lines)]:
         if len(lines) > _MOST_LISTED:
             lines = [
@@ -364,17 +366,13 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
                 "Report this internal error of the gate together with the set.",
             ),
         )
-    return [
-        make_evidence(
-            gate,
-            context.wheel_set,
-            target,
-            [c for c in checks if c.target in (target, ANY)],
-            failure,
-            started,
+    evidences = []
+    for target in gate.subjects(context.targets):
+        own = [check for check in checks if check.target in (target, ANY)]
+        evidences.append(
+            make_evidence(gate, context.wheel_set, target, own, failure, started)
         )
-        for target in gate.subjects(context.targets)
-    ]
+    return evidences
 
 
 def make_evidence(
@@ -410,6 +408,7 @@ def make_evidence(
         failure = (warning("gate-skipped", text),)
     else:
         outcome = Outcome.PASSED
+    findings = chain.from_iterable(check.findings for check in checks)
     return Evidence(
         set_digest=wheel_set.digest,
         gate=gate.name,
@@ -430,12 +429,7 @@ def make_evidence(
         },
         findings=(
             *failure,
-            *(
-                f
-                for check in checks
-                for f in check.findings
-                if f.severity is not Severity.NOTE
-            ),
+            *(item for item in findings if item.severity is not Severity.NOTE),
         ),
         details={"checks": [check_record(check) for check in checks]},
     )
@@ -443,13 +437,7 @@ def make_evidence(
 
 def check_record(check: Check) -> Mapping[str, Any]:
     """Return the JSON form of a check in evidence."""
-    why = (
-        check.skipped
-        if check.outcome == "skipped"
-        else check.known
-        if check.outcome == "known"
-        else ""
-    )
+    why = {"skipped": check.skipped, "known": check.known}.get(check.outcome, "")
     lines = [f"{finding.code}: {finding.message}" for finding in check.findings]
     reasons = {"why": why, "findings": lines}
     return {

@@ -74,12 +74,12 @@ def parse_config(text: str) -> Mapping[str, str]:
         for name, _, literal in rows
         if literal
     }
-    return {
-        name.removeprefix(f"{section}."): value
-        for section in _PRECEDENCE
-        for name, value in config.items()
-        if name.rpartition(".")[0] == section
-    }
+    settings = {}
+    for section in _PRECEDENCE:
+        for name, value in config.items():
+            if name.rpartition(".")[0] == section:
+                settings[name.removeprefix(f"{section}.")] = value
+    return settings
 
 
 class Installer(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from core.digests import sha256_of
@@ -82,12 +83,10 @@ def run(context: GateContext) -> Iterator[Check]:
     checked = False
     major = str(RocmVersion(text=context.wheel_set.rocm_version).major)
     # Project -> libraries that must have code for every target by policy.
-    owed = {
-        project.replace("{major}", major): tuple(
-            path.replace("{major}", major) for path in paths
-        )
-        for project, paths in load_policy(context.staged.index).device_members.items()
-    }
+    owed = {}
+    for project, paths in load_policy(context.staged.index).device_members.items():
+        own = tuple(path.replace("{major}", major) for path in paths)
+        owed[project.replace("{major}", major)] = own
     for wheel in context.wheel_set.wheels:
         if not owed.get(wheel.name) and not wheel.targets:
             continue
@@ -236,11 +235,8 @@ def _wrong_registrations(
     debug: Path | None,
 ) -> list[str]:
     """Return a clause for the first kernels registered or launched for others."""
-    problems = [
-        f"registers kernel {kernel} twice"
-        for bundle in host
-        for kernel in sorted(bundle.repeated)
-    ]
+    repeated = chain.from_iterable(sorted(bundle.repeated) for bundle in host)
+    problems = [f"registers kernel {kernel} twice" for kernel in repeated]
     problems += stub_problems(file, host, arguments)
     if debug is not None and host:
         problems += name_problems(debug, host)
@@ -257,12 +253,11 @@ def _unregistered(
     """
     if not host or any(bundle.unread for bundle in host):
         return []
-    known = _registrable(kernel for bundle in host for kernel in bundle.kernels)
+    known = _registrable(chain.from_iterable(bundle.kernels for bundle in host))
     code: dict[str, set[str]] = {}
-    for target, names in (
-        item for targets in kernels.values() for item in targets.items()
-    ):
-        code.setdefault(target, set()).update(names)
+    for targets in kernels.values():
+        for target, names in targets.items():
+            code.setdefault(target, set()).update(names)
     # If the code lacks a registered kernel, it is reported as missing; the code may
     # have it under another name.
     complete = [names for names in map(_registrable, code.values()) if known <= names]
@@ -290,9 +285,9 @@ def _missing(library: _LibraryCode, target: str, names: Sequence[str]) -> Findin
     """Return the finding on registered kernels that have no code."""
     some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     count = f"{len(names)} registered kernel{'s' if len(names) > 1 else ''}"
-    if {*names} <= {
-        name for held in library.kernels.values() for name in held.get(target, ())
-    }:
+    bundles = library.kernels.values()
+    in_any = frozenset[str]().union(*(held.get(target, ()) for held in bundles))
+    if in_any.issuperset(names):
         text = (
             f"{library.name} names another bundle than that with the {target} code of"
             f" {count}: {some}."
@@ -431,12 +426,13 @@ def _check_modules(
     checks = [Check(name=wheel.filename, findings=tuple(errors))] if errors else []
     for target in context.targets:
         checks += _modules(wheel, manifest, target)
-    targets_by_library = {
-        module.library: tuple(
-            t for t in context.targets if GfxTarget.parse(t).processor in module.targets
+    targets_by_library = {}
+    for module in manifest.modules:
+        targets_by_library[module.library] = tuple(
+            target
+            for target in context.targets
+            if GfxTarget.parse(target).processor in module.targets
         )
-        for module in manifest.modules
-    }
     return checks, targets_by_library
 
 

@@ -89,17 +89,13 @@ def missing_kernels(
     without_code: set[str] = set()
     for bundle in registered:
         codes = kernels_by_bundle.get(bundle.address, {})
-        present = {
-            kernel
-            for name, kernels in codes.items()
-            if not missing_targets([name], [target])
-            for kernel in kernels
-        }
+        present: set[str] = set()
+        for name, kernels in codes.items():
+            if not missing_targets([name], [target]):
+                present.update(kernels)
         without_code |= bundle.kernels - present
-    return tuple(
-        sorted(
-            kernel
-            for kernel in without_code
-            if not any(rule.excuses(kernel, target) for rule in rules)
-        )
-    )
+    for rule in rules:
+        without_code -= {
+            kernel for kernel in without_code if rule.excuses(kernel, target)
+        }
+    return tuple(sorted(without_code))

@@ -187,11 +187,8 @@ def _open_index(
     staged = context.staged
     root = bucket.root if isinstance(bucket, DirBucket) else context.shared / "bucket"
     if not isinstance(bucket, DirBucket):
-        names = [
-            name
-            for wheel in context.wheel_set.wheels
-            for name in (wheel.filename, metadata_name(wheel.filename))
-        ]
+        names = [wheel.filename for wheel in context.wheel_set.wheels]
+        names += map(metadata_name, names.copy())
         for key in (*bucket.list(staged.simple), *map(staged.file, names)):
             path = root / key
             if not path.exists():

@@ -339,13 +339,10 @@ class InstallationTest:
         The distributions to check and, with `imports`, the modules to import.
         """
         wheel_set = self.source.wheel_set
-        expected = {
-            wheel.name: {
-                "version": wheel.version,
-                "files": {member.path: member.sha256 for member in wheel.members},
-            }
-            for wheel in self.wheels
-        }
+        expected = {}
+        for wheel in self.wheels:
+            files = {member.path: member.sha256 for member in wheel.members}
+            expected[wheel.name] = {"version": wheel.version, "files": files}
         pins = {
             name: {"version": pinned, "files": {}}
             for name, pinned in wheel_set.pins.items()

@@ -125,10 +125,10 @@ def test_scan(name: str) -> None:
 )
 def test_einsum(spec: str) -> None:
     sizes = dict(zip("bhijklqd", (2, 3, 8, 9, 10, 11, 12, 13), strict=True))
-    operands = [
-        sample(tuple(sizes[c] for c in term), seed=n)
-        for n, term in enumerate(spec.split("->")[0].split(","))
-    ]
+    operands = []
+    for seed, term in enumerate(spec.split("->")[0].split(",")):
+        shape = tuple(sizes[name] for name in term)
+        operands.append(sample(shape, seed=seed))
     with jax.default_matmul_precision("highest"):
         np.testing.assert_allclose(
             jax.jit(lambda *a: jnp.einsum(spec, *a))(*operands),
