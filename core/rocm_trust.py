@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ROCM_TRUST = "rocm_trust"
-"""Key of `WheelSet.request`; sets that an older version built do not have it."""
+"""Key of `WheelSet.request`; sets without a ROCm do not have it."""
 
 
 class ChecksumOrigin(enum.StrEnum):

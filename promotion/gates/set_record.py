@@ -268,7 +268,7 @@ def _request_differences(
     if differences := _differences(actual, request):
         yield _untrue("request", differences)
     if not request.keys() >= {"targets", "rocm_version_extra", "post_release", "strip"}:
-        return  # another version of this program recorded it
+        return  # the set was adopted, not built
     try:
         asked = BuildRequest(
             payload=Payload(request["payload"]),
@@ -302,10 +302,7 @@ def _request_differences(
 def _lock_differences(
     wheel_set: WheelSet, own: Sequence[tuple[WheelReport, Mapping[str, Any]]]
 ) -> Iterator[Finding]:
-    """Compare the digest of rocm.lock with those in the request and in the wheels.
-
-    Older sets have no such file.
-    """
+    """Compare the digest of rocm.lock with those in the request and in the wheels."""
     lock = wheel_set.files.get(ROCM_LOCK)
     source = wheel_set.request.get("source")
     if lock is None:

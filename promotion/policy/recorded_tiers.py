@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from core.errors import CiBuildError
-from core.model import TIER_ORDER, WHEELS_JSON, Outcome, WheelSet
+from core.model import TIER_ORDER, WHEELS_JSON, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
@@ -28,8 +28,7 @@ def tier_problems(
     """Yield a sentence for each tier of a promotion that its evidence does not give.
 
     Evidence counts if both the policy in the entry and the reader's policy accept its
-    key. An entry of an older version has no policy; its tiers must then not be stronger
-    than those of passed evidence.
+    key.
 
     Args:
         policy: the reader's policy for the channel of the index.
@@ -99,8 +98,6 @@ def _evidenced(
 ) -> Mapping[str, Collection[str]]:
     """Return gfx target -> tiers that may be recorded for it."""
     accepted = [file for file in files if is_accepted(file, policy)]
-    if not entry.policy:
-        return _passed(wheel_set, accepted)
     recorded = with_recorded_rules(policy, released.index, entry.policy)
     now = time_of(entry.time)
     if now is None:
@@ -127,20 +124,6 @@ def _at_check(policy: Policy) -> Policy:
             replace(waiver, expires=waiver.expires + days) for waiver in policy.waivers
         ),
     )
-
-
-def _passed(
-    wheel_set: WheelSet, files: Collection[EvidenceFile]
-) -> Mapping[str, Collection[str]]:
-    """Return gfx target -> all tiers up to the strongest with passed evidence."""
-    strongest = dict.fromkeys(wheel_set.targets, 0)
-    for evidence in (file.evidence for file in files):
-        mine = evidence.set_digest == wheel_set.digest and evidence.target in strongest
-        if mine and evidence.outcome is Outcome.PASSED and evidence.tier in TIER_ORDER:
-            strongest[evidence.target] = max(
-                strongest[evidence.target], TIER_ORDER.index(evidence.tier) + 1
-            )
-    return {target: _TIERS[: count + 1] for target, count in strongest.items()}
 
 
 _TIERS = (NO_TIER, *(tier.value for tier in TIER_ORDER))

@@ -18,7 +18,7 @@ from ci_build.cli.options.environment import (
 )
 from ci_build.release import index_authority as authority
 from core.digests import sha256_of
-from core.errors import BucketError, PromotionBlockedError, RequestError
+from core.errors import BucketError, FormatError, PromotionBlockedError, RequestError
 from promotion.evidence.evidence import record
 from promotion.evidence.signing import load_signer, new_key
 from promotion.index.authority import PolicySource
@@ -452,8 +452,8 @@ def test_keys_show_prints_ledger_key_and_no_process_inherits_a_key(
     ("text", "reason"),
     [
         ('"nonsense"', "is not a public key"),
-        ("7", "neither a public key nor a table"),
-        ('{ key = "KEY", expires = "soon" }', "'soon' is not a date"),
+        ("7", "ledger_keys.ci: "),
+        ('{ key = "KEY", expires = "soon" }', "ledger_keys.ci.expires: "),
     ],
 )
 def test_policy_refuses_invalid_ledger_key(
@@ -466,7 +466,7 @@ def test_policy_refuses_invalid_ledger_key(
             "\nledger_keys = {}\n", f"\nledger_keys = {{ ci = {value} }}\n"
         )
     )
-    with pytest.raises(RequestError, match=reason):
+    with pytest.raises(FormatError, match=reason):
         load_policy("multi-arch", channel="nightly", file=file)
 
 
