@@ -7,6 +7,7 @@ the file functions of the load gate.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import logging
@@ -135,8 +136,13 @@ def child(root: Path, machine: dict[str, Any]) -> dict[str, Any]:
     before = dict(os.environ)
     importlib.import_module("jax_rocm7_plugin")  # jaxlib does this first
     loader = importlib.import_module("jax_plugins.xla_rocm7")
-    # The size of /dev/shm depends on the real machine.
+    # These depend on the real machine: the size of /dev/shm, and commands for its Python.
     loader._diagnosis._machine.shm_mib = lambda: 65536.0
+    packages = loader._facts._packages
+    python = dataclasses.replace(
+        packages.this_python(), executable="PYTHON", virtual=True, pip=True
+    )
+    packages.this_python = lambda: python
     answer = {
         "initialize": repr(loader.initialize()),
         "reasons": loader.reasons(need_gpu=False),
