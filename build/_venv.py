@@ -278,12 +278,10 @@ def _add_pip() -> None:
         sysconfig.get_config_var("WHEEL_PKG_DIR"),
         Path(ensurepip.__file__).with_name("_bundled"),
     )
-    wheels = [
-        wheel
-        for place in places
-        if place
-        for wheel in sorted(Path(place).glob("pip-*-py3-none-any.whl"))
-    ]
+    wheels: list[Path] = []
+    for place in places:
+        if place:
+            wheels += sorted(Path(place).glob("pip-*-py3-none-any.whl"))
     if not wheels:
         _run("ensurepip could not install pip into .venv.", "-m", "ensurepip")
         return

@@ -36,14 +36,11 @@ class NumberRanges(Collection[int]):
         """Parse the text of a set; ValueError if it is not exactly what `str` returns for a set."""
         if re.fullmatch(PATTERN, text) is None:
             raise ValueError(f"{text!r:.80} is not a list of ranges")
-        ranges = [part.partition("-") for part in text.split(",") if part]
-        found = cls(
-            tuple(
-                bound
-                for first, _, last in ranges
-                for bound in (int(first), int(last or first) + 1)
-            )
-        )
+        bounds: list[int] = []
+        for part in filter(None, text.split(",")):
+            first, _, last = part.partition("-")
+            bounds += (int(first), int(last or first) + 1)
+        found = cls(tuple(bounds))
         if str(found) != text or any(
             one >= other
             for one, other in zip(found.bounds, found.bounds[1:], strict=False)

@@ -112,15 +112,13 @@ def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
 
     depth = len(module_name(kind, 1).split("."))
     roots = {SITE_PACKAGES: "/".join(["$ORIGIN", *[".."] * depth])}
-    entries = [
-        f"{roots.get(layout.root, layout.root)}/{folder}"
-        for layout in load_layouts().layouts.values()
-        if layout.root != ROCM_PATH
-        for folder in _folders(layout, targets)
-    ]
-    return ":".join(
-        dict.fromkeys(entries)
-    )  # layouts share folders; each folder is searched once
+    entries: dict[str, None] = {}  # layouts share folders; each is searched once
+    for layout in load_layouts().layouts.values():
+        if layout.root != ROCM_PATH:
+            root = roots.get(layout.root, layout.root)
+            for folder in _folders(layout, targets):
+                entries[f"{root}/{folder}"] = None
+    return ":".join(entries)
 
 
 def search_dirs(
@@ -235,8 +233,11 @@ def package_of(soname: str) -> str:
 def _folders(
     layout: InstallLayout, targets: Sequence[GfxTarget] | None
 ) -> tuple[str, ...]:
-    return tuple(
-        folder.replace("{family}", family)
-        for folder in layout.folders
-        for family in (family_packages(targets) if "{family}" in folder else ("",))
-    )
+    folders: list[str] = []
+    for folder in layout.folders:
+        if "{family}" not in folder:
+            folders.append(folder)
+            continue
+        for family in family_packages(targets):
+            folders.append(folder.replace("{family}", family))
+    return tuple(folders)

@@ -207,13 +207,8 @@ def split_words(spec: str | Sequence[str]) -> list[str]:
 
     GPU_ARCHS has semicolons.
     """
-    parts = [spec] if isinstance(spec, str) else spec
-    return [
-        word.strip()
-        for part in parts
-        for word in re.split("[,;]", part)
-        if word.strip()
-    ]
+    text = spec if isinstance(spec, str) else ",".join(spec)
+    return [word.strip() for word in re.split("[,;]", text) if word.strip()]
 
 
 def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
@@ -315,11 +310,10 @@ def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
 
 def processors_of(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
     """Return the processors that run the code of the targets, in natural order."""
-    return tuple(
-        sorted(
-            {name for target in targets for name in _row(target).covers}, key=sort_key
-        )
-    )
+    names: set[str] = set()
+    for target in targets:
+        names |= set(_row(target).covers)
+    return tuple(sorted(names, key=sort_key))
 
 
 def family_of(targets: Iterable[GfxTarget]) -> str:

@@ -109,11 +109,9 @@ def foreign_files(folder: Path) -> tuple[str, ...]:
     All files if wheels.json is missing.
     """
     # Unlike Path.rglob, this tolerates files that are removed meanwhile.
-    present = {
-        str(Path(top, name).relative_to(folder))
-        for top, _, names in os.walk(folder)
-        for name in names
-    }
+    present: set[str] = set()
+    for top, _, names in os.walk(folder):
+        present |= {str(Path(top, name).relative_to(folder)) for name in names}
     if WHEELS_JSON not in present:
         return tuple(sorted(present))
     own = {*SET_FILES}
