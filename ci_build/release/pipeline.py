@@ -118,7 +118,7 @@ class Pipeline:
     runner: HostRunner
 
     def check_start(self, index: str) -> None:
-        """Refuse, before a build, what the policy or the machines would refuse after it.
+        """Check key, checkout and machines before a build.
 
         Raises:
             RequestError: the policy would refuse every promotion for its key or its

@@ -139,7 +139,7 @@ def plan_repairs(
                 str(item.source) for item in planned if item.filename == name
             )
             raise RequestError(
-                f"{name} has {count} source wheels: {sources}.",
+                f"{count} wheels have the repaired name {name}: {sources}.",
                 hint="Give one of them.",
             )
     _refuse_existing(request.out, [item.filename for item in planned])
