@@ -104,7 +104,6 @@ class Scene:
                 (self.rocm, "ROCM"),
                 (root, "MACHINE"),
                 (self.folder, "FOLDER"),
-                (sys.executable, "PYTHON"),
             ):
                 text = text.replace(str(place), word)
             found[name] = json.loads(text)
