@@ -168,7 +168,8 @@ def _unsupported(facts: Facts) -> Problem:
     wanted = _packages.fitting(facts.info, facts.major)
     words = _packages.install_words(wanted, {}, facts.index)
     make = f"uv venv --seed --python {facts.info['python']} {fresh}"
-    description = f"{python.implementation} {python.version}"
+    name = python.implementation.replace("cpython", "CPython")
+    description = f"{name} {python.version}"
     return problem(
         "python",
         first=supported[0],

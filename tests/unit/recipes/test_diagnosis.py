@@ -158,7 +158,7 @@ ROWS: list[Row] = [
     (
         "python",
         lambda m: m.python.update(version="3.10.13"),
-        "CPython 3.11 to 3.14, but this is cpython 3.10.13",
+        "CPython 3.11 to 3.14, but this is CPython 3.10.13",
         (
             "uv venv --seed --python 3.12 ~/jax-rocm && ~/jax-rocm/bin/python -m pip"
             f" install {FITTING}"
