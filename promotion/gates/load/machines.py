@@ -231,53 +231,53 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     """Return the difference between an answer and the required one; empty if there is none."""
     if "died" in answer:
         return f"Python ended with {how_it_ended(answer['died'])}"
-    if (
-        skew := answer.get("skew")
-    ) is not None and f"jaxlib {OTHER_JAXLIB}" not in skew:
-        return (
-            f"the loader should refuse jaxlib {OTHER_JAXLIB}, but says:"
-            f" {shortened(skew) or 'nothing'}"
-        )
-    said = str(answer.get("error", f"it found {answer.get('devices')} devices"))
-    logged = "".join(f"; {text}" for text in answer.get("log", ()))
-    sentence = LOADER_SENTENCE.search(said)
+    skew = answer.get("skew")
+    if skew is not None and f"jaxlib {OTHER_JAXLIB}" not in skew:
+        reasons = shortened(skew) or "nothing"
+        return f"the loader should refuse jaxlib {OTHER_JAXLIB}, but says: {reasons}"
     warned = " ".join(answer.get("warnings", ()))
     if row.platforms and warned:
         return f"the loader should not warn, but logged: {shortened(warned)}"
+    result = str(answer.get("error", f"it found {answer.get('devices')} devices"))
+    details = shortened("; ".join([result, *answer.get("log", ())]))
     if row.platforms == _CPU:
-        return (
-            ""
-            if answer.get("devices")
-            else f"jax should have devices, but said: {shortened(said + logged)}"
-        )
+        if answer.get("devices"):
+            return ""
+        return f"jax should have devices, but said: {details}"
+    sentence = LOADER_SENTENCE.search(result)
     if row.refusal is not None:
-        if sentence is None:
-            return (
-                "jax should name the reason why it cannot use ROCm, but said:"
-                f" {shortened(said + logged)}"
-            )
-        lacking = [word for word in row.refusal if word not in sentence[1]]
-        return (
-            f"the reason should name {', '.join(lacking)}, but is:"
-            f" {shortened(sentence[1])}"
-            if lacking
-            else ""
-        )
-    if not answer.get("devices") and (sentence or not NO_DEVICE.search(said)):
-        return f"jax should start ROCm, but said: {shortened(said + logged)}"
-    if (platform := answer.get("preferred")) and platform != "rocm":
+        return _refusal_problem(row.refusal, sentence[1] if sentence else "", details)
+    started = answer.get("devices") or NO_DEVICE.search(result)
+    if sentence or not started:
+        return f"jax should start ROCm, but said: {details}"
+    platform = answer.get("preferred")
+    if platform and platform != "rocm":
         return f"jax should prefer ROCm, but prefers {platform}"
-    if problem := _location_problem(row, answer.get("variables", {})):
-        return problem
+    return _location_problem(row, answer.get("variables", {})) or _warning_problem(
+        row, warned
+    )
+
+
+def _refusal_problem(words: Sequence[str], sentence: str, details: str) -> str:
+    """Return the problem of a reason that lacks the required words."""
+    if not sentence:
+        return f"jax should name the reason why it cannot use ROCm, but said: {details}"
+    lacking = [word for word in words if word not in sentence]
+    if not lacking:
+        return ""
+    return f"the reason should name {', '.join(lacking)}, but is: {shortened(sentence)}"
+
+
+def _warning_problem(row: Machine, warned: str) -> str:
+    """Return the problem of warnings that do not name exactly the unusable GPUs."""
     named = set(re.findall(r"\bgfx[0-9a-f]+", warned))
-    if named != set(row.unusable) or (warned and not row.unusable):
-        wanted = (
-            f"warn of {', '.join(row.unusable)} only" if row.unusable else "not warn"
-        )
-        return (
-            f"the loader should {wanted}, but logged: {shortened(warned) or 'nothing'}"
-        )
-    return ""
+    if named == set(row.unusable) and (row.unusable or not warned):
+        return ""
+    wanted = "not warn"
+    if row.unusable:
+        wanted = f"warn of {', '.join(row.unusable)} only"
+    logged = shortened(warned) or "nothing"
+    return f"the loader should {wanted}, but logged: {logged}"
 
 
 def _location_problem(row: Machine, variables: Mapping[str, str]) -> str:
