@@ -30,7 +30,7 @@ SECTIONS = {
     "Build": {
         "dist_wheels": ("dist_wheels", "Build a wheel set."),
         "set": ("", "Make, compare, stage, sign and archive wheel sets."),
-        "rocm": ("rocm", "List and show the ROCm of a build."),
+        "rocm": ("rocm", "Show the ROCm of a build, or list builds."),
         "sources": ("sources", "List or update the pinned sources of jax."),
         "kernels": ("kernels", "List and build the kernels of jax_aiter."),
         "images": ("images", "Build, run and test images; update their pins."),
@@ -75,7 +75,6 @@ GROUPS = {
         "compat": ("compatibility", "Write the compatibility tables of an index."),
         "serve": ("index", "Serve a bucket over HTTP."),
         "check": ("index", "Install a released set as users do."),
-        "sign": ("index", "Sign a ledger that was written without signatures."),
         "policy": ("bucket", "Print the access policy of a bucket."),
     },
     "ci": {

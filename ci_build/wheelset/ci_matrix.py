@@ -32,16 +32,12 @@ class Axes:
         pythons, jax_versions, rocm_versions, families: values in the order of the
         cells. Without a ROCm, published
             wheels have that of their release.
-        split_pythons: build each Python in a separate cell. Every cell then builds the
-            pjrt wheel, whose name contains no Python version, so an index accepts the
-            set of one of these cells only.
     """
 
     pythons: tuple[str, ...]
     jax_versions: tuple[str, ...]
     rocm_versions: tuple[str, ...]
     families: tuple[str, ...]
-    split_pythons: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +88,7 @@ def make_matrix(
     _check(axes)
     if not axes.rocm_versions and payload is Payload.SOURCE:
         raise RequestError(
-            "--rocm-versions is missing; only --payload=published has a default.",
+            "--rocm-version is missing; only --payload=published has a default.",
             hint=_HELP_HINT,
         )
     cells: list[Cell] = []
@@ -111,12 +107,8 @@ def make_matrix(
                 )
             else:
                 good.append(python)
-        groups = [(python,) for python in good] if axes.split_pythons else [tuple(good)]
-        cells += [
-            _cell(pythons, jax, rocm, family, payload, more)
-            for pythons in groups
-            if pythons
-        ]
+        if good:
+            cells.append(_cell(tuple(good), jax, rocm, family, payload, more))
     if not cells:
         raise RequestError(
             "Every combination is excluded:"

@@ -445,7 +445,7 @@ def signature_problems(
     """Yield a sentence for each of some consecutive entries that the authority refuses.
 
     Unsigned entries are accepted before the first signed entry, which contains their
-    digest: a ledger that was begun without signatures is continued with `index sign`.
+    digest: a ledger that was begun without signatures is continued with `index verify --sign`.
     """
     if authority.keys is None:
         return
@@ -461,5 +461,5 @@ def signature_problems(
         key = released.ledger_entry(last.number)
         yield (
             f"{key} is not signed; channel {authority.channel} requires it, see `index"
-            " sign`."
+            " verify --sign`."
         )

@@ -10,11 +10,9 @@ another entry takes its number, it is planned again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import RequestError
@@ -42,14 +40,11 @@ class RetentionRule:
     Attributes:
         days: age in days after which sets leave the pages.
         keep_newest: number of newest visible sets that always stay.
-        keep: digests in lock files. Sets with one of these digests, or with a wheel
-            that has one, stay.
         grace_days: days between leaving the pages and removal of the bytes.
     """
 
     days: float
     keep_newest: int = 1
-    keep: frozenset[str] = frozenset()
     grace_days: float = GRACE_DAYS
 
 
@@ -219,23 +214,6 @@ def complete_sweeps(
     return tuple(removed)
 
 
-def digests_in(path: Path) -> frozenset[str]:
-    """Return every sha256 in a lock file or a wheels.json; RequestError if it has none."""
-    try:
-        text = path.read_text().lower()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(
-            f"{path} cannot be read: {error}.",
-            hint="Give a pylock.toml or a wheels.json.",
-        ) from error
-    digests = frozenset(re.findall(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", text))
-    if not digests:  # the file would keep no set
-        raise RequestError(
-            f"{path} names no sha256.", hint="Give a pylock.toml or a wheels.json."
-        )
-    return digests
-
-
 def _plan(
     bucket: Bucket,
     released: ReleasedIndex,
@@ -258,7 +236,8 @@ def _plan(
     for number in _older(
         state.held.without(state.retired), entries, now - timedelta(days=rule.days)
     ):
-        why = _why_kept(number, entries.set(number), state, newest, rule)
+        entries.set(number)  # refuses an entry that promotes no set
+        why = _why_kept(number, state, newest)
         if why:
             kept[number] = why
         else:
@@ -271,7 +250,7 @@ def _plan(
         number: entries.set(number)
         for number in candidates
         if now - since[number] > timedelta(days=rule.grace_days)
-        and not _why_kept(number, entries.set(number), state, newest, rule)
+        and not _why_kept(number, state, newest)
     }
     others = sharing_sets(bucket, released, sweep, state, entries) if sweep else {}
     remove = _bytes_of(released, sweep, others)
@@ -296,25 +275,12 @@ def _older(numbers: Iterable[int], entries: Entries, limit: datetime) -> Iterato
             return
 
 
-def _why_kept(
-    number: int,
-    promoted: PromotedSet,
-    state: IndexState,
-    newest: Iterable[int],
-    rule: RetentionRule,
-) -> str:
+def _why_kept(number: int, state: IndexState, newest: Iterable[int]) -> str:
     if number in state.pinned:
         return f"pinned: {state.pinned[number]}"
     if number in newest:
         return "among the newest"
-    if promoted.set_digest in rule.keep:
-        return "named in a lock file"
-    named = sorted(
-        wheel.filename
-        for wheel in promoted.wheels
-        if wheel.sha256 in rule.keep and not wheel.as_published
-    )
-    return f"{named[0]} is named in a lock file" if named else ""
+    return ""
 
 
 def _bytes_of(

@@ -191,7 +191,7 @@ def bucket_policy(
     if not everyone:
         raise RequestError(
             "No principal was given.",
-            hint="Give --builder, --tester, --promoter or --reader.",
+            hint="Give --role NAME=ARN.",
         )
     statements = list(
         chain.from_iterable(

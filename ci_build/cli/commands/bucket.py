@@ -14,25 +14,16 @@ from promotion.storage.roles import Role, bucket_policy
 @cloup.command()
 @click.argument("name", metavar="NAME[/PREFIX]")
 @click.option(
-    "--builder",
+    "--role",
+    "roles",
     multiple=True,
-    metavar="ARN",
-    help="Role that stages sets; it cannot release them or add evidence.",
-)
-@click.option(
-    "--tester", multiple=True, metavar="ARN", help="Role that only adds evidence."
-)
-@click.option(
-    "--promoter",
-    multiple=True,
-    metavar="ARN",
-    help="Role that writes the released indexes.",
-)
-@click.option(
-    "--reader",
-    multiple=True,
-    metavar="ARN|*",
-    help="Role that reads the released indexes; * is everybody.",
+    required=True,
+    metavar="NAME=ARN",
+    help=(
+        "Who may do what; may be repeated. A builder stages sets, a tester only adds"
+        " evidence, a promoter writes the released indexes, and a reader reads them;"
+        " the ARN * means everybody."
+    ),
 )
 @click.option(
     "--create-only",
@@ -42,19 +33,19 @@ from promotion.storage.roles import Role, bucket_policy
 def policy(
     *,
     name: str,
-    builder: tuple[str, ...],
-    tester: tuple[str, ...],
-    promoter: tuple[str, ...],
-    reader: tuple[str, ...],
+    roles: tuple[str, ...],
     create_only: bool,
 ) -> None:
     """Print the bucket policy that separates builder, tester and promoter."""
-    principals = {
-        Role.BUILDER: builder,
-        Role.TESTER: tester,
-        Role.PROMOTER: promoter,
-        Role.READER: reader,
-    }
+    principals: dict[Role, tuple[str, ...]] = dict.fromkeys(Role, ())
+    for text in roles:
+        role, _, arn = text.partition("=")
+        if role not in tuple(Role) or not arn:
+            raise RequestError(
+                f"--role is invalid: {text!r}.",
+                hint=f"Write NAME=ARN with one of {', '.join(Role)}.",
+            )
+        principals[Role(role)] += (arn,)
     url = name if is_url(name) else f"s3://{name}"
     if "://" in name and not is_url(name):
         raise RequestError(

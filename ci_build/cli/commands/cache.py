@@ -17,7 +17,7 @@ from core.units import human, parse_size
 
 @cloup.command()
 @click.option(
-    "--limit",
+    "--cache-limit",
     metavar="SIZE",
     help="Remove the least recently used entries until the cache has this size.",
 )
@@ -25,7 +25,7 @@ from core.units import human, parse_size
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="With --limit: print what would be removed without removing it.",
+    help="With --cache-limit: print what would be removed without removing it.",
 )
 @click.option(
     "--json",
@@ -36,7 +36,7 @@ from core.units import human, parse_size
 @click.pass_obj
 def cache(
     state: State,
-    limit: str | None,
+    cache_limit: str | None,
     cache_dir: str | None,
     *,
     dry_run: bool,
@@ -44,18 +44,21 @@ def cache(
 ) -> None:
     """List the cache of downloads, ROCm trees and finished steps, or clean it.
 
-    With --limit, entries that are in use or were used within the last hour are kept,
-    even with --limit=0.
+    With --cache-limit, entries that are in use or were used within the last hour are kept,
+    even with --cache-limit=0.
     """
     root = state.settings({"cache_dir": cache_dir}).cache_dir
-    if limit is None and dry_run:
+    if cache_limit is None and dry_run:
         raise RequestError(
-            "--dry-run has no effect without --limit.", hint="Give --limit, or omit it."
+            "--dry-run has no effect without --cache-limit.",
+            hint="Give --cache-limit, or omit it.",
         )
-    if limit is None:
+    if cache_limit is None:
         found = entries(root)
     else:
-        found = collect(root, limit=parse_size(limit, "--limit"), dry_run=dry_run)
+        found = collect(
+            root, limit=parse_size(cache_limit, "--cache-limit"), dry_run=dry_run
+        )
     size = human(sum(entry.size for entry in found))
     if as_json:
         rows = [
@@ -63,7 +66,7 @@ def cache(
             for e in found
         ]
         print_json(rows)
-    elif limit is None:
+    elif cache_limit is None:
         cells = []
         for entry in found:
             used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
@@ -74,4 +77,4 @@ def cache(
         word = "would remove" if dry_run else "removed"
         for entry in found:
             print_line(f"{word} {entry.name} ({human(entry.size)})")
-        print_line(f"{len(found)} entries, {size}; the limit is {limit}")
+        print_line(f"{len(found)} entries, {size}; the limit is {cache_limit}")

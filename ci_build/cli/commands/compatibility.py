@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.release_options import bucket_option
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
 from core.digests import sha256_of
-from core.errors import BucketError, RequestError
+from core.errors import BucketError
 from core.model import ROCM_LOCK, to_json
 from promotion.compatibility.tables import make_tables, to_markdown, version_order
 from promotion.index.index_status import Summaries
@@ -44,8 +44,9 @@ _FORMATS = ("markdown", "json")
     help="File to write.  [default: standard output]",
 )
 @click.option(
-    "--base-url",
+    "--public-url",
     default="",
+    envvar=ENV_PREFIX + "PUBLIC_URL",
     metavar="URL",
     help="Public URL of the bucket, for links to reports.",
 )
@@ -55,12 +56,6 @@ _FORMATS = ("markdown", "json")
     metavar="FILE",
     help=f"Lock of the ROCm that the tables describe.  [default: {ROCM_LOCK} of the newest set]",
 )
-@click.option(
-    "--images",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="JSON list of image contents, as printed by `images build --json`.",
-)
 @bucket_option
 @click.pass_obj
 def compat(
@@ -69,9 +64,8 @@ def compat(
     index: str,
     form: str,
     out: Path | None,
-    base_url: str,
+    public_url: str,
     rocm_lock: Path | None,
-    images: Path | None,
     bucket: str,
 ) -> None:
     """Write the compatibility tables of INDEX from the tests of its released sets."""
@@ -92,7 +86,7 @@ def compat(
         libraries=libraries,
         rocm=rocm,
         rocm_source=rocm_source,
-        images=_images(images),
+        images=(),
     )
     if form == "json" and out is None:
         print_json(tables)
@@ -100,7 +94,7 @@ def compat(
     if form == "json":
         text = json.dumps(to_json(tables), indent=1, ensure_ascii=False) + "\n"
     else:
-        base = base_url.rstrip("/") + "/" if base_url else ""
+        base = public_url.rstrip("/") + "/" if public_url else ""
         text = to_markdown(tables, base=base)
     if out is None:
         click.echo(text)
@@ -142,19 +136,3 @@ def _libraries(lock: RocmLock | None) -> tuple[str, str, dict[str, str]]:
         ", ".join(filter(None, (lock.source, digest))) or "a local folder",
         dict(lock.libraries),
     )
-
-
-def _images(file: Path | None) -> list[dict[str, Any]]:
-    if file is None:
-        return []
-    try:
-        listed = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(listed, list) or not all(
-            isinstance(item, dict) and item.get("digest") for item in listed
-        ):
-            raise ValueError("expected a list of objects with a digest")
-    except (OSError, ValueError) as error:
-        raise RequestError(
-            f"Cannot read the contents of images from {file}: {error}."
-        ) from error
-    return listed

@@ -18,6 +18,9 @@ from promotion.index.pages import tiers_text
 from promotion.night_results import NightResult, night_results
 from promotion.storage.object_keys import ReleasedIndex
 
+_NIGHTS = 60
+"""Number of nights that are listed."""
+
 
 @cloup.command()
 @click.argument("index")
@@ -26,24 +29,16 @@ from promotion.storage.object_keys import ReleasedIndex
     is_flag=True,
     help="List nights with sizes, results of gates, and promotions.",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=60,
-    show_default=True,
-    metavar="N",
-    help="Number of nights.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
 @bucket_option
 @click.pass_obj
 def history(
-    state: State, /, index: str, bucket: str, *, nights: bool, limit: int, as_json: bool
+    state: State, /, index: str, bucket: str, *, nights: bool, as_json: bool
 ) -> None:
     """List the changes of INDEX, or its nights, newest first."""
     if nights:
         _print_nights(
-            night_results(open_bucket(bucket, state.reporter()), index, limit=limit),
+            night_results(open_bucket(bucket, state.reporter()), index, limit=_NIGHTS),
             as_json=as_json,
         )
         return

@@ -1,29 +1,20 @@
-"""`ci_build index serve`, `index sign` and `index check`."""
+"""`ci_build index serve` and `ci_build index check`."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.environment import actor, ledger_request
 from ci_build.cli.options.release_options import (
     bucket_option,
-    dry_run_option,
-    index_channel_option,
-    ledger_key_option,
 )
 from ci_build.cli.options.table import chosen_options
-from ci_build.release.index_authority import find_authority
 from ci_build.release.release_request import SERVE_PORT
 from core.report import print_line
-from promotion.index import operations
 from promotion.index.serve import IndexServer
 from promotion.index.served_files import served_files
 from promotion.published_check import check_published, raise_for_checks, read_published
-from promotion.storage.object_keys import ReleasedIndex
 
 
 @cloup.command()
@@ -49,52 +40,7 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
 
 
 @cloup.command()
-@click.argument("index")
-@click.option("--reason", required=True, help="Reason to record in the ledger.")
-@index_channel_option
-@ledger_key_option
-@bucket_option
-@dry_run_option
-@click.pass_obj
-def sign(
-    state: State,
-    /,
-    index: str,
-    reason: str,
-    bucket: str,
-    channel: str | None,
-    ledger_key: Path | None,
-    *,
-    dry_run: bool,
-) -> None:
-    """Sign the ledger of INDEX, which was written without signatures.
-
-    The new entry contains the digest of the last unsigned entry; check them with
-    `index history` and `index verify` first.
-    """
-    reporter = state.reporter()
-    opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    released = ReleasedIndex(index=index)
-    authority = find_authority(
-        opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
-    )
-    done = operations.sign(
-        opened, released, reason=reason, actor=actor(), authority=authority
-    )
-    if done.entry is None:
-        reporter.line("nothing to do: the ledger was signed before")
-    else:
-        reporter.line(f"ledger entry {done.entry.number}: signed by {done.entry.key}")
-
-
-@cloup.command()
 @click.argument("url", metavar="URL")
-@click.option(
-    "--set",
-    "digest",
-    metavar="DIGEST",
-    help="Digest of the set, or its first digits.  [default: the newest set]",
-)
 @click.option(
     "--python",
     "python",
@@ -108,7 +54,6 @@ def check(
     state: State,
     /,
     url: str,
-    digest: str | None,
     python: str | None,
     cache_dir: str | None,
     *,
@@ -119,7 +64,7 @@ def check(
     URL is a simple index, such as https://example.org/v2/multi-arch/simple/.
     """
     reporter = state.reporter()
-    published = read_published(url, digest)
+    published = read_published(url, None)
     pythons = (
         None
         if python is None

@@ -213,21 +213,6 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
     help="Always keep the N newest sets.",
 )
 @click.option(
-    "--keep-lock",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True),
-    metavar="FILE",
-    help="Keep the sets that this pylock.toml or wheels.json names; may be repeated.",
-)
-@click.option(
-    "--grace-days",
-    type=Duration(0),
-    default=7,
-    show_default=True,
-    metavar="DAYS",
-    help="Delete the files of removed sets after DAYS days.",
-)
-@click.option(
     "--apply",
     "really",
     is_flag=True,
@@ -244,8 +229,6 @@ def retention(
     index: str,
     days: float,
     keep_newest: int,
-    keep_lock: tuple[Path, ...],
-    grace_days: float,
     bucket: str,
     channel: str | None,
     ledger_key: Path | None,
@@ -257,12 +240,7 @@ def retention(
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter)
     released = ReleasedIndex(index=index)
-    keep = frozenset(
-        digest for path in keep_lock for digest in index_retention.digests_in(path)
-    )
-    rule = index_retention.RetentionRule(
-        days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days
-    )
+    rule = index_retention.RetentionRule(days=days, keep_newest=keep_newest)
     authority = find_authority(
         opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
     )

@@ -41,13 +41,40 @@ def kernels() -> None:
     metavar="NAME,…",
     help="Modules to list, with their dependencies.  [default: all]",
 )
+@click.option(
+    "--lock",
+    is_flag=True,
+    help="Write kernels/sources.lock: digests of the source files that modules use.",
+)
+@chosen_options("aiter_source", "cache_dir")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def list_modules(spec: str, kernel_modules: str | None, *, as_json: bool) -> None:
-    """List the kernel modules and their support of each target.
+@click.pass_obj
+def list_modules(
+    state: State,
+    spec: str,
+    kernel_modules: str | None,
+    aiter_source: str | None,
+    cache_dir: str | None,
+    *,
+    lock: bool,
+    as_json: bool,
+) -> None:
+    """List the kernel modules and their support of each target, or lock their sources.
 
     A target has a module's own code (yes), that of its portable replacement (portable),
     or none (unsupported).
     """
+    if lock:
+        reporter = state.reporter()
+        lines = api.lock_sources(
+            aiter_source or "",
+            cache=state.settings({"cache_dir": cache_dir}).cache_dir,
+            runner=host_runner(reporter),
+            progress=reporter,
+        )
+        for line in lines:
+            reporter.line(line)
+        return
     rows = api.support_table(requested(spec), split_list(kernel_modules))
     if as_json:
         print_json({"modules": rows})
@@ -85,12 +112,6 @@ def list_modules(spec: str, kernel_modules: str | None, *, as_json: bool) -> Non
     help="Number of parallel compilers.  [default: derived from cores and memory]",
 )
 @click.option(
-    "--memory",
-    metavar="MB",
-    type=click.IntRange(1),
-    help="Memory of all compilers together, in megabytes.  [default: most of the free memory]",
-)
-@click.option(
     "--shard",
     metavar="I/N",
     help="Compile only part I of N of the device code, without building the wheel.",
@@ -119,7 +140,6 @@ def build(
     /,
     *,
     jobs: int | None,
-    memory: int | None,
     shard: str | None,
     merge: tuple[Path, ...],
     units: str | None,
@@ -143,7 +163,7 @@ def build(
             f"{option} and --cluster exclude each other.", hint="Omit one of them."
         )
     part = api.parse_part(asked, shard, units or "")
-    room = api.capacity(jobs, memory)
+    room = api.capacity(jobs, None)
     out = Path(settings.text("out"))
     if out.exists() and not out.is_dir():
         raise RequestError(
@@ -220,28 +240,3 @@ def build(
     steps = f"{built.forecast.steps} steps run, {built.forecast.found} cached"
     reporter.line(f"{done.path}: {human(size)}; {api.sizes(built)}; {steps}")
     reporter.line(f"{done.sha256}  {done.path.name}")
-
-
-@kernels.command("lock")
-@click.option(
-    "--aiter-source",
-    metavar="DIR|FILE|amd-aiter==X",
-    default="",
-    help="Sources to lock.  [default: the pinned ones]",
-)
-@chosen_options("cache_dir")
-@click.pass_obj
-def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
-    """Write kernels/sources.lock: digests of AITER's source files.
-
-    The lock covers the files that the modules use.
-    """
-    reporter = state.reporter()
-    lines = api.lock_sources(
-        aiter_source,
-        cache=state.settings({"cache_dir": cache_dir}).cache_dir,
-        runner=host_runner(reporter),
-        progress=reporter,
-    )
-    for line in lines:
-        reporter.line(line)

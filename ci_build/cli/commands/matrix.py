@@ -43,10 +43,9 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
     require_known_pythons(split_list(given["python_versions"]), "--python-versions")
     axes = Axes(
         pythons=split_list(given["python_versions"]),
-        jax_versions=split_list(given["jax_versions"]),
-        rocm_versions=split_list(given["rocm_versions"]),
-        families=tuple(split_words(given["families"])),
-        split_pythons=given["split_pythons"],
+        jax_versions=split_list(given["jax_version"]),
+        rocm_versions=split_list(given["rocm_version"]),
+        families=tuple(split_words(given["family"])),
     )
     cells, excluded = make_matrix(axes, Payload(given["payload"]), given["more"])
     for cell in cells:
@@ -71,19 +70,19 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
     help="Python versions.",
 )
 @click.option(
-    "--jax-versions",
+    "--jax-version",
     metavar="X.Y.Z,…",
     default=_DEFAULTS["build"]["jax_version"],
     show_default=True,
     help="Releases of jax.",
 )
 @click.option(
-    "--rocm-versions",
+    "--rocm-version",
     metavar="X.Y.Z,…",
     help="ROCm versions, such as 7.10.0a20251120.  [default: of published wheels]",
 )
 @click.option(
-    "--families",
+    "--family",
     metavar="NAME,…",
     default=",".join(
         family_of((GfxTarget.parse(target),)) for target in lists()["gated"]
@@ -97,14 +96,6 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
     default=Payload.SOURCE.value,
     show_default=True,
     help="Origin of the native code.",
-)
-@click.option(
-    "--split-pythons",
-    is_flag=True,
-    help=(
-        "Build each Python in a separate job, for tests; an index accepts the set"
-        " of one of these jobs only."
-    ),
 )
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @_FORMAT

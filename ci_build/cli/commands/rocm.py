@@ -14,36 +14,64 @@ from ci_build.cli.options.table import chosen_options
 from ci_build.rocm import tarball_listing as listing
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.rocm_request import check_families
-from core.defaults import defaults
 from core.errors import RequestError
 from core.report import print_line, print_table
 from core.units import human
 
 
-@cloup.group()
-def rocm() -> None:
-    """List, show and verify the ROCm of a build."""
-
-
-@rocm.command("list")
-@click.option(
-    "--family", metavar="NAME", help="GPU family, such as gfx94X-dcgpu.  [default: all]"
+@cloup.command()
+@click.argument(
+    "lock", metavar="[LOCK]", default="rocm.lock", type=click.Path(path_type=Path)
 )
 @click.option(
-    "--therock-listing",
-    metavar="URL",
-    help=f"Page that lists the builds.  [default: {defaults()['build']['therock_listing']}]",
+    "--list",
+    "listed",
+    is_flag=True,
+    help="List the builds that `--therock` selects from instead, newest first.",
 )
+@click.option(
+    "--family",
+    metavar="NAME",
+    help="With --list: GPU family, such as gfx94X-dcgpu.  [default: all]",
+)
+@click.option(
+    "--verify",
+    "verified",
+    is_flag=True,
+    help="Verify the ROCm of the lock instead; a missing ROCm is downloaded.",
+)
+@chosen_options("therock_listing", "cache_dir")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
-def list_builds(
+def rocm(
     state: State,
+    lock: Path,
     family: str | None,
     therock_listing: str | None,
+    cache_dir: str | None,
     *,
+    listed: bool,
+    verified: bool,
     as_json: bool,
 ) -> None:
-    """List the builds that `--therock` selects from, newest first."""
+    """Show or verify the ROCm of a lock, or list builds of ROCm.
+
+    If the ROCm is an unpacked archive, every file is verified; if it is a directory,
+    only the files that the lock records.
+    """
+    if family is not None and not listed:
+        raise RequestError("--family has no effect without --list.", hint="Omit it.")
+    if listed:
+        _list(state, family, therock_listing, as_json=as_json)
+    elif verified:
+        _verify(state, lock, cache_dir)
+    else:
+        _show(lock, as_json=as_json)
+
+
+def _list(
+    state: State, family: str | None, therock_listing: str | None, *, as_json: bool
+) -> None:
     # Start-up time: the client loads requests.
     from core.http.client import without_user
 
@@ -64,30 +92,7 @@ def list_builds(
         print_table(("version", "family", "URL"), rows)
 
 
-@rocm.command("show")
-@click.argument(
-    "lock", metavar="[LOCK]", default="rocm.lock", type=click.Path(path_type=Path)
-)
-@click.option(
-    "--verify",
-    "verified",
-    is_flag=True,
-    help="Verify the ROCm of the lock instead; a missing ROCm is downloaded.",
-)
-@chosen_options("cache_dir")
-@click.option("--json", "as_json", is_flag=True, help="Print the lock as JSON.")
-@click.pass_obj
-def show(
-    state: State, lock: Path, cache_dir: str | None, *, verified: bool, as_json: bool
-) -> None:
-    """Show or verify the ROCm of a lock.
-
-    If the ROCm is an unpacked archive, every file is verified; if it is a directory,
-    only the files that the lock records.
-    """
-    if verified:
-        _verify(state, lock, cache_dir)
-        return
+def _show(lock: Path, *, as_json: bool) -> None:
     known = load_lock(lock)
     if known is None:
         raise RequestError(

@@ -22,7 +22,7 @@ from ci_build.release.index_authority import find_authority, read_authority
 from core.errors import BucketError, RequestError
 from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
-from promotion.index import audit
+from promotion.index import audit, operations
 from promotion.index.index_repair import IndexRepair
 from promotion.index.index_repair import repair as repair_index
 from promotion.index.ledger import Head, RecordedEntry
@@ -76,6 +76,14 @@ def _recorded_entry(
     is_flag=True,
     help="With --repair: remove also objects that no promotion copied.",
 )
+@click.option(
+    "--sign",
+    metavar="REASON",
+    help=(
+        "Sign a ledger that was written without signatures, for this REASON; the new"
+        " entry has the digest of the last unsigned one. Verify the ledger first."
+    ),
+)
 @trust_config_option
 @index_channel_option
 @ledger_key_option
@@ -92,6 +100,7 @@ def verify(
     bucket: str,
     channel: str | None,
     ledger_key: Path | None,
+    sign: str | None,
     *,
     read: bool,
     repair: bool,
@@ -100,10 +109,23 @@ def verify(
     as_json: bool,
 ) -> None:
     """Verify the ledger of INDEX, compare its contents with it, and report differences."""
-    _refuse_unused(repair=repair)
+    _refuse_unused(repair=repair, sign=sign is not None)
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
+    if sign is not None:
+        authority = find_authority(
+            opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
+        )
+        signed = operations.sign(
+            opened, released, reason=sign, actor=actor(), authority=authority
+        )
+        if signed.entry is None:
+            reporter.line("nothing to do: the ledger was signed before")
+        else:
+            entry = signed.entry
+            reporter.line(f"ledger entry {entry.number}: signed by {entry.key}")
+        return
     done: IndexRepair | None = None
     if repair:
         reporter.step(f"repair {index}")
@@ -160,14 +182,16 @@ def verify(
         reporter.line(f"newest entry, to record for `index verify --since`: {last}")
 
 
-def _refuse_unused(*, repair: bool) -> None:
-    """Refuse options that have no effect without --repair."""
+def _refuse_unused(*, repair: bool, sign: bool) -> None:
+    """Refuse options that have no effect without --repair or --sign."""
     context = click.get_current_context()
     given = [
         name
         for name in _OF_REPAIR
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
+    if sign:
+        given = [name for name in given if name == "remove_foreign"]
     if given and not repair:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise RequestError(

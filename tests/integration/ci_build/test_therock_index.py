@@ -41,7 +41,7 @@ def test_index_packages_become_locked_prefix(tmp_path: Path) -> None:
         assert "secret" not in text
         assert f'source = "pip+{server.url}/simple/"' in text
         assert all(name in text for name in wheels)
-        shown = ci_build("rocm", "show", str(lock), "--json")
+        shown = ci_build("rocm", str(lock), "--json")
         assert json.loads(shown.stdout)["targets"] == ["gfx942"]
 
         (tree,) = (tmp_path / "cache" / "rocm" / "trees").iterdir()
@@ -60,7 +60,7 @@ def test_index_packages_become_locked_prefix(tmp_path: Path) -> None:
         assert [path for _, path in server.seen if "/files/" in path] == []
     # Without the server, the locked ROCm is cached and every file is intact.
     words = (str(lock), f"--cache-dir={tmp_path / 'cache'}")
-    verified = ci_build("rocm", "show", "--verify", *words)
+    verified = ci_build("rocm", "--verify", *words)
     assert verified.returncode == 0, verified.stderr
 
 

@@ -285,7 +285,7 @@ OF_BUCKET: Mapping[str, Callable[[Any, str], object]] = {
     "list versions": lambda c, name: c.list_object_versions(Bucket=name),
     "get policy": lambda c, name: c.get_bucket_policy(Bucket=name),
     "put policy": lambda c, name: c.put_bucket_policy(
-        Bucket=name, Policy=printed_policy(name, "--reader=*")
+        Bucket=name, Policy=printed_policy(name, "--role=reader=*")
     ),
     "delete policy": lambda c, name: c.delete_bucket_policy(Bucket=name),
     "put acl": lambda c, name: c.put_bucket_acl(Bucket=name, ACL="public-read-write"),

@@ -179,7 +179,7 @@ def test_installed_rocm_is_copied_once_and_locked(tmp_path: Path, image: Image) 
     )
     assert get(tmp_path, image, locked=True).root == rocm.root
     assert image.copies == 1
-    # `rocm show --verify` has no image.
+    # `rocm --verify` has no image.
     assert get(tmp_path, None, locked=True).root == rocm.root
 
 

@@ -114,7 +114,7 @@ def test_unpacked_tree_has_device_libraries_where_clang_looks(
     assert (rocm.root / "amdgcn").readlink() == Path("lib/llvm/amdgcn")
     assert rocm.lock.device_library_folder == LAYOUTS[layout]["device_libraries"]
     assert hidden_device_libraries(rocm.root, rocm.lock.device_library_folder) == ""
-    # The link is part of the tree that `rocm show --verify` expects.
+    # The link is part of the tree that `rocm --verify` expects.
     assert rocm.contents is not None
     assert changes_of(rocm.root, rocm.contents) == ()
 

@@ -26,7 +26,7 @@ READ = (
     "sources",
     "kernels list",
     "cache {cache}",
-    "cache {cache} --limit=1GB --dry-run",
+    "cache {cache} --cache-limit=1GB --dry-run",
     "status {cache} {bucket} --channel=local",
     "set collect multi-arch {bucket}",
     "set collect multi-arch --days=0 {bucket}",
@@ -37,7 +37,7 @@ READ = (
     "index verify multi-arch {bucket}",
     "index retention multi-arch --days=1 {bucket}",
     "index rollback multi-arch --reason=because --dry-run {bucket}",
-    "ci matrix --rocm-versions=7.2.0 --families=gfx94X-dcgpu",
+    "ci matrix --rocm-version=7.2.0 --family=gfx94X-dcgpu",
     "ci tests {ready} {bucket}",
     "dist_wheels --payload=published --dry-run",
     "release --local --dry-run {bucket}",
@@ -45,8 +45,8 @@ READ = (
     "kernels build --dry-run",
     "set repair {wheels} --targets=gfx942 --rocm-version=7.2.0 --out={out} --dry-run",
     (
-        "index policy s3://bucket/prefix --promoter=arn:aws:iam::1:role/p"
-        " --tester=arn:aws:iam::1:role/s"
+        "index policy s3://bucket/prefix --role=promoter=arn:aws:iam::1:role/p"
+        " --role=tester=arn:aws:iam::1:role/s"
     ),
     "ci keys {key}",
 )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci_build.cli import run as ci_build
-from ci_build.cli.commands.compatibility import _images, _newest_lock
+from ci_build.cli.commands.compatibility import _newest_lock
 from ci_build.rocm.lock import RocmLock, dump_lock, write_lock
 from core.digests import sha256_of
-from core.errors import BucketError, RequestError
+from core.errors import BucketError
 from core.model import ROCM_LOCK, Tier
 from promotion.compatibility.check_outcomes import CheckOutcome, read_checks
 from promotion.evidence.evidence import record
@@ -97,10 +96,7 @@ def test_compat_prints_outcomes_of_promoted_checks(
     record(bucket, staged, compiled[0])
     go(bucket, staged)
     write_lock(tmp_path / "rocm.lock", LOCK)
-    (tmp_path / "images.json").write_text(
-        json.dumps([{"name": "jax", "digest": "sha256:12", "jax": "0.10.2"}])
-    )
-    words = [f"--rocm-lock={tmp_path}/rocm.lock", f"--images={tmp_path}/images.json"]
+    words = [f"--rocm-lock={tmp_path}/rocm.lock"]
     assert (
         ci_build(
             ["index", "compat", "multi-arch", f"--bucket={tmp_path}/bucket", *words]
@@ -109,7 +105,6 @@ def test_compat_prints_outcomes_of_promoted_checks(
     )
     table = capsys.readouterr().out
     assert f"(v2/multi-arch/sets/{staged.digest}/report-" in table
-    assert "| jax | sha256:12 | 0.10.2 |" in table
     assert f"| https://example.org/rocm.tar.gz, sha256 {LOCK.sha256} |" in table
     (row,) = [line for line in table.splitlines() if line.startswith("| jax.numpy.fft")]
     assert row.endswith(
@@ -126,10 +121,3 @@ def test_newest_lock_refuses_changed_lock(tmp_path: Path) -> None:
     )
     with pytest.raises(BucketError):
         _newest_lock(bucket, RELEASED, [sets.promotion_entry(1, promoted)])
-
-
-@pytest.mark.parametrize("text", ["{}", '[{"name": "of a dry run"}]'])
-def test_images_refuses_list_without_digests(tmp_path: Path, text: str) -> None:
-    (tmp_path / "images.json").write_text(text)
-    with pytest.raises(RequestError, match="a list of objects with a digest"):
-        _images(tmp_path / "images.json")

@@ -122,35 +122,9 @@ def test_retention_prints_plan_and_applies_it(
     assert run(bucket, *words) == 0
     assert "the set of entry 1 leaves the pages" in capsys.readouterr().err
     assert objects(bucket) == before
-    digest = json.loads(bucket.get(RELEASED.status))["sets"][1]["digest"]
-    wheels_json = bucket.path(RELEASED.set_file(digest, "wheels.json"))
-    assert run(bucket, *words, "--keep-lock", str(wheels_json)) == 0
-    assert "the set of entry 1 stays: named in a lock file" in capsys.readouterr().err
     assert run(bucket, *words, "--apply") == 0
     assert len(offered(bucket)) < 5
     assert run(bucket, "verify", "multi-arch") == 0
-
-
-def test_retention_refuses_lock_without_digests(
-    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = objects(bucket)
-    lock = tmp_path / "requirements.txt"
-    lock.write_text(f"sha256:{'0' * 63}\n")
-    words = (
-        "retention",
-        "multi-arch",
-        "--days",
-        "1",
-        "--keep-newest",
-        "1",
-        "--keep-lock",
-        str(lock),
-        "--apply",
-    )
-    assert run(bucket, *words) == RequestError.exit_code
-    assert "names no sha256" in capsys.readouterr().err
-    assert objects(bucket) == before
 
 
 def test_commands_refuse_unknown_names(

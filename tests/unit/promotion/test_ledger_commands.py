@@ -149,7 +149,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     use_policy(tmp_path / "policy.toml", monkeypatch)
-    monkeypatch.setattr("ci_build.cli.commands.index.actor", lambda: "somebody")
+    monkeypatch.setattr("ci_build.cli.commands.verify.actor", lambda: "somebody")
     return Place(tmp_path)
 
 
@@ -333,11 +333,11 @@ def test_index_sign_begins_signing(
         place.run("index", "yank", "multi-arch/1", "--reason", "slow")
         == BucketError.exit_code
     )
-    assert "channel nightly requires it, see `index sign`" in " ".join(
+    assert "channel nightly requires it, see `index verify --sign`" in " ".join(
         capsys.readouterr().err.split()
     )
     assert place.run("index", "verify", "multi-arch", key=None) == BucketError.exit_code
-    words = ("index", "sign", "multi-arch", "--reason", "reviewed")
+    words = ("index", "verify", "multi-arch", "--sign", "reviewed")
     assert place.run(*words, "--dry-run") == 0
     assert len(read_ledger(place.bucket, RELEASED).entries) == 1
     for key in (None, "other.key"):
@@ -475,7 +475,6 @@ def test_policy_refuses_invalid_ledger_key(
     "command",
     [
         "index retention x --days",
-        "index retention x --days=1 --grace-days",
         "set collect x --days",
     ],
 )

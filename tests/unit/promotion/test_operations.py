@@ -360,24 +360,12 @@ def test_verify_and_repair_keep_published_wheels_after_sweep(tmp_path: Path) -> 
     ] == [True]
 
 
-def test_retention_keeps_pinned_new_and_locked_sets(index: Index) -> None:
+def test_retention_keeps_pinned_and_new_sets(index: Index) -> None:
     index.mark(EntryKind.PIN, "1")
-    rule = RetentionRule(days=0.5, keep=frozenset({index.digests[1]}))
+    rule = RetentionRule(days=0.5)
     found = plan(index.bucket, RELEASED, rule, now=lambda: index.day(9))
-    assert found.retire == ()
-    assert found.kept == {
-        1: f"pinned: {WHY}",
-        2: "named in a lock file",
-        3: "among the newest",
-    }
-    (wheel,) = (w.wheel for w in index.wheels[1] if w.wheel.name == "jax-rocm7-pjrt")
-    by_wheel = plan(
-        index.bucket,
-        RELEASED,
-        RetentionRule(days=0.5, keep=frozenset({wheel.sha256})),
-        now=lambda: index.day(9),
-    )
-    assert by_wheel.kept[2] == f"{wheel.filename} is named in a lock file"
+    assert found.retire == (2,)
+    assert found.kept == {1: f"pinned: {WHY}", 3: "among the newest"}
 
 
 def test_promote_restores_retired_set(index: Index) -> None:
