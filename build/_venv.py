@@ -12,12 +12,10 @@ import runpy
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 import venv
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -203,30 +201,6 @@ def _digest(lock: str) -> str:
     return hashlib.sha256((BUILD / lock).read_bytes()).hexdigest()
 
 
-@contextmanager
-def _progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Print a line of progress; only a terminal shows its intermediate states."""
-    began = time.monotonic()
-    terminal = sys.stderr.isatty()
-    end = "stopped after"
-    start = f"\r\033[K{text} " if terminal else " "
-    print(text, end="", file=sys.stderr, flush=True)
-
-    def show(state: str) -> None:
-        if terminal:
-            print(f"{start}{state}", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield show
-        end = "done in"
-    finally:
-        print(
-            f"{start}{end} {time.monotonic() - began:.0f} s",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
 def _set_up(lock: str) -> None:
     with ExitStack() as held:
         held.callback(os.close, _locked(SETUP_LOCK_FILE, fcntl.LOCK_EX))
@@ -242,14 +216,21 @@ def _set_up(lock: str) -> None:
         adds = lock == DEVELOPERS and lock not in had and _satisfies(RUNTIME)
         if not adds:
             held.callback(os.close, _locked(LOCK_FILE, fcntl.LOCK_EX, PATIENCE))
-        with _progress(f"Setting up .venv from build/{lock} ...") as show:
+        began = time.monotonic()
+        start = f"Setting up .venv from build/{lock} ..."
+        print(start, end=" ", file=sys.stderr, flush=True)
+        end = "stopped after"
+        try:
             if adds:
                 # This digest matches no lock, so that a killed set-up is repeated.
                 _write_stamp({**had, lock: "unfinished"})
             else:
                 _create()
-            _install(lock, show)
-        _write_stamp({name: _digest(name) for name in (RUNTIME, lock)})
+            _install(lock)
+            _write_stamp({name: _digest(name) for name in (RUNTIME, lock)})
+            end = "done in"
+        finally:
+            print(f"{end} {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
 def _create() -> None:
@@ -264,33 +245,13 @@ def _create() -> None:
         VENV.unlink()
     elif VENV.exists():
         shutil.rmtree(VENV)
-    venv.EnvBuilder(symlinks=True).create(VENV)
-    _add_pip()
+    try:
+        venv.EnvBuilder(symlinks=True, with_pip=True).create(VENV)
+    except subprocess.CalledProcessError as error:
+        raise SetupError("ensurepip could not install pip into .venv.") from error
 
 
-def _add_pip() -> None:
-    """Add the pip that comes with Python; ensurepip, which is slower, compiles all its modules."""
-    # Debian's package python3 has no ensurepip; the other one costs start-up time.
-    import ensurepip
-    import zipfile
-
-    places = (
-        sysconfig.get_config_var("WHEEL_PKG_DIR"),
-        Path(ensurepip.__file__).with_name("_bundled"),
-    )
-    wheels: list[Path] = []
-    for place in places:
-        if place:
-            wheels += sorted(Path(place).glob("pip-*-py3-none-any.whl"))
-    if not wheels:
-        _run("ensurepip could not install pip into .venv.", "-m", "ensurepip")
-        return
-    (packages,) = VENV.glob("lib/python*/site-packages")
-    with zipfile.ZipFile(wheels[0]) as archive:
-        archive.extractall(packages)
-
-
-def _install(lock: str, show: Callable[[str], None]) -> None:
+def _install(lock: str) -> None:
     text = (BUILD / lock).read_text()
     first = re.findall(r"^(?:uv|packaging)==.*(?:\n .*)*", text, re.MULTILINE)
     if len(first) == 2:
@@ -301,35 +262,19 @@ def _install(lock: str, show: Callable[[str], None]) -> None:
         with suppress(SetupError):
             _run("uv failed.", str(BUILD / "_uv.py"), str(BUILD / lock))
             return
-    total = sum("==" in line for line in text.splitlines())
-    _pip_install(lock, BUILD / lock, lambda count: show(f"{count} of {total} packages"))
+    _pip_install(lock, BUILD / lock)
 
 
-def _pip_install(
-    lock: str, requirements: Path, show: Callable[[int], None] | None = None
-) -> None:
+def _pip_install(lock: str, requirements: Path) -> None:
+    # The lock lists all dependencies. Modules are compiled when they are imported,
+    # which most never are.
+    locked = ("--require-hashes", "--no-deps", "--no-compile", "--only-binary=:all:")
+    quiet = ("--no-input", "--progress-bar=off", "--disable-pip-version-check")
     _run(
         f"pip could not install build/{lock}; see its output above and `pip config"
         " debug`.",
-        *(
-            "-m",
-            "pip",
-            "install",
-            "--no-input",
-            "--progress-bar=off",
-            "--disable-pip-version-check",
-            "--no-user",
-        ),
-        # The lock lists all dependencies. Modules are compiled when they are imported,
-        # which most never are.
-        *(
-            "--require-hashes",
-            "--no-deps",
-            "--no-compile",
-            "--only-binary=:all:",
-            f"--requirement={requirements}",
-        ),
-        show=show,
+        *("-m", "pip", "install", "--no-user", *quiet, *locked),
+        f"--requirement={requirements}",
     )
 
 
@@ -351,36 +296,24 @@ def _offline(words: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _run(
-    problem: str, *program: str, show: Callable[[int], None] | None = None
-) -> None:
+def _run(problem: str, *program: str) -> None:
     # -I ignores PYTHONPATH but not pip's settings, so those that change the install
     # location are removed.
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
-    }
-    env.update(_offline(sys.argv))
-    output: deque[str] = deque(maxlen=15)
-    count = 0
-    with subprocess.Popen(
+    env = dict(os.environ)
+    for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT"):
+        env.pop(name, None)
+    done = subprocess.run(
         [PYTHON, "-I", *program],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=env,
+        env={**env, **_offline(sys.argv)},
         # If this process is killed, the child holds the locks until it has stopped
         # writing.
         close_fds=False,
-    ) as process:
-        for text in process.stdout or ():
-            output.append(text.rstrip())
-            if text.startswith(("Collecting ", "Requirement already satisfied: ")):
-                count += 1
-                if show:
-                    show(count)
-    if process.returncode:
-        raise SetupError(problem, *output)
+        check=False,
+    )
+    if done.returncode:
+        raise SetupError(problem, *done.stdout.splitlines()[-15:])
