@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ci_build.wheelset.set_plan import Repair, Take
 from core.errors import FatbinError, InputError
@@ -192,22 +191,6 @@ def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ..
     for wheel in wheels:
         found.update(wheel.targets)
     return tuple(sorted(found))
-
-
-def wheel_receipt(wheel: Wheel, saved: str) -> dict[str, Any]:
-    """Return a finished wheel as JSON values.
-
-    Args:
-        saved: line about the removed targets and symbols.
-    """
-    return {
-        "filename": wheel.filename,
-        "size_before": wheel.source_size,
-        "size": wheel.size,
-        "sha256": wheel.sha256,
-        "targets": wheel.targets,
-        "saved": saved,
-    }
 
 
 def saved(done: RepairResult) -> str:

@@ -22,9 +22,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from ci_build.wheelset.finished_wheels import WheelMaker, wheel_receipt
+from ci_build.wheelset.finished_wheels import WheelMaker
 from ci_build.wheelset.inspected_wheels import wheel_files
-from ci_build.wheelset.set_build import recipe_lines
+from ci_build.wheelset.set_build import recipe_lines, wheel_receipt
 from ci_build.wheelset.set_plan import Repair, Take
 from core import versions
 from core.digests import sha256_of

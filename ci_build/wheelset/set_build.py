@@ -13,7 +13,6 @@ from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.rocm.rocm_request import planned_steps
 from ci_build.rocm.tree import read_tree
 from ci_build.wheelset import source_build
-from ci_build.wheelset.finished_wheels import wheel_receipt
 from ci_build.wheelset.kernel_compilers import container_lines, find_compilers
 from ci_build.wheelset.set_plan import (
     Build,
@@ -29,7 +28,7 @@ from ci_build.wheelset.source_build import PreparedBuild, SourceBuildContext
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import targets
 from core.errors import InputError, RequestError
-from core.model import BuildRequest, Payload
+from core.model import BuildRequest, Payload, Wheel
 from core.process import HostRunner, render
 from core.report import Reporter
 from core.units import human
@@ -284,6 +283,22 @@ def _targets(plan: BuildPlan) -> str:
         if plan.request.targets is None
         else ", ".join(map(str, plan.request.targets))
     )
+
+
+def wheel_receipt(wheel: Wheel, saved: str) -> dict[str, Any]:
+    """Return a finished wheel as JSON values.
+
+    Args:
+        saved: line about the removed targets and symbols.
+    """
+    return {
+        "filename": wheel.filename,
+        "size_before": wheel.source_size,
+        "size": wheel.size,
+        "sha256": wheel.sha256,
+        "targets": wheel.targets,
+        "saved": saved,
+    }
 
 
 def receipt(result: BuildResult) -> dict[str, Any]:

@@ -137,7 +137,12 @@ def nightly(
         unused = [*unused, *(["jax"] if jax else []), *(["again"] if again else [])]
         _refuse_without_build(unused)
     night_options = NightOptions(
-        state=state, index=index, jax=jax, again=again, after=after, release=options
+        make=state.settings,
+        index=index,
+        jax=jax,
+        again=again,
+        after=after,
+        release=options,
     )
     as_json = settings.flag("json")
     lines: list[str] = []

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ci_build.cli.common import State
 from ci_build.cli.options.cluster_options import with_cluster
 from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
@@ -217,11 +216,12 @@ class NightOptions:
     """Options of the nights of one command line.
 
     Attributes:
+        make: function that returns the settings of given options.
         after: options of the build by identifier; None for options that were not given.
         release: options of the way to users, without the name of a row.
     """
 
-    state: State
+    make: MakeSettings
     index: str
     jax: str | None
     again: bool
@@ -274,9 +274,9 @@ class NightOptions:
             if not row.name or source(key) is ParameterSource.COMMANDLINE
         }
         if row.name:
-            out = self.state.settings(self.after).text("out")
+            out = self.make(self.after).text("out")
             values["out"] = str(Path(out, row.name))
-        return lambda more: self.state.settings({**values, **more})
+        return lambda more: self.make({**values, **more})
 
 
 def _below(options: ReleaseOptions, name: str) -> ReleaseOptions:
