@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from core.digests import sha256_of
@@ -266,12 +267,8 @@ def _attestations(
         for who, names in promoted.policy.get("attested", {}).items():
             for name in names:
                 signers.setdefault(name, set()).add(who)
-    wheels = {
-        wheel.filename: wheel
-        for promoted in held
-        for wheel in promoted.wheels
-        if wheel.provenance
-    }
+    of_sets = chain.from_iterable(promoted.wheels for promoted in held)
+    wheels = {wheel.filename: wheel for wheel in of_sets if wheel.provenance}
     for name, wheel in sorted(wheels.items()):
         file = bucket.read(released.wheel(wheel.project, name) + PROVENANCE_SUFFIX)
         if file is None:

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPMessage
+from itertools import chain
 from typing import IO, Any
 from urllib.parse import urljoin
 
@@ -146,10 +147,8 @@ def newest_set(page: bytes) -> int:
     0 for a page without sets, or in another format.
     """
     try:
-        return max(
-            (number for row in parse_project_page(page) for number in row.sets),
-            default=0,
-        )
+        numbers = chain.from_iterable(row.sets for row in parse_project_page(page))
+        return max(numbers, default=0)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return 0
 

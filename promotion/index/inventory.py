@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from core.digests import sha256_of
 from promotion.index.index_reader import Snapshot
@@ -17,7 +18,7 @@ from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.listing import listing_row
 from promotion.index.page_diff import all_page_updates
-from promotion.index.pages import project_pair, root_pair
+from promotion.index.pages import Page, project_pair, root_pair
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import PAGES, TOMBSTONE_SUFFIX, ReleasedIndex
 
@@ -77,16 +78,13 @@ def read_inventory(
         }
         for wheel in one.wheels:
             files |= wheel.objects(released)
-    swept = {
-        key
-        for entry in entries
-        if entry.kind is EntryKind.SWEEP
-        for key in entry.removed
-    }
+    sweeps = (entry for entry in entries if entry.kind is EntryKind.SWEEP)
+    swept = set[str]().union(*(entry.removed for entry in sweeps))
     # A sweep keeps wheels that another project published.
-    published = (
-        wheel for one in promoted.values() for wheel in one.wheels if wheel.as_published
-    )
+    kept: dict[str, str] = {}
+    for wheel in chain.from_iterable(one.wheels for one in promoted.values()):
+        if wheel.as_published:
+            kept |= wheel.objects(released)
     return Inventory(
         files=files,
         pages=_pages(released, snapshot, entries, state, summary_of),
@@ -94,11 +92,7 @@ def read_inventory(
         tombstones=sorted(
             key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")
         ),
-        kept={
-            key: sha256
-            for wheel in published
-            for key, sha256 in wheel.objects(released).items()
-        },
+        kept=kept,
         others=(released.status,),
     )
 
@@ -113,18 +107,14 @@ def _pages(
     """Return key -> accepted sha256 of every page, rendered from the ledger alone."""
     by_number = {entry.number: entry for entry in entries}
     # status.json is not signed: it may name projects that the index never had.
-    known = snapshot.pages.keys() & {
-        wheel.project
-        for one in entries
-        if one.promoted
-        for wheel in one.promoted.wheels
-    }
+    sets = (one.promoted for one in entries if one.promoted)
+    wheels = chain.from_iterable(promoted.wheels for promoted in sets)
+    known = snapshot.pages.keys() & {wheel.project for wheel in wheels}
     updates = [*all_page_updates(released, state, known, by_number.__getitem__)]
-    pages = [
-        page
-        for update in updates
-        for page in project_pair(released.simple, update.project, update.files.values())
-    ]
+    pages: list[Page] = []
+    for update in updates:
+        files = update.files.values()
+        pages += project_pair(released.simple, update.project, files)
     digests = {page.key: [sha256_of(page.data)] for page in pages}
     root = root_pair(released.simple, [update.project for update in updates])
     digests |= {page.key: [sha256_of(page.data)] for page in root}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypedDict
 
 from core.errors import BusyError, FormatError, RequestError
@@ -41,10 +42,8 @@ def listing_row(
     Args:
         rows: the newest visible sets; see `status.set_row`.
     """
-    targets = sorted(
-        {target for row in rows if not row["yanked"] for target in row["tiers"]},
-        key=natural_key,
-    )
+    served = (row["tiers"] for row in rows if not row["yanked"])
+    targets = sorted(set[str]().union(*served), key=natural_key)
     channel = str(rows[0]["policy"].get("channel", "")) if rows else ""
     return {"index": released.index, "channel": channel, "targets": targets}
 
@@ -53,12 +52,10 @@ def listing_page(rows: Iterable[ListedIndex]) -> bytes:
     """Return the page of some indexes."""
     known = load_table().targets
     ordered = sorted(rows, key=lambda row: row["index"])
-    products = {
-        target: known[target].product
-        for row in ordered
-        for target in row["targets"]
-        if target in known and known[target].product
-    }
+    products = {}
+    for target in chain.from_iterable(row["targets"] for row in ordered):
+        if target in known and known[target].product:
+            products[target] = known[target].product
     return render(
         "indexes.html",
         {"title": "JAX for ROCm: indexes", "indexes": ordered, "products": products},

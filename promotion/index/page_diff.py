@@ -210,15 +210,12 @@ def _retier(
 
 def with_yanks(files: WheelFiles, state: IndexState) -> WheelFiles:
     """Return the files with the yanks of a state; a wheel is yanked when all its sets are."""
-    return {
-        name: replace(
-            row,
-            yanked=state.yanked[row.sets[0]]
-            if all(number in state.yanked for number in row.sets)
-            else "",
-        )
-        for name, row in files.items()
-    }
+    marked = {}
+    for name, row in files.items():
+        yanked = state.yanked.keys() >= set(row.sets)
+        reason = state.yanked[row.sets[0]] if yanked else ""
+        marked[name] = replace(row, yanked=reason)
+    return marked
 
 
 def sets_that_differ(states: Sequence[IndexState]) -> frozenset[int]:

@@ -11,6 +11,7 @@ import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
@@ -64,7 +65,8 @@ def install_requirements(
         wheel.name if isinstance(wheel, Wheel) else wheel.project: wheel.version
         for wheel in wheels
     }
-    required = {project_of(text) for wheel in wheels for text in wheel.requires_dist}
+    texts = chain.from_iterable(wheel.requires_dist for wheel in wheels)
+    required = set(map(project_of, texts))
     tops = {
         project: version
         for project, version in versions.items()
@@ -107,10 +109,10 @@ def pages(simple: str, rows: Iterable[IndexedWheel]) -> Iterator[Page]:
     by_project: dict[str, list[IndexedWheel]] = {}
     for row in rows:
         by_project.setdefault(row.wheel.project, []).append(row)
-    needs = {
-        project: [project_of(text) for row in group for text in row.wheel.requires_dist]
-        for project, group in by_project.items()
-    }
+    needs = {}
+    for project, group in by_project.items():
+        texts = chain.from_iterable(row.wheel.requires_dist for row in group)
+        needs[project] = [*map(project_of, texts)]
     for project in dependencies_first(needs):
         yield from project_pair(simple, project, by_project[project])
     yield from root_pair(simple, by_project)
@@ -121,7 +123,8 @@ def project_pair(
 ) -> tuple[Page, Page]:
     """Return a project's HTML and JSON page, with its files ordered by version."""
     rows = [*rows]
-    version_of = {text: Version(text) for text in {row.wheel.version for row in rows}}
+    versions = {row.wheel.version for row in rows}
+    version_of = {text: Version(text) for text in versions}
     group = sorted(
         rows, key=lambda row: (version_of[row.wheel.version], row.wheel.filename)
     )

@@ -198,8 +198,8 @@ class _Writer:
                 for number in range(snapshot.number, head.number + 1)
             ]
             self._sets = sets_that_differ(states)
-            self._possible = frozenset(
-                number for state in states for number in state.visible
+            self._possible = frozenset[int]().union(
+                *(state.visible for state in states)
             )
         self._etags: dict[str, str | None] = {}
         self._content: dict[str, bytes] = {}

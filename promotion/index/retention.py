@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 from core.digests import sha256_of
 from core.errors import RequestError
@@ -292,7 +293,8 @@ def _bytes_of(
 
     Wheels published by other projects stay.
     """
-    shared = {wheel.filename for other in others.values() for wheel in other.wheels}
+    wheels = chain.from_iterable(other.wheels for other in others.values())
+    shared = {wheel.filename for wheel in wheels}
     digests = {other.set_digest for other in others.values()}
     remove: dict[str, str] = {}
     for gone in sweep.values():

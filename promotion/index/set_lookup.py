@@ -97,9 +97,7 @@ def sharing_sets(
     snapshot = read_snapshot(bucket, released)
     for project, names in filenames.items():
         page = _page_sets(bucket, released, project, entries, snapshot)
-        with_wheels = {
-            number for name in names for number in page.sets_of.get(name, ())
-        }
+        with_wheels = set[int]().union(*(page.sets_of.get(name, ()) for name in names))
         found = found.plus(state.held.without(page.shown.without(with_wheels)))
     return {number: entries.set(number) for number in found.without(sets)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 from core.errors import CiBuildError
@@ -88,14 +89,10 @@ class GateRule:
             case "wheels":
                 return max(1, len(wheel_set.wheels))
             case "device-members":
-                return max(
-                    1,
-                    sum(
-                        bool(member.targets)
-                        for wheel in wheel_set.wheels
-                        for member in wheel.members
-                    ),
+                members = chain.from_iterable(
+                    wheel.members for wheel in wheel_set.wheels
                 )
+                return max(1, sum(bool(member.targets) for member in members))
             case number:
                 return number
 

@@ -9,6 +9,7 @@ import hashlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from core.errors import RequestError
 from core.model import ROCM_LOCK, WheelSet
@@ -142,11 +143,9 @@ def job_matrix(
             found = [*_jobs(run, families.occasions[when], seed)]
             jobs += found
             merges += [_merge(run, found)] if len(found) > 1 else []
-    tested = {
-        target
-        for family in families.families.values()
-        for target in _shared(family, wheel_set)
-    }
+    tested = set[str]().union(
+        *(_shared(family, wheel_set) for family in families.families.values())
+    )
     return JobMatrix(
         jobs=tuple(jobs),
         merges=tuple(merges),
@@ -162,17 +161,13 @@ def job_matrix(
 def joined(matrices: Iterable[JobMatrix]) -> JobMatrix:
     """Return one matrix with the jobs of several sets."""
     found = list(matrices)
+    names = chain.from_iterable(matrix.without_runner for matrix in found)
+    targets = chain.from_iterable(matrix.without_family for matrix in found)
     return JobMatrix(
-        jobs=tuple(job for matrix in found for job in matrix.jobs),
-        merges=tuple(merge for matrix in found for merge in matrix.merges),
-        without_runner=tuple(
-            dict.fromkeys(name for matrix in found for name in matrix.without_runner)
-        ),
-        without_family=tuple(
-            dict.fromkeys(
-                target for matrix in found for target in matrix.without_family
-            )
-        ),
+        jobs=tuple(chain.from_iterable(matrix.jobs for matrix in found)),
+        merges=tuple(chain.from_iterable(matrix.merges for matrix in found)),
+        without_runner=tuple(dict.fromkeys(names)),
+        without_family=tuple(dict.fromkeys(targets)),
     )
 
 

@@ -261,15 +261,14 @@ def load_waivers(file: Path = POLICY_FILE) -> tuple[FlakeWaiver, ...]:
 
 def device_members_digest(file: Path = POLICY_FILE) -> str:
     """Return the SHA-256 of the device members of all channels and indexes."""
-    tables = [
-        {"": values.get("device_members", {})}
-        | {
-            name: more.get("device_members", {})
-            for name, more in values.get("index", {}).items()
-        }
-        for values in _read(file)[1].values()
-        if isinstance(values, dict)
-    ]
+    tables = []
+    for values in _read(file)[1].values():
+        if not isinstance(values, dict):
+            continue
+        members = {"": values.get("device_members", {})}
+        for name, more in values.get("index", {}).items():
+            members[name] = more.get("device_members", {})
+        tables.append(members)
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 

@@ -107,10 +107,11 @@ def _evidenced(
         tiers_of(wheel_set, counted_evidence(wheel_set, accepted, one), one, now)
         for one in policies
     ]
-    return {
-        target: {tier.value if (tier := tiers[target]) else NO_TIER for tiers in given}
-        for target in wheel_set.targets
-    }
+    possible = {}
+    for target in wheel_set.targets:
+        own = {tiers[target] for tiers in given}
+        possible[target] = {tier.value if tier else NO_TIER for tier in own}
+    return possible
 
 
 def _at_check(policy: Policy) -> Policy:

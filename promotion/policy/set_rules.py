@@ -53,12 +53,10 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
                 " required."
             )
     for project in expand(policy.wheels_per_python, wheel_set):
-        pythons = [
-            tag
-            for wheel in wheel_set.wheels
-            if wheel.name == project
-            for tag in _pythons(wheel.filename)
-        ]
+        pythons: list[str] = []
+        for wheel in wheel_set.wheels:
+            if wheel.name == project:
+                pythons += _pythons(wheel.filename)
         tags = [f"cp{python.replace('.', '')}" for python in wheel_set.python_versions]
         for python, tag in zip(wheel_set.python_versions, tags, strict=True):
             if pythons.count(tag) != 1:
@@ -245,10 +243,7 @@ def order_problems(
 def missing_targets(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the wanted targets that no embedded or generic target covers."""
     embedded = tuple(embedded)
-    served = {
-        *embedded,
-        *(concrete for target in embedded for concrete in covers().get(target, ())),
-    }
+    served = {*embedded}.union(*(covers().get(target, ()) for target in embedded))
     return tuple(target for target in wanted if target not in served)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 
 from core.model import Evidence, Outcome, Requirement, Severity, WheelSet
 from promotion.evidence.evidence import PARTS, EvidenceFile, latest_by_target, time_of
@@ -123,10 +124,8 @@ def evidence_problems(
     problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
     if latest[0].outcome is not Outcome.PASSED:
         return problems[0]
-    flaky = (
-        item
-        for evidence in latest
-        for item in unwaived_tests(evidence, policy.waivers, now)
+    flaky = chain.from_iterable(
+        unwaived_tests(evidence, policy.waivers, now) for evidence in latest
     )
     if tests := [
         f"{test} ({why})" if why else test for test, why in dict.fromkeys(flaky)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from core.model import (
     TIER_ORDER,
@@ -126,7 +127,11 @@ def verdict(
         *_invalid_entries(bypasses, now),
         *_invalid_entries(policy.waivers, now),
     )
-    counted = [evidence for parts in own.values() for evidence in parts]
+    counted = [*chain.from_iterable(own.values())]
+    waived = set[str]().union(
+        *(waived_tests(evidence, policy.waivers, now) for evidence in counted)
+    )
+    notes = chain.from_iterable(report.notes for report in attested)
     return Verdict(
         set_digest=wheel_set.digest,
         blocked_by=blocked,
@@ -136,15 +141,7 @@ def verdict(
         bypassed=tuple(
             f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over
         ),
-        waived=tuple(
-            sorted(
-                {
-                    text
-                    for item in counted
-                    for text in waived_tests(item, policy.waivers, now)
-                }
-            )
-        ),
+        waived=tuple(sorted(waived)),
         missing_waivers=tuple(
             sorted(set(_missing_waivers(wheel_set, counted, policy, now)))
         ),
@@ -153,7 +150,7 @@ def verdict(
         requirements=required_evidence,
         warnings=(
             *invalid,
-            *dict.fromkeys(note for report in attested for note in report.notes),
+            *dict.fromkeys(notes),
             *(() if policy.growth_blocks else grown),
             *(lower if allow_lower else ()),
             *(
@@ -287,11 +284,10 @@ def _unrequired_failures(
     Skipped gates and machine failures do not block. Tests on a CPU or on CUDA use code
     that the set does not contain, and block only if the policy requires them.
     """
-    required = {
-        (gate, target)
-        for gate, rule in policy.gates.items()
-        for target in rule.required_targets(wheel_set, policy.required_tier)
-    }
+    required = set()
+    for gate, rule in policy.gates.items():
+        targets = rule.required_targets(wheel_set, policy.required_tier)
+        required |= {(gate, target) for target in targets}
     ran = [
         file
         for file in files

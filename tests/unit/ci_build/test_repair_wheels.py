@@ -120,7 +120,11 @@ def test_plan_repairs_keeps_records_of_own_wheels(tmp_path: Path) -> None:
             {"rocm": None},
             "Neither the compilers nor Summary of jax_rocm7_pjrt-0.10.2-",
         ),
-        ([pjrt("0.10.2"), pjrt("0.10.2+rocm7.2.0")], {}, "2 wheels have the repaired name"),
+        (
+            [pjrt("0.10.2"), pjrt("0.10.2+rocm7.2.0")],
+            {},
+            "2 wheels have the repaired name",
+        ),
     ],
 )
 def test_plan_repairs_refuses_foreign_wheels(
