@@ -22,11 +22,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from packaging.utils import parse_wheel_filename
 from platformdirs import user_cache_path
 
+from core.store import hold_lock
 from tests.support.left_out import OFFLINE, LeftOut
 from tests.support.signing_key import SIGNING_KEY, signing_key
 from tests.support.tiers import NEWCOMER, Shard, TierPlugin, TierTable, file_of
@@ -164,7 +164,7 @@ def real_wheel() -> Callable[..., Path]:
         folder = user_cache_path("jax-rocm-release") / "test-wheels" / wheel.sha256
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / wheel.filename
-        with FileLock(folder / ".lock"):
+        with hold_lock(folder / ".lock"):
             if not path.exists() or _sha256(path) != wheel.sha256:
                 path.unlink(missing_ok=True)
                 problem = _download(wheel, folder)

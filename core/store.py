@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ from core.os_errors import writes_to
 
 NEW = ".new-"
 """Prefix of folders that are being created or removed."""
+_POLL = 0.05
+"""Seconds between two attempts to lock a file."""
 
 
 class ContentStore:
@@ -170,6 +173,34 @@ def lock_alone(folder: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
         with suppress(OSError):
             folder.rmdir()
             folder.parent.rmdir()
+        os.close(fd)
+
+
+@contextmanager
+def hold_lock(path: Path, seconds: float | None = None) -> Iterator[None]:
+    """Create a file if necessary, and hold its lock during the block; the file stays.
+
+    Args:
+        seconds: longest wait for another holder; None waits without limit.
+
+    Raises:
+        TimeoutError: another holder still has the lock.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    end = None if seconds is None else time.monotonic() + seconds
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        # A wait inside flock could not be ended from another thread.
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if end is not None and time.monotonic() >= end:
+                    raise TimeoutError(f"{path} is locked") from None
+            time.sleep(_POLL)
+        yield
+    finally:
         os.close(fd)
 
 

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock
 from packaging.utils import canonicalize_name
 
 from core.atomic import write_whole
@@ -25,7 +24,7 @@ from core.errors import InputError, KernelError, ProcessError, RequestError
 from core.model import InputFile, Progress
 from core.pip import PIP_ENV_OVERRIDES
 from core.process import Runner
-from core.store import remove
+from core.store import hold_lock, remove
 from core.unpack.decompress import chunks_of, format_of
 from core.unpack.extract import Limits, extract
 from kernels.modules import KernelModule, UpstreamSource
@@ -326,7 +325,7 @@ def _unpack(
     origin = InputFile(
         filename=path.name, size=path.stat().st_size, sha256=sha256, url=url
     )
-    with FileLock(tree.with_suffix(".lock")):
+    with hold_lock(tree.with_suffix(".lock")):
         if not tree.is_dir():
             progress.step(f"unpack {path.name}")
             fresh = Path(tempfile.mkdtemp(prefix=".unpack-", dir=tree.parent))

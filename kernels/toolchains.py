@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from core.defaults import defaults
 from core.digests import sha256_of
 from core.errors import InputError, MachineError
 from core.model import Progress
 from core.pip import fetch_argv, run_pip
 from core.process import Runner
+from core.store import hold_lock
 from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.wheel_archive import WheelArchive
 
@@ -131,7 +130,7 @@ def obtain_pypi(
     root = cache / "toolchains" / f"pypi-{digest[:16]}"
     if not (root / _READY).is_file():
         root.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(root.with_suffix(".lock")):
+        with hold_lock(root.with_suffix(".lock")):
             if not (root / _READY).is_file():
                 _fetch(root, lock, runner, progress)
     # zig caches its C++ library in this folder; the output does not depend on its path.

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from platformdirs import user_cache_path
 
+from core.store import hold_lock
 from kernels.tests.support.fake import building, trees
 from kernels.tests.support.fake.calls import FakeMachine
 from kernels.tests.support.fake.lowered import CHECKS, Environment
@@ -48,7 +48,7 @@ def hip_include(
 def stand_ins(work_cache: Path, shared_folder: Path, hip_include: Path) -> Path:
     """Compile FakeHip and the other stand-ins for a GPU once."""
     folder = shared_folder / "stand-ins"
-    with FileLock(f"{folder}.lock"):
+    with hold_lock(Path(f"{folder}.lock")):
         if not (folder / "made").is_file():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
@@ -67,7 +67,7 @@ def kernel_tree(
     """Build kernels with the toolchain of the package index, laid out as in the wheel."""
     folder = shared_folder / "kernel-tree"
     told = shared_folder / "kernel-tree.source"
-    with FileLock(f"{folder}.lock"):
+    with hold_lock(Path(f"{folder}.lock")):
         if not told.is_file():
             shutil.rmtree(folder, ignore_errors=True)
             told.write_text(str(building.build(work_cache / "kernels", folder)))
@@ -111,7 +111,7 @@ def environment(pythons: dict[str, Path]) -> Environment:
             user_cache_path("jax-rocm-release") / "test-jax" / f"{jax}-{version}-{key}"
         )
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):
+        with hold_lock(Path(f"{folder}.lock")):
             if not (folder / "ready").exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 # uv links the files of its cache, in which the gates' environments have

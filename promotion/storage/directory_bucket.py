@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
 from core.digests import sha256_of
 from core.errors import BucketError, BusyError
+from core.store import hold_lock
 from promotion.storage.bucket import (
     AbsentError,
     Data,
@@ -232,15 +231,16 @@ class DirBucket:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Exclude other processes that replace objects of this bucket."""
-        try:
-            with FileLock(self.root / ".lock", timeout=self._lock_seconds):
-                yield
-        except Timeout as error:
-            raise BusyError(
-                f"The bucket {self.root} is still locked by another process after"
-                f" {self._lock_seconds:g} s.",
-                hint="Wait for that process to end, then run the command again.",
-            ) from error
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(hold_lock(self.root / ".lock", self._lock_seconds))
+            except TimeoutError as error:
+                raise BusyError(
+                    f"The bucket {self.root} is still locked by another process after"
+                    f" {self._lock_seconds:g} s.",
+                    hint="Wait for that process to end, then run the command again.",
+                ) from error
+            yield
 
 
 @contextlib.contextmanager

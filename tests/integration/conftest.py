@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
+from core.store import hold_lock
 from promotion.storage.s3_client import connect
 from tests.support import ceph, docker
 from tests.support import podman as own_podman
@@ -82,12 +82,12 @@ class Released:
 
 
 @pytest.fixture(scope="session")
-def build_lock(shared_folder: Path) -> FileLock:
+def build_lock(shared_folder: Path) -> Path:
     """Return the lock of builds of the published wheels.
 
     Each finds the finished steps of earlier ones in the cache.
     """
-    return FileLock(shared_folder / "build.lock")
+    return shared_folder / "build.lock"
 
 
 @pytest.fixture(scope="session")
@@ -125,15 +125,15 @@ def s3_client(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture(scope="session")
-def released(shared_folder: Path, work_cache: Path, build_lock: FileLock) -> Released:
+def released(shared_folder: Path, work_cache: Path, build_lock: Path) -> Released:
     """Run the main job once."""
     folder = shared_folder / "release"
     outcome = shared_folder / "release.json"
-    with FileLock(shared_folder / "release.lock"):
+    with hold_lock(shared_folder / "release.lock"):
         if not outcome.exists():
             folder.mkdir()
             argv = [*CI_BUILD, "release", "--local", f"--cache-dir={work_cache}"]
-            with build_lock:
+            with hold_lock(build_lock):
                 done = subprocess.run(
                     argv, capture_output=True, text=True, check=False, cwd=folder
                 )

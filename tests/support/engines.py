@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
+from core.store import hold_lock
 from tests.support import forky
 
 _SECONDS = 900
@@ -59,7 +58,7 @@ class Engine(ABC):
         """
         tag = f"jax-rocm-test-{name}:{forky.digest(script, *words)}"
         kept = f"{Path(self.program).name}-{name}"
-        with FileLock(forky.CACHE / f"{kept}.lock"):
+        with hold_lock(forky.CACHE / f"{kept}.lock"):
             if self.run("image", "inspect", tag, check=False).returncode:
                 tree = forky.CACHE / f"{kept}.new"
                 forky.remove(tree)

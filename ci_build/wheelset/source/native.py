@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from packaging.utils import parse_wheel_filename
 
 from ci_build.wheelset.source import bazel
@@ -31,7 +30,7 @@ from core.process import LineSink, Runner
 from core.records import read_json
 from core.source_request import Checkout, SourceInputs, SourceRequest
 from core.steps import step_key
-from core.store import lock_in_use
+from core.store import hold_lock, lock_in_use
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.inspect.compiled_rocm import BuildRocm
 
@@ -111,7 +110,7 @@ class SourceBuilder:
         self.builds.mkdir(parents=True, exist_ok=True)
         # Only one run at a time may use Bazel's output tree, this folder and the copy
         # of a read-only disk cache; `ci_build cache` must keep the tree meanwhile.
-        with FileLock(self.work.with_suffix(".lock")), lock_in_use(self.bazel_tree):
+        with hold_lock(self.work.with_suffix(".lock")), lock_in_use(self.bazel_tree):
             if (recorded := _recorded(record)) is not None and inputs.has(recorded):
                 return recorded
             self.copy_cache()

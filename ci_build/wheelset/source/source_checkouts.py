@@ -342,10 +342,10 @@ def fetch_tree(
             f"{checkout.name}: {checkout.commit!r} is not a full commit.",
             hint="Give all 40 hexadecimal digits.",
         )
-    from filelock import FileLock  # Start-up time: a dry run fetches nothing.
+    from core.store import hold_lock  # Start-up time: a dry run fetches nothing.
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
+    with hold_lock(folder.parent / f".{folder.name}.lock"):
         if folder.is_dir():
             if folder_commit(folder, runner)[0] == checkout.commit:
                 os.utime(folder)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.store import hold_lock
 from kernels.tests.support.fake import ck
 from kernels.tests.support.fake.calls import (
     MEMSET,
@@ -45,7 +45,7 @@ def libraries(
     if why := forky.obstacle():
         pytest.skip(f"a ROCm of Debian's packages {why}")
     folder = shared_folder / "fake-ck"
-    with FileLock(f"{folder}.lock"):
+    with hold_lock(Path(f"{folder}.lock")):
         if not (folder / "made").is_file():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()

@@ -15,11 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from core.digests import sha256_of
 from core.errors import GateError, MachineError
 from core.model import PYLOCK, WHEELS_JSON, Progress
+from core.store import hold_lock
 from core.tasks import Task, TaskContext, Tasks
 from core.wheels_json import load_wheel_set
 from promotion.corpus.program_catalog import CHILD
@@ -248,7 +247,7 @@ def site_of(
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     root = context.cache / "sites" / key[:32]
     root.mkdir(parents=True, exist_ok=True)
-    with _lock, FileLock(root.with_suffix(".lock")):
+    with _lock, hold_lock(root.with_suffix(".lock")):
         if key not in _sites:
             staged = StagedSet(index=arguments["index"], digest=arguments["digest"])
             bucket = DirBucket(root / "bucket")

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from core.errors import ReproducibilityError
+from core.store import hold_lock
 from core.wheels_json import dump_wheel_set, load_wheel_set
 from tests.integration.conftest import CI_BUILD, ci_build
 
@@ -36,11 +36,11 @@ def cache(work_cache: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made(
-    tmp_path_factory: pytest.TempPathFactory, cache: Path, build_lock: FileLock
+    tmp_path_factory: pytest.TempPathFactory, cache: Path, build_lock: Path
 ) -> Path:
     """Build a set."""
     out = tmp_path_factory.mktemp("out") / "dist"
-    with build_lock:
+    with hold_lock(build_lock):
         done = dist_wheels(out, cache, "--json")
     assert done.returncode == 0, done.stderr
     assert (

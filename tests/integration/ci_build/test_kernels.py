@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from core.errors import KernelError
 from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner
+from core.store import hold_lock
 from core.targets import machs
 from kernels.build import KernelBuild, KernelBuildResult
 from kernels.compiler_steps import SRC
@@ -53,7 +53,7 @@ LAUNCHERS_LIMIT = 6_000_000
 def receipt(work_cache: Path, shared_folder: Path) -> dict[str, Any]:
     """Build everything for all targets of the list."""
     told = shared_folder / "kernels.json"
-    with FileLock(shared_folder / "kernels.lock"):
+    with hold_lock(shared_folder / "kernels.lock"):
         if not told.exists():
             told.write_text(
                 json.dumps(

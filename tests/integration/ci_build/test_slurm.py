@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
+from core.store import hold_lock
 from tests.integration.conftest import succeed
 from tests.support import docker
 from tests.support import slurm as own_slurm
@@ -58,7 +58,7 @@ def slurm(
 @pytest.fixture(scope="module")
 def reference(work_cache: Path, slurm: own_slurm.Slurm) -> str:
     """Build on this machine, give the compilers to the hosts, and return the wheel's sha256."""
-    with FileLock(work_cache / "slurm-test.lock"):
+    with hold_lock(work_cache / "slurm-test.lock"):
         told = succeed(
             *BUILD, f"--cache-dir={work_cache}", f"--out={slurm.shared / 'reference'}"
         )

@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
+from core.store import hold_lock
 from tests.support import forky
 from tests.support.engines import Engine
 from tests.support.machine import alive
@@ -76,7 +75,7 @@ def rocm(version: str, layout: str = "llvm-only") -> Path:
     tree = base.with_name(
         f"{base.name}-{hashlib.sha256(json.dumps(row, default=str).encode()).hexdigest()[:12]}"
     )
-    with FileLock(f"{tree}.lock"):
+    with hold_lock(Path(f"{tree}.lock")):
         if not tree.exists():
             fresh = tree.with_suffix(".new")
             forky.remove(fresh)
@@ -112,7 +111,7 @@ def running() -> Iterator[Docker]:
     users = _STATE / "users"
     mine = users / f"{os.getpid()}-{time.monotonic_ns()}"
     forky.CACHE.mkdir(parents=True, exist_ok=True)
-    with FileLock(forky.CACHE / "docker.lock"):
+    with hold_lock(forky.CACHE / "docker.lock"):
         if docker.run("version", check=False).returncode:
             shutil.rmtree(users, ignore_errors=True)
             _start(docker)
@@ -121,7 +120,7 @@ def running() -> Iterator[Docker]:
     try:
         yield docker
     finally:
-        with FileLock(forky.CACHE / "docker.lock"):
+        with hold_lock(forky.CACHE / "docker.lock"):
             mine.unlink()
             if not any(
                 Path("/proc", user.name.partition("-")[0]).exists()

@@ -13,7 +13,8 @@ import subprocess
 from pathlib import Path
 
 import platformdirs
-from filelock import FileLock
+
+from core.store import hold_lock
 
 CACHE = platformdirs.user_cache_path("jax-rocm-release")
 _BASE = Path(__file__).with_name("base.sh")
@@ -89,7 +90,7 @@ def _base() -> Path:
 def _kept(name: str, script: Path, words: tuple[str, ...], digest: str) -> Path:
     tree = CACHE / f"{name}-{digest}"
     CACHE.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{tree}.lock"):
+    with hold_lock(Path(f"{tree}.lock")):
         if not tree.exists():
             fresh = tree.with_suffix(".new")
             remove(fresh)

@@ -12,8 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from filelock import FileLock
-
+from core.store import hold_lock
 from tests.support import forky
 
 HERE = Path(__file__).parent
@@ -25,7 +24,7 @@ def program(name: str) -> Path:
     """Return a program, installed if necessary."""
     folder = forky.CACHE / f"npm-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}"
     forky.CACHE.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    with hold_lock(Path(f"{folder}.lock")):
         if not folder.exists():
             fresh = folder.with_suffix(".new")
             shutil.rmtree(fresh, ignore_errors=True)

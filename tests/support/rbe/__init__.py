@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
+from core.store import hold_lock
 from tests.support import forky
 from tests.support.docker import Docker
 from tests.support.machine import free_ports
@@ -125,7 +124,7 @@ def environment() -> Path:
     )
     folder = forky.CACHE / name
     forky.CACHE.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    with hold_lock(Path(f"{folder}.lock")):
         if not (folder / "complete").exists():
             forky.remove(folder)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from ci_build.wheelset import adoption as adopt
 from core.errors import BusyError, CiBuildError, InputError, RequestError, WheelSetError
 from core.model import RocmVersion, WheelSet
+from core.store import hold_lock
 from core.wheelset import file_problems, read_set
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
@@ -206,5 +206,5 @@ def test_adopt_keeps_folder_with_other_files(tmp_path: Path) -> None:
 
 def test_adopt_refuses_second_run(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin())
-    with FileLock(tmp_path / ".set.lock"), pytest.raises(BusyError):
+    with hold_lock(tmp_path / ".set.lock"), pytest.raises(BusyError):
         adopted(words, tmp_path / "set")

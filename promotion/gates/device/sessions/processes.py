@@ -7,12 +7,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from core.errors import BusyError
+from core.store import hold_lock
 from promotion.gates.device.gpu_machine import control_groups
 
 RUN = "JAX_GATE_RUN"
@@ -57,17 +56,15 @@ def locked_run(folder: Path) -> Iterator[None]:
     Raises:
         BusyError: another process works on this run.
     """
-    lock = FileLock(folder / LOCK_FILE)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise BusyError(
-            f"Another process works on the run in {folder}.", hint="Wait until it ends."
-        ) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold_lock(folder / LOCK_FILE, seconds=0))
+        except TimeoutError as error:
+            raise BusyError(
+                f"Another process works on the run in {folder}.",
+                hint="Wait until it ends.",
+            ) from error
         yield
-    finally:
-        lock.release()
 
 
 def end_interrupted(folder: Path) -> None:
