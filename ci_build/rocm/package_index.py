@@ -78,7 +78,7 @@ def fetch_packages(
                 f" {' nor '.join(libraries)}.",
                 hint=(
                     "Give the index of a family that serves the targets, or another"
-                    " --therock-version."
+                    " --rocm-version."
                 ),
             )
         packages += offered

@@ -320,9 +320,9 @@ def _check_name(request: RocmRequest) -> None:
     differs = request.version and source.version not in ("", request.version)
     if isinstance(source, PipIndex) and differs:
         raise RequestError(
-            f"--therock-version {source.version} contradicts --rocm-version"
+            f"ROCm {source.version} of the index contradicts --rocm-version"
             f" {request.version}.",
-            hint="Give one of the two.",
+            hint="Omit --rocm-version, or give the locked one.",
         )
     if not isinstance(source, TarballUrl | TarballFile):
         return

@@ -37,7 +37,6 @@ def inspect(
     *,
     expected: str | None,
     rocm: RocmVersion | None,
-    verify: bool,
     progress: Progress,
     runner: Runner,
 ) -> SetReport:
@@ -60,7 +59,6 @@ def inspect(
         machs=targets.machs(),
         allow_list=targets.lists()["compiler-supported"],
         allowed_sonames=None if rocm is None else layouts.allowed_sonames(rocm),
-        verify=verify,
     )
     sets = _sets(arguments)
     taken = set()

@@ -117,7 +117,7 @@ def read_targets(
         verify: decompress everything. Check MD5s, each code object's header against its
             entry ID, and that the host code registers only addresses of bundles. If
             False, only the entry tables are read.
-        whole: with `index verify`, check all parts of the code objects (`check_code`) and
+        whole: with `verify`, check all parts of the code objects (`check_code`) and
             list their kernels.
         machs: processor -> EF_AMDGPU_MACH value. A processor that is not listed must
             have the same value in all bundles, and no other processor may have this

@@ -102,7 +102,7 @@ def inspect_wheel(
             end.
         sha256: digest of the file, if the caller has computed it.
         libraries: the unpacked libraries, if the caller keeps them; for expectations
-            with `index verify`. The stored sizes of a library's sections are then in
+            with `verify`. The stored sizes of a library's sections are then in
             proportion to their unpacked sizes.
 
     Raises:

@@ -38,7 +38,6 @@ _OF_SET = (
     "therock_listing",
     "therock_sha256",
     "therock_index_url",
-    "therock_version",
     "rocm_build_job",
     "rocm_build_num",
     "rocm_build_url",

@@ -21,11 +21,6 @@ from core.model import RocmVersion
     metavar="X.Y.Z",
     help="ROCm whose libraries the wheels may need.  [default: any]",
 )
-@click.option(
-    "--no-verify",
-    is_flag=True,
-    help="Do not verify RECORD and the checksums of device code.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 @click.pass_obj
 def inspect(
@@ -34,7 +29,6 @@ def inspect(
     targets: str | None,
     rocm_version: str | None,
     *,
-    no_verify: bool,
     as_json: bool,
 ) -> None:
     """Report contents, targets, RUNPATH, NEEDED, symbols, metadata and findings of wheels."""
@@ -46,7 +40,6 @@ def inspect(
         wheels,
         expected=targets,
         rocm=RocmVersion(text=rocm_version) if rocm_version else None,
-        verify=not no_verify,
         progress=reporter,
         runner=host_runner(reporter),
     )

@@ -126,18 +126,14 @@ def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> PipInd
     from core.http.client import canonical  # Start-up time: it loads requests.
 
     index = settings.text("therock_index_url")
-    version = settings.text("therock_version")
+    version = ""
     if not index.lower().startswith(("http://", "https://")):
         raise RequestError(
             "--therock-index-url is not an http or https URL:"
             f" {without_credentials(index)!r}.",
             hint="Give the URL of an index.",
         )
-    if (
-        not version
-        and not settings.given("rocm_version")
-        and not settings.flag("locked")
-    ):
+    if not settings.given("rocm_version") and not settings.flag("locked"):
         # Start-up time: it loads isal.
         from ci_build.rocm.package_index import newest_version
 
@@ -146,8 +142,7 @@ def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> PipInd
         check_age(
             version,
             _today(),
-            f"Give --therock-version={version} to use it, or another"
-            " --therock-index-url.",
+            f"Give --rocm-version={version} to use it, or another --therock-index-url.",
         )
     return PipIndex(url=canonical(index), version=version)
 
@@ -183,7 +178,7 @@ def rocm_defaults(settings: Settings, rocm: RocmRequest) -> Mapping[str, Setting
     found: dict[str, Setting] = {}
     match rocm.source:
         case PipIndex(version=version) if version:
-            found["rocm_version"] = Setting(value=version, origin="--therock-version")
+            found["rocm_version"] = Setting(value=version, origin="--therock-index-url")
         case PipIndex() | DnfRepository() if rocm.locked and rocm.pinned is not None:
             pinned = rocm.pinned.version
             found["rocm_version"] = Setting(value=pinned, origin=str(rocm.lock))
@@ -267,8 +262,6 @@ def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
         for name in named
         if not settings.get(name).value
     ]
-    if settings.given("therock_version") and not settings.given("therock_index_url"):
-        problems.append("--therock-version has no effect without --therock-index-url.")
     if settings.given("therock_index_url") or amd:
         only_tarballs = ("therock_sha256", "no_tarball_cache")
         problems += settings.objections(only_tarballs, "applies to a tarball only.")

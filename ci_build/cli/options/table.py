@@ -138,12 +138,7 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
         _option(
             "--therock-index-url",
             metavar="URL",
-            help="ROCm from the pip packages of an index.",
-        ),
-        _option(
-            "--therock-version",
-            metavar="X.Y.Z",
-            help="Version of the index's packages.  [default: the newest]",
+            help="ROCm from the pip packages of an index; the newest without --rocm-version.",
         ),
         _option(
             "--therock-sha256", metavar="HEX", help="Expected sha256 of the tarball."

@@ -1,4 +1,4 @@
-"""`--therock-index-url` and `--therock-version`, with a real pip and server."""
+"""`--therock-index-url`, with a real pip and server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
     options = [f"--therock-index-url={index}"] if index else []
-    options += [f"--therock-version={version}"] if index and version else []
+    options += [f"--rocm-version={version}"] if index and version else []
     # Steps after the ROCm do not matter here.
     options += ["--host", f"--cache-dir={tmp_path / 'cache'}"]
     env = {"PIP_NO_INDEX": "1", **useless_tools(tmp_path / "tools")}
@@ -81,4 +81,4 @@ def test_index_without_version_gives_newest_of_three_days(tmp_path: Path) -> Non
         )
     assert done.returncode == 6
     assert f"The newest nightly is {VERSION} of 2025-11-20, " in done.stderr
-    assert f"Give --therock-version={VERSION} to use it" in done.stderr
+    assert f"Give --rocm-version={VERSION} to use it" in done.stderr

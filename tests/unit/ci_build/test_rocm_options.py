@@ -48,7 +48,6 @@ def find(
             ({**INDEX, name: "x"}, "applies to a tarball")
             for name in ("therock_sha256", "no_tarball_cache")
         ),
-        ({**PATH, "therock_version": "7.2.0"}, "--therock-version has no effect"),
         (
             {"therock": "nightly", "family": ","},
             "--therock needs --family or --targets",

@@ -135,7 +135,6 @@ def _inspect_folder(path: Path, _: Path) -> Iterable[Finding]:
         [str(path)],
         expected=None,
         rocm=None,
-        verify=True,
         progress=Silent(),
         runner=NoProcesses(),
     )
