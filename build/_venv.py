@@ -12,6 +12,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import venv
 from collections.abc import Mapping, Sequence
@@ -245,10 +246,30 @@ def _create() -> None:
         VENV.unlink()
     elif VENV.exists():
         shutil.rmtree(VENV)
-    try:
-        venv.EnvBuilder(symlinks=True, with_pip=True).create(VENV)
-    except subprocess.CalledProcessError as error:
-        raise SetupError("ensurepip could not install pip into .venv.") from error
+    venv.EnvBuilder(symlinks=True).create(VENV)
+    _add_pip()
+
+
+def _add_pip() -> None:
+    """Add the pip that comes with Python; ensurepip, which is slower, compiles all its modules."""
+    # Debian's package python3 has no ensurepip; the other one costs start-up time.
+    import ensurepip
+    import zipfile
+
+    places = (
+        sysconfig.get_config_var("WHEEL_PKG_DIR"),
+        Path(ensurepip.__file__).with_name("_bundled"),
+    )
+    wheels: list[Path] = []
+    for place in places:
+        if place:
+            wheels += sorted(Path(place).glob("pip-*-py3-none-any.whl"))
+    if not wheels:
+        _run("ensurepip could not install pip into .venv.", "-m", "ensurepip")
+        return
+    (packages,) = VENV.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheels[0]) as archive:
+        archive.extractall(packages)
 
 
 def _install(lock: str) -> None:

@@ -10,6 +10,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,22 +168,7 @@ def test_developer_lock_is_checked_by_name(root: Path, venv: Any) -> None:
     )
 
 
-def fake_builder(run: list[str]) -> Callable[..., Any]:
-    """Return a replacement of venv.EnvBuilder that records its calls."""
-
-    def create(folder: Path) -> None:
-        run.append("new .venv")
-        python = folder / "bin" / "python"
-        python.parent.mkdir(parents=True, exist_ok=True)
-        python.write_text("an interpreter")
-        (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
-
-    return lambda **_: SimpleNamespace(create=create)
-
-
-def test_unfinished_addition_recreates_venv(
-    venv: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinished_addition_recreates_venv(venv: Any) -> None:
     run: list[str] = []
 
     def killed(problem: str, *program: str, **_: object) -> None:
@@ -191,32 +177,30 @@ def test_unfinished_addition_recreates_venv(
             raise KeyboardInterrupt
 
     venv._run = killed
-    monkeypatch.setattr("venv.EnvBuilder", fake_builder(run))
+    venv._add_pip = lambda: run.append("pip of Python")
     for satisfied in (True, False):
         with pytest.raises(KeyboardInterrupt):
             venv._set_up("requirements-dev.lock")
         assert venv._satisfies("requirements.lock") is satisfied
         assert not venv._satisfies("requirements-dev.lock")
-    assert run == ["pip", "new .venv", "pip"], (
+    assert run == ["pip", "pip of Python", "pip"], (
         "packages are added first, and .venv is recreated then"
     )
 
 
-def test_recreated_venv_keeps_developer_tools(
-    root: Path, venv: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recreated_venv_keeps_developer_tools(root: Path, venv: Any) -> None:
     run: list[str] = []
     venv._run = lambda problem, *program, **_: run.append(Path(program[-1]).name)
-    monkeypatch.setattr("venv.EnvBuilder", fake_builder(run))
+    venv._add_pip = lambda: run.append("pip of Python")
     (root / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n")
     venv._set_up("requirements.lock")
     write_stamp(venv, "requirements.lock", "requirements-dev.lock")
     (root / "build" / "requirements.lock").write_text("one==3 --hash=sha256:00\n")
     venv._set_up("requirements.lock")
     assert run == [
-        "new .venv",
+        "pip of Python",
         "requirements.lock",
-        "new .venv",
+        "pip of Python",
         "requirements-dev.lock",
     ]
     assert venv._satisfies("requirements.lock")
@@ -255,6 +239,38 @@ def test_uv_installs_the_lock_and_pip_what_uv_cannot(
     assert (venv.VENV / "first.lock").read_text() == "".join(rows[1:]).rstrip()
 
 
+@pytest.mark.parametrize("place", ["configured", "bundled", "none"])
+def test_pip_of_python_is_unpacked_or_installed(
+    place: str, venv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian keeps the wheel in a folder of its configuration (PEP 453).
+
+    A Python may have neither.
+    """
+    run: list[str] = []
+    venv._run = lambda problem, *program, **_: run.append(program[1])
+    configured = tmp_path / "wheels"
+    bundled = tmp_path / "ensurepip" / "_bundled"
+    for folder in (configured, bundled):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(
+        "sysconfig.get_config_var",
+        lambda name: {"WHEEL_PKG_DIR": str(configured)}[name],
+    )
+    monkeypatch.setattr("ensurepip.__file__", str(bundled.parent / "__init__.py"))
+    if place != "none":
+        with zipfile.ZipFile(
+            tmp_path.joinpath({"configured": configured}.get(place, bundled), PIP), "w"
+        ) as archive:
+            archive.writestr("pip/__init__.py", f"place = {place!r}")
+    venv._add_pip()
+    unpacked = [*venv.VENV.glob("lib/*/site-packages/pip/__init__.py")]
+    assert [path.read_text() for path in unpacked] == (
+        [] if place == "none" else [f"place = {place!r}"]
+    )
+    assert run == (["ensurepip"] if place == "none" else [])
+
+
 def test_a_python_without_ensurepip_is_explained(
     venv: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +290,6 @@ def test_setup_errors_have_one_sentence_and_exit_code(
         raise venv.SetupError("pip could not.", "ERROR: words of pip")
 
     venv._run = failing
-    monkeypatch.setattr("venv.EnvBuilder", fake_builder([]))
     monkeypatch.setattr(sys, "argv", ["build/ci_build"])
     (root / ".venv" / "stamp.json").unlink()
     with pytest.raises(SystemExit) as stopped:
