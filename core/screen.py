@@ -60,7 +60,7 @@ class Screen:
 
     @property
     def is_live(self) -> bool:
-        """Whether the display is on the terminal."""
+        """True while the display is on the terminal."""
         return self._live is not None
 
     def line(self, text: str, *, whole: bool = False) -> None:
