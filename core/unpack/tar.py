@@ -17,8 +17,6 @@ from core.errors import ArchiveError
 BLOCK = tarfile.BLOCKSIZE
 _LARGEST_HEADER = 1 << 20
 """Maximum bytes of all headers of one entry; a path has at most 4096 bytes."""
-_NUMBERS = ((100, 108), (124, 136), (148, 156))
-"""Byte ranges of mode, size and checksum in a header."""
 
 
 class Kind(enum.StrEnum):
@@ -148,27 +146,6 @@ class Entry(tarfile.TarInfo):
                 hint="Fetch it again.",
             ) from error
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header, after a check of its numbers."""
-        _check_numbers(buf)
-        return super().frombuf(buf, encoding, errors)
-
-    @classmethod
-    def _frombuf(cls, buf: bytes, encoding: str, errors: str, **options: bool) -> Self:
-        """Parse a header like `frombuf`, which `tarfile` has not called since 2025."""
-        _check_numbers(buf)
-        entry: Self = super()._frombuf(buf, encoding, errors, **options)  # type: ignore[misc] # newer than typeshed
-        return entry
-
-
-def _check_numbers(header: bytes | bytearray) -> None:
-    """Refuse a sign or `0o` in a number, which Python accepts but other programs may not."""
-    for start, end in _NUMBERS:
-        field = bytes(header[start:end])
-        if field[:1] != b"\x80" and field.strip(b" \0").strip(b"01234567"):
-            raise _no_number(field)
-
 
 _HEADER_ERROR: type[Exception] = tarfile.HeaderError
 _END: type[Exception] = tarfile.EOFHeaderError  # type: ignore[attr-defined]
@@ -201,18 +178,16 @@ def entries(blocks: Blocks) -> Iterator[Entry]:
             )
         extra = entry.pax_headers
         # Names as in the header: `tarfile` removes trailing slashes.
-        entry.name, entry.linkname = (
-            extra.get("path", entry.name),
-            extra.get("linkpath", entry.linkname),
-        )
-        _check(entry, extra.get("size", "0"))
+        entry.name = extra.get("path", entry.name)
+        entry.linkname = extra.get("linkpath", entry.linkname)
+        _check(entry)
         if entry.kind is not Kind.FILE:
             entry.size = 0
         yield entry
         blocks.begin_header()
 
 
-def _check(entry: Entry, pax_size: str) -> None:
+def _check(entry: Entry) -> None:
     if entry.issparse() or any(
         key.startswith("GNU.sparse.") for key in entry.pax_headers
     ):
@@ -225,10 +200,11 @@ def _check(entry: Entry, pax_size: str) -> None:
         raise ArchiveError(
             f"The archive has {what}: {entry.name!r}.", hint="Do not use it."
         )
-    if entry.size < 0 or not (
-        pax_size.isascii() and pax_size.isdecimal() and len(pax_size) <= 20
-    ):
-        raise _no_number(pax_size)
+    if entry.size < 0:
+        raise ArchiveError(
+            f"The archive is damaged: {entry.name!r} has {entry.size} bytes.",
+            hint="Fetch it again.",
+        )
     if entry.kind is Kind.FILE and entry.name.endswith("/"):
         raise ArchiveError(
             f"The archive has a file with the name of a folder: {entry.name!r}.",
@@ -239,9 +215,3 @@ def _check(entry: Entry, pax_size: str) -> None:
 def padding(size: int) -> int:
     """Return the number of padding bytes after content of a size."""
     return -size % BLOCK
-
-
-def _no_number(field: object) -> ArchiveError:
-    return ArchiveError(
-        f"The archive is damaged: {field!r} is not a number.", hint="Fetch it again."
-    )

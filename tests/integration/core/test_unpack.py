@@ -177,13 +177,12 @@ MALICIOUS: dict[str, tuple[bytes, str]] = {
     "huge-pax-header": (raw(b"x", size=1 << 33), "of 8589934592 bytes"),
     "bad-size": (
         Made(tarfile.PAX_FORMAT).add("x", b"1", pax_headers={"size": "-5"}).data(),
-        "not a number|no header",
+        "-5 bytes",
     ),
     "global-path": (
         tarfile.TarInfo.create_pax_global_header({"path": "y"}) + GOOD,
         "one path for all",
     ),
-    "bad-mode": (GOOD[:100] + b"\1" + GOOD[101:], "not a number"),
     "bad-checksum": (bytes([GOOD[0] ^ 1]) + GOOD[1:], "no header"),
     "folder-as-file": (Made().add("x/", b"1").data(), "with the name of a folder"),
     "no-end": (raw(b"0")[:512], "is truncated"),
