@@ -84,16 +84,14 @@ class LazyGroup(cloup.Group):
         include_default_section: bool = True,  # noqa: ARG002
     ) -> list[cloup.Section]:
         """Return the sections of the help, with placeholders for the commands."""
-        return [
-            cloup.Section(
-                title,
-                [
-                    click.Command(name, short_help=text)
-                    for name, (_, text) in entries.items()
-                ],
-            )
-            for title, entries in self._sections.items()
-        ]
+        sections = []
+        for title, entries in self._sections.items():
+            commands = [
+                click.Command(name, short_help=text)
+                for name, (_, text) in entries.items()
+            ]
+            sections.append(cloup.Section(title, commands))
+        return sections
 
     def handle_bad_command_name(
         self,

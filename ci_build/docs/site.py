@@ -110,7 +110,7 @@ def build_site(
         if done.returncode:
             raise ProcessError(
                 f"mkdocs refused the pages: {_problems(done.stderr)}",
-                hint="Correct them.",
+                hint="Correct the links and names in these pages.",
             )
         for file in _NEEDS_URL:
             (site / file).unlink(missing_ok=True)

@@ -93,11 +93,10 @@ def make_matrix(
         )
     cells: list[Cell] = []
     excluded: list[Excluded] = []
-    pairs = [
-        (jax, rocm)
-        for jax in axes.jax_versions
-        for rocm in axes.rocm_versions or (published_rocm(jax),)
-    ]
+    pairs: list[tuple[str, str]] = []
+    for jax in axes.jax_versions:
+        rocms = axes.rocm_versions or (published_rocm(jax),)
+        pairs += [(jax, rocm) for rocm in rocms]
     for (jax, rocm), family in itertools.product(pairs, axes.families):
         good = []
         for python in axes.pythons:

@@ -104,7 +104,8 @@ class LedgerEntry:
     def dump(self, signer: Signer | None = None) -> bytes:
         """Return the bytes to store, signed if there is a signer.
 
-        RequestError for text that is not UTF-8.
+        Raises:
+            RequestError: a text is not UTF-8.
         """
         body = {
             "schema": SCHEMA_VERSION,
@@ -116,7 +117,7 @@ class LedgerEntry:
             raise RequestError(
                 "A reason or name for the ledger is not UTF-8: it contains"
                 f" {error.object[error.start : error.end]!r}.",
-                hint="Correct it.",
+                hint="Write the reason or name in UTF-8.",
             ) from error
         if signer is None:
             return data

@@ -83,14 +83,17 @@ def _print_nights(results: Sequence[NightResult], *, as_json: bool) -> None:
         checks = Counter[str]()
         for gate in night.gates:
             checks.update(gate.counts)
+        state = "staged"
+        if night.entry:
+            state = f"entry {night.entry}"
+            if not night.visible:
+                state += ", hidden"
         rows.append(
             (
                 night.time,
                 f"jax {night.jax}, ROCm {night.rocm}" if night.jax else night.version,
                 night.set.rpartition("/")[2][:12],
-                f"entry {night.entry}{'' if night.visible else ', hidden'}"
-                if night.entry
-                else "staged",
+                state,
                 tiers_text(night.tiers),
                 human(sum(night.sizes.values())),
                 *(str(checks[word]) for word in ("passed", "failed", "skipped")),

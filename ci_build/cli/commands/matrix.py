@@ -195,10 +195,8 @@ def tests(
     if image:
         check_image(image)
     opened = open_bucket(bucket, state.reporter())
-    found = [
-        read_staged(opened, one)
-        for one in dict.fromkeys(find_set(opened, name) for name in wheel_sets)
-    ]
+    staged = dict.fromkeys(find_set(opened, name) for name in wheel_sets)
+    found = [read_staged(opened, one) for one in staged]
     matrices = []
     for one in found:
         suite = jax_tests or jax_suite(one)

@@ -78,16 +78,12 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
         body = tomllib.loads(file.read_text(encoding="utf-8"))
         if body.pop("schema", None) != _SCHEMA:
             raise ValueError(f"schema is not {_SCHEMA}")
-        rows = [
-            NightRow(
-                name=name,
-                values={
-                    key.replace("-", "_"): _value(value)
-                    for key, value in values.items()
-                },
-            )
-            for name, values in body.items()
-        ]
+        rows = []
+        for name, values in body.items():
+            texts = {
+                key.replace("-", "_"): _value(value) for key, value in values.items()
+            }
+            rows.append(NightRow(name=name, values=texts))
         for row in rows:
             if unknown := sorted(row.values.keys() - known):
                 raise ValueError(
@@ -103,7 +99,8 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
             f"{file} is not a table of nights: {why}.",
             hint="See ci_build/release/continuous.toml.",
         ) from error
-    if missing := [name for name in chosen if name not in {row.name for row in rows}]:
+    known = {row.name for row in rows}
+    if missing := [name for name in chosen if name not in known]:
         names = ", ".join(row.name for row in rows)
         raise RequestError(
             f"{file} has no row {', '.join(missing)}.", hint=f"Give one of {names}."

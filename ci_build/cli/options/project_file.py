@@ -76,7 +76,8 @@ def _table(path: Path) -> Mapping[str, Any] | None:
         document = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(
-            f"{path} is not valid TOML: {error}.", hint="Correct it."
+            f"{path} is not valid TOML: {error}.",
+            hint="See the project file in the reference of options.",
         ) from error
     if path.name == NAME:
         return document

@@ -132,9 +132,9 @@ def _check_container(build: BuildRequest, rocm: RocmRequest) -> None:
             hint="Give --rocm-version, or another lock.",
         )
     container = build.source.container
-    option = (
-        "--host" if container.host else "--builder-image" if container.image else ""
-    )
+    option = "--builder-image" if container.image else ""
+    if container.host:
+        option = "--host"
     if option:
         raise RequestError(
             f"--rocm-version={rocm.version} without a ROCm is installed in a new"

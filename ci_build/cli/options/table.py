@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import click
@@ -359,7 +360,7 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
     ),
 }
 """Title of a help section -> its options."""
-_OPTIONS = {option.name: option for options in _GROUPS.values() for option in options}
+_OPTIONS = {option.name: option for option in chain.from_iterable(_GROUPS.values())}
 
 
 def _names(title: str) -> tuple[str, ...]:

@@ -291,7 +291,8 @@ def _fetch(source: SuiteSource, folder: Path, runner: Runner) -> Path:
         _git(runner, folder, "checkout", "--quiet", "--detach", "FETCH_HEAD")
     except ProcessError as problem:
         raise InputError(
-            f"Cannot fetch {source.location}: {problem.message}", hint="Try again."
+            f"Cannot fetch {source.location}: {problem.message}",
+            hint="Check the address and the commit, and the network.",
         ) from problem
     return folder
 
