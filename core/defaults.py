@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from core.records import read_table
 
 DEFAULTS_FILE = Path(__file__).with_suffix(".toml")
 
@@ -13,6 +14,6 @@ DEFAULTS_FILE = Path(__file__).with_suffix(".toml")
 @cache
 def defaults() -> dict[str, Any]:
     """Return the parsed table of defaults; a build is for all supported Pythons."""
-    tables = tomllib.loads(DEFAULTS_FILE.read_text(encoding="utf-8"))
+    tables = read_table(DEFAULTS_FILE)
     tables["build"]["python_versions"] = ",".join(tables["pythons"]["supported"])
     return tables

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from core.errors import InputError, MachineError
 from core.model import Progress
 from core.pip import fetch_argv, run_pip
 from core.process import Runner
+from core.records import read_table
 from core.store import hold_lock
 from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.wheel_archive import WheelArchive
@@ -106,7 +106,7 @@ class Toolchain:
 
 def load() -> Mapping[str, Any]:
     """Return the content of `toolchains.toml`."""
-    return tomllib.loads(TOOLCHAINS_TOML.read_text(encoding="utf-8"))
+    return read_table(TOOLCHAINS_TOML)
 
 
 def obtain_pypi(

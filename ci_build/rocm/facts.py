@@ -11,7 +11,6 @@ import fnmatch
 import functools
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from core import targets
 from core.digests import sha256_of
 from core.errors import InputError
 from core.model import GfxTarget, Progress
+from core.records import read_table
 from core.unpack.tree_contents import Contents
 from wheelkit.rocm_manifest import RocmManifest
 
@@ -51,9 +51,7 @@ class RocmFacts:
 @functools.cache
 def parts() -> Mapping[str, Any]:
     """Return the table `parts.toml`."""
-    return tomllib.loads(
-        Path(__file__).with_name("parts.toml").read_text(encoding="utf-8")
-    )
+    return read_table(Path(__file__).with_name("parts.toml"))
 
 
 def selection(*, full: bool) -> Selection:

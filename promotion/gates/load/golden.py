@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from core.errors import GateError
+from core.errors import FormatError
+from core.records import read_table
 
 Lists = Mapping[str, Mapping[str, str | int]]
 """Section (such as `_solver.registrations`) -> name -> value (such as the type of the handler)."""
@@ -59,15 +59,15 @@ def read(path: Path) -> Lists | None:
     """Read a golden list; None when the file does not exist.
 
     Raises:
-        GateError: the file is not a golden list.
+        FormatError: the file is not a golden list.
     """
-    try:
-        return dict(_sections(tomllib.loads(path.read_text(encoding="utf-8")), ()))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as problem:
-        hint = "Fix the file, or write it again with --update-golden."
-        raise GateError(
+    hint = "Fix the file, or write it again with --update-golden."
+    try:
+        return dict(_sections(read_table(path, hint=hint), ()))
+    except TypeError as problem:
+        raise FormatError(
             f"{path} is not a golden list: {problem}.", hint=hint
         ) from problem
 

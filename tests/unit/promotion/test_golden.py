@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import GateError
+from core.errors import FormatError
 from promotion.gates.load import golden
 
 LISTS: golden.Lists = {
@@ -41,7 +41,7 @@ def test_differences_reports_every_kind() -> None:
 def test_damaged_list_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "list.toml"
     path.write_text(text)
-    with pytest.raises(GateError, match=r"list\.toml is not a golden list"):
+    with pytest.raises(FormatError, match=r"list\.toml is not "):
         golden.read(path)
 
 
