@@ -204,7 +204,7 @@ OTHERS = {
         "is a ROCm for Windows",
     ),
     "verify": (
-        "rocm|show|--verify|/etc/passwd",
+        "rocm|--verify|/etc/passwd",
         23,
         "^error: /etc/passwd is not TOML: .*Give the rocm.lock of a build",
     ),
