@@ -303,9 +303,6 @@ def wheel_receipt(wheel: Wheel, saved: str) -> dict[str, Any]:
 
 def receipt(result: BuildResult) -> dict[str, Any]:
     """Return the result of a build as JSON values."""
-    # Start-up time: it loads auditwheel.
-    from ci_build.wheelset.finished_wheels import wheel_receipt
-
     wheels = []
     for wheel in result.wheel_set.wheels:
         row = wheel_receipt(wheel, result.saved.get(wheel.filename, ""))
