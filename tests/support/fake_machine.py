@@ -53,6 +53,8 @@ class FakeMachine:
         # machine's disk.
         monkeypatch.setattr(payload("_machine"), "shm_mib", lambda: 65536.0)
         monkeypatch.setattr(payload("_diagnosis"), "load", lambda _: [])
+        # The dynamic loader finds libraries that another test has loaded.
+        monkeypatch.setattr(payload("_rocm"), "_system_has", lambda _: False)
         self.site = folder / "site"
         self.site.mkdir()
         self.environ: dict[str, str] = {}
