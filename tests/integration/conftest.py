@@ -16,6 +16,11 @@ from typing import Any
 import pytest
 
 from core.store import hold_lock
+from kernels.tests.conftest import (  # noqa: F401 - fixtures
+    environment,
+    hip_include,
+    stand_ins,
+)
 from promotion.storage.s3_client import connect
 from tests.support import ceph, docker
 from tests.support import podman as own_podman
@@ -28,11 +33,11 @@ def ci_build(
     *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the launcher with these variables added to the environment."""
-    environment = {**os.environ, **(env or {})}
+    variables = {**os.environ, **(env or {})}
     return subprocess.run(
         [*CI_BUILD, *words],
         cwd=cwd,
-        env=environment,
+        env=variables,
         capture_output=True,
         text=True,
         check=False,

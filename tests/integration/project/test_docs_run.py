@@ -96,7 +96,7 @@ def test_site_is_strict_reproducible_and_complete(
     monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
     again = tmp_path / "again"
     succeed("ci", "docs", "--out", str(again))
-    argv = [sys.executable, str(ROOT / "build" / "ci_build"), "docs"]
+    argv = [sys.executable, str(ROOT / "build" / "ci_build"), "ci", "docs"]
     (tmp_path / "bad.md").write_text(
         "# Tables\n\n[one][1] [two][2]\n\n[1]: nothing.md\n[2]: trust.md#nothing\n"
     )
