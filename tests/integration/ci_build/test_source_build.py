@@ -157,7 +157,6 @@ def test_outputs_belong_to_caller_and_containers_are_removed(
     # The ROCm is unchanged.
     verified = ci_build(
         "rocm",
-        "show",
         "--verify",
         str(dist.with_suffix(".lock")),
         f"--cache-dir={place.folder / 'cache'}",
