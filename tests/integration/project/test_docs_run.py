@@ -123,7 +123,7 @@ def test_site_is_strict_reproducible_and_complete(
     pages = {
         path: data.decode() for path, data in files.items() if path.suffix == ".html"
     }
-    assert len(pages) > 35
+    assert len(pages) > 30
     loaded = re.compile(
         r"""<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=["']?((?:https?:)?//[^"' >]+)"""
     )

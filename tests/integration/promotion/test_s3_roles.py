@@ -130,7 +130,9 @@ def store(s3_client: Any, s3_server: ceph.Ceph) -> Store:
     name = f"roles-{next(NUMBERS)}"
     s3_client.create_bucket(Bucket=name)
     users = {role: s3_server.user(f"{name}-{role}") for role in Role}
-    words = [f"--{role}=arn:aws:iam:::user/{user.name}" for role, user in users.items()]
+    words = [
+        f"--role={role}=arn:aws:iam:::user/{user.name}" for role, user in users.items()
+    ]
     s3_client.put_bucket_policy(Bucket=name, Policy=printed_policy(name, *words))
     return Store(
         owner=s3_client,
