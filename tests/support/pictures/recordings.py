@@ -56,7 +56,7 @@ RECORDINGS = (
         name="refused",
         command="promote wheels --bucket bucket",
         code=PromotionBlockedError.exit_code,
-        before="stage wheels --bucket bucket",
+        before="set stage wheels --bucket bucket",
     ),
     Recording(name="status", command="status --bucket bucket"),
 )
