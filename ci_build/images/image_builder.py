@@ -161,7 +161,7 @@ class ImageBuilder:
                 env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"},
             )
         if (built := self.find(name)) is None:
-            # A builder of buildx with a driver of its own keeps images to itself.
+            # A buildx builder with another driver does not load images into the engine.
             raise ProcessError(
                 f"{name} was built, but the engine does not list it.",
                 hint="Select the engine's own builder with `docker buildx use default`.",

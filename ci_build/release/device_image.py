@@ -172,7 +172,7 @@ def _run(
 
 
 def require_container(request: DeviceRequest, checkout: Path = _ROOT) -> None:
-    """Check that a gate that was told to run in a container does so.
+    """Refuse a gate with --inside that does not run in a container.
 
     Its checkout is the mount of the container.
 

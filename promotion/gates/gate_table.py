@@ -49,7 +49,7 @@ class GateOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateInputs:
-    """What gates get beside their options.
+    """Inputs of gates besides their options.
 
     Attributes:
         expected: content that this program writes for the set; None skips the

@@ -20,7 +20,7 @@ from promotion.storage.roles import Role, bucket_policy
     required=True,
     metavar="NAME=ARN",
     help=(
-        "Who may do what; may be repeated. A builder stages sets, a tester only adds"
+        "Role and its principal; may be repeated. A builder stages sets, a tester only adds"
         " evidence, a promoter writes the released indexes, and a reader reads them;"
         " the ARN * means everybody."
     ),
