@@ -183,6 +183,8 @@ class BuildRequest:
         rocm_version_extra: whether `+rocm<version>` is appended to wheel versions.
         post_release: N of `.postN`, or None.
         strip: whether symbol tables are moved into separate debug files.
+        platform_tag: manylinux tag of the wheels without the machine, such as
+            manylinux_2_28; `auto` is the lowest one that is true.
         source: options of a build from source; None for published wheels.
         kernels: kernel modules of the set; None for a set without them.
         find_links: absolute folders and URLs of pages that pip searches in addition to
@@ -197,6 +199,7 @@ class BuildRequest:
     rocm_version_extra: bool = True
     post_release: int | None = None
     strip: bool = True
+    platform_tag: str = "auto"
     source: SourceRequest | None = None
     kernels: KernelRequest | None = None
     find_links: tuple[str, ...] = ()

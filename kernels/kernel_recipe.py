@@ -21,12 +21,13 @@ from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
 from kernels.modules import Catalog, KernelModule, ModuleKind
 from wheelkit import recipe_base
+from wheelkit.repair.platform_tags import PLATFORM
 from wheelkit.repair.repair_plan import RepairPlan
 
 PACKAGE = "jax_aiter"
 KERNELS = f"{PACKAGE}/_kernels"
 MANIFEST = f"{KERNELS}/manifest.json"
-TAG = "py3-none-manylinux_2_28_x86_64"
+TAG = f"py3-none-{PLATFORM}"
 MANIFEST_SCHEMA = 1
 FFI_SINCE = {(0, 1): "0.8.0", (0, 2): "0.8.2", (0, 3): "0.9.1"}
 """FFI API version -> first jaxlib (0.8.0 or later) whose XLA has that version.
@@ -301,6 +302,7 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
     return RepairPlan(
         project=versions.KERNELS_PROJECT,
         version=version,
+        platform=PLATFORM,
         covers=targets.covers(),
         machs=targets.machs(),
         strip=False,

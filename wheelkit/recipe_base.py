@@ -17,6 +17,7 @@ from core import rocm_layouts as layouts
 from core import targets, versions
 from core.defaults import defaults
 from core.model import BuildRequest, RocmVersion, to_json
+from wheelkit.repair.platform_tags import platform_of
 from wheelkit.repair.repair_plan import RepairPlan
 
 RECIPE = "recipe"
@@ -61,6 +62,7 @@ def repair_plan(
     return RepairPlan(
         project=versions.package_name(kind, rocm.major),
         version=version,
+        platform=platform_of(request.platform_tag),
         targets=request.targets,
         covers=targets.covers(),
         rocm_version=Version(

@@ -74,7 +74,7 @@ class WheelMaker:
         """
         key = step_key(
             kind=type(step).__name__,
-            how=step.recipe if isinstance(step, Repair) else step.retag,
+            how=step.recipe if isinstance(step, Repair) else step.platform,
             input=item.sha256,
             name=item.filename,
             tools=self.tools,
@@ -89,7 +89,7 @@ class WheelMaker:
                 if isinstance(step, Repair):
                     result = self._repair(step.recipe, item, folder, part)
                 else:
-                    result = self._keep(item, folder, part, retagged=step.retag)
+                    result = self._keep(item, folder, part, step.platform)
                 finished = self.steps.keep(key, folder, *result)
             self.seconds[finished.wheel.filename] = time.monotonic() - started
         return finished
@@ -129,7 +129,7 @@ class WheelMaker:
         return done.wheel, saved(done), done.findings
 
     def _keep(
-        self, item: Resolved, folder: Path, progress: Progress, *, retagged: bool
+        self, item: Resolved, folder: Path, progress: Progress, platform: str
     ) -> _Result:
         """Copy a wheel into a folder, perhaps with another platform tag.
 
@@ -138,9 +138,9 @@ class WheelMaker:
         source = self.inputs.path(item)
         problem = "cannot be used unchanged"
         findings = tuple[Finding, ...]()
-        if retagged:
+        if platform:
             problem = "is damaged"
-            path, findings = retag(source, folder, progress=progress)
+            path, findings = retag(source, folder, platform=platform, progress=progress)
         else:
             path = Path(shutil.copyfile(source, folder / item.filename))
         # A published wheel cannot be changed, so only integrity errors refuse it; other

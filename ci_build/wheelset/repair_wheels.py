@@ -46,7 +46,8 @@ from wheelkit.archive.filename import WheelName
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.inspect.inspector import Expectations, inspect_wheel
 from wheelkit.inspect.proven_rocm import proven_rocm
-from wheelkit.repair.repair_plan import PLATFORM
+from wheelkit.repair.platform_tags import platform_of
+from wheelkit.repair.wheel_repair import repaired_platform
 
 _JAXLIB = "jaxlib"
 _HINT = "Give wheels, or folders with wheels."
@@ -63,6 +64,7 @@ class RepairRequest:
         rocm_version_extra: whether versions name the ROCm.
         post_release: number of the post release; None for none.
         strip: whether symbol tables are removed.
+        platform_tag: see `BuildRequest`.
         out: folder of the repaired wheels.
         cache: folder of inputs and finished steps.
     """
@@ -73,6 +75,7 @@ class RepairRequest:
     rocm_version_extra: bool
     post_release: int | None
     strip: bool
+    platform_tag: str
     out: Path
     cache: Path
 
@@ -184,21 +187,35 @@ def _plan(path: Path, request: RepairRequest, progress: Progress) -> PlannedRepa
     build = _build_request(request, jax, rocm)
     version = versions.set_version(build)
     recipe = jax_wheels.repair_plan(kind, build, version, info.get("sources"))
+    platform = _platform(path, recipe.platform, recipe.allowed_sonames)
     step = Repair(what=f"repair {path.name}", project=name.canonical, recipe=recipe)
-    filename = str(name._replace(version=version, build="", platform=PLATFORM))
+    filename = str(name._replace(version=version, build="", platform=platform))
     return PlannedRepair(source=path, filename=filename, step=step, build=build)
 
 
 def _plan_jaxlib(path: Path, name: WheelName, request: RepairRequest) -> PlannedRepair:
     tagged = all(map(_is_manylinux, name.platform.split(".")))
     what = "copy" if tagged else "retag"
-    step = Take(what=f"{what} {path.name}", project=_JAXLIB, retag=not tagged)
-    filename = path.name if tagged else str(name._replace(platform=PLATFORM))
+    platform = ""
+    filename = path.name
+    if not tagged:
+        platform = platform_of(request.platform_tag)
+        true = _platform(path, platform, frozenset())
+        filename = str(name._replace(platform=true))
+    step = Take(what=f"{what} {path.name}", project=_JAXLIB, platform=platform)
     # The request only describes other wheels: jaxlib has no device code, so its ROCm
     # has no effect.
     rocm = request.rocm or RocmVersion(text=f"{load_releases().published_major}.0")
     build = _build_request(request, Version(name.version).public, rocm)
     return PlannedRepair(source=path, filename=filename, step=step, build=build)
+
+
+def _platform(path: Path, platform: str, allowed: frozenset[str]) -> str:
+    """Return the platform tag of a repaired wheel, which is part of its name."""
+    with tempfile.TemporaryDirectory(prefix="platform-") as scratch:
+        return repaired_platform(
+            path, Path(scratch), platform=platform, allowed_sonames=allowed
+        )
 
 
 def _build_request(request: RepairRequest, jax: str, rocm: RocmVersion) -> BuildRequest:
@@ -211,6 +228,7 @@ def _build_request(request: RepairRequest, jax: str, rocm: RocmVersion) -> Build
         rocm_version_extra=request.rocm_version_extra,
         post_release=request.post_release,
         strip=request.strip,
+        platform_tag=request.platform_tag,
     )
 
 
@@ -336,7 +354,8 @@ def plan_lines(
             f"  version {recipe.version}, ROCm {item.build.rocm_version}, targets"
             f" {targets}"
         )
-        yield f"  platform {PLATFORM}, strip {recipe.strip}"
+        platform = WheelName.parse(item.filename).platform
+        yield f"  platform {platform}, strip {recipe.strip}"
         for line in recipe_lines(recipe):
             yield f"  {line}"
 

@@ -32,7 +32,8 @@ from core.model import BuildRequest, Payload, Wheel
 from core.process import HostRunner, render
 from core.report import Reporter
 from core.units import human
-from wheelkit.repair.repair_plan import PLATFORM, RepairPlan
+from wheelkit.repair.platform_tags import excluded_line, shown_platform
+from wheelkit.repair.repair_plan import RepairPlan
 from wheelkit.rocm_manifest import dump_manifest, load_manifest
 
 if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
@@ -155,6 +156,9 @@ def dist_wheels(
     for name, findings in result.findings.items():
         for finding in findings:
             reporter.finding(finding, name)
+    for wheel in result.wheel_set.wheels:
+        if line := excluded_line(wheel.filename):
+            reporter.warning(line)
     if result.up_to_date:
         reporter.line(f"{result.folder} is up to date; nothing to do")
     return result
@@ -231,7 +235,8 @@ def _step_lines(
             yield from compilers
         case Repair(recipe=recipe):
             yield (
-                f"version {recipe.version}, platform {PLATFORM}, strip {recipe.strip}"
+                f"version {recipe.version}, platform {shown_platform(recipe.platform)},"
+                f" strip {recipe.strip}"
             )
             yield from recipe_lines(recipe)
             yield from (f"writes {name}" for name in sorted(recipe.files))

@@ -29,6 +29,7 @@ from core.model import (
 from core.rocm_trust import ROCM_TRUST, RocmTrust
 from core.source_request import Checkout, SourceInputs
 from pjrt import jax_wheels
+from wheelkit.repair.platform_tags import platform_of
 from wheelkit.repair.repair_plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
@@ -105,13 +106,13 @@ class Take:
     """A wheel that goes into the set without a repair; see `Repair`.
 
     Attributes:
-        retag: whether its platform tag is set to the one that its libraries allow.
+        platform: new platform tag, see `RepairPlan`; empty keeps the tag.
     """
 
     what: str
     project: str
     python: str = ""
-    retag: bool
+    platform: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -316,13 +317,16 @@ def _take(request: BuildRequest) -> Stage:
     )
     # A published jaxlib is not changed. For a built jaxlib, build.py only guesses the
     # platform tag.
+    platform = platform_of(request.platform_tag) if built else ""
     how = "retag" if built else "take"
     end = "to the platform that its libraries allow" if built else "unchanged"
     steps = []
     expected = []
     for python in request.python_versions:
         what = f"{how} jaxlib {base} for Python {python} {end}"
-        steps.append(Take(what=what, project="jaxlib", python=python, retag=built))
+        steps.append(
+            Take(what=what, project="jaxlib", python=python, platform=platform)
+        )
         expected.append(_expected("jaxlib", base, python))
     return Stage(name="take", steps=tuple(steps), expected_wheels=tuple(expected))
 

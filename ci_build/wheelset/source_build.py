@@ -51,6 +51,7 @@ from core.process import HostRunner, LineSink, Runner
 from core.report import Reporter
 from core.source_request import ActionCache, SourceInputs, SourceRequest
 from core.store import ContentStore
+from wheelkit.repair.platform_tags import platform_of
 
 if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
     from ci_build.rocm.installed import DnfRocm
@@ -311,6 +312,7 @@ def _make_builder(
         inputs=inputs.with_tools(rocm=rocm_digest, builder=digest),
         layout=replace(layout, paths=paths),
         rocm=given_rocm(rocm, paths.rocm, inside(lambda _: None)),
+        platform=platform_of(context.request.build.platform_tag),
         host=context.runner,
         inside=inside,
         # Once: later commands of a run find the results of earlier ones in the copy.

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.model import Finding, GfxTarget, Wheel
-
-PLATFORM = "manylinux_2_28_x86_64"
-"""Platform tag of every repaired wheel; auditwheel decides whether it is true."""
+from wheelkit.repair.platform_tags import AUTO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +22,7 @@ class RepairPlan:
         project: project name as in METADATA; the source must be a wheel of this
             project.
         version: new version (PEP 440) with its local part, such as 0.10.2+rocm7.2.0.
+        platform: new platform tag, which auditwheel has to confirm; `AUTO` computes it.
         targets: gfx targets whose code every fat binary keeps; other code is removed.
             None keeps all code.
         covers: generic target -> the processors that run its code.
@@ -60,6 +59,7 @@ class RepairPlan:
 
     project: str
     version: str
+    platform: str = AUTO
     targets: tuple[GfxTarget, ...] | None = None
     covers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     machs: Mapping[str, int] = field(default_factory=dict)

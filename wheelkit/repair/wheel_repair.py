@@ -13,8 +13,10 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
@@ -39,7 +41,13 @@ from wheelkit.repair.metadata import (
     rewrite_metadata,
     rewrite_wheel,
 )
-from wheelkit.repair.repair_plan import PLATFORM, RepairPlan, RepairResult
+from wheelkit.repair.platform_tags import AUTO, PLATFORM
+from wheelkit.repair.repair_plan import RepairPlan, RepairResult
+
+if TYPE_CHECKING:  # start-up time: it loads auditwheel
+    from wheelkit.inspect.platform_rules import PlatformVerdict
+
+_PLATFORM_RULES = "wheelkit.inspect.platform_rules"
 
 
 def repair(
@@ -53,7 +61,7 @@ def repair(
 ) -> RepairResult:
     """Write a repaired copy of `source` to `out_dir`.
 
-    Its name has the plan's version and the tag `PLATFORM`.
+    Its name has the plan's version and platform tag.
 
     Output is reproducible on every machine.
 
@@ -83,10 +91,12 @@ def repair(
             raise RepairError(
                 f"{plan.version!r} is not a version (PEP 440)."
             ) from error
-        name = archive.name._replace(version=version, build="", platform=PLATFORM)
+        name = archive.name._replace(version=version, build="")
         rewrite = WheelRewrite(archive, date_time=EPOCH)
         renamed = _rename_folders(rewrite, archive, name)
         _rewrite_texts(rewrite, archive, name, plan)
+        # auditwheel is loaded while the libraries are unpacked.
+        pool.submit(import_module, _PLATFORM_RULES)
         _say(progress, f"verify and unpack {source.name}")
         codes = kernel_wheel.code_objects(archive) if plan.machs else ()
         libraries = {
@@ -104,9 +114,11 @@ def repair(
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
         _check_summary(archive, plan.rocm_version, edits)
         elves = {edit.name: edit.elf for edit in edits}
-        judging = pool.submit(
-            _check_libraries, files, plan.allowed_sonames, source.name, elves
+        platform, findings = _check_libraries(
+            files, plan.allowed_sonames, source.name, plan.platform, elves
         )
+        name = name._replace(platform=platform)
+        _set_tags(rewrite, archive, name)
         for edit in edits:
             if edit.changed:
                 rewrite.set(edit.name, edit.path)
@@ -123,7 +135,6 @@ def repair(
         _say(progress, f"write {name}")
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
-        findings = judging.result()
         pool.submit(
             shutil.rmtree, scratch / "tree"
         )  # in parallel, since removing the tree takes as long as the digest
@@ -197,11 +208,18 @@ def wheel_record(
 
 
 def retag(
-    source: Path, out_dir: Path, *, progress: Progress | None = None
+    source: Path,
+    out_dir: Path,
+    *,
+    platform: str = AUTO,
+    progress: Progress | None = None,
 ) -> tuple[Path, tuple[Finding, ...]]:
     """Write a copy of a wheel with the repaired platform tag, if auditwheel confirms it.
 
     All members except WHEEL and RECORD keep their content.
+
+    Args:
+        platform: see `RepairPlan`.
 
     Returns:
         The path of the new wheel, and the warnings and notes on its libraries.
@@ -212,21 +230,50 @@ def retag(
             written.
     """
     with WheelArchive(source) as archive, _scratch(out_dir) as scratch:
-        libraries = {
-            member.name: member.name
-            for member in archive.members
-            if _is_elf(archive, member.name)
-        }
-        files = _unpack(archive, libraries, scratch / "tree", progress)
-        findings = _check_libraries(files, frozenset(), source.name)
-        name = archive.name._replace(platform=PLATFORM)
+        files = _unpack_libraries(archive, scratch, progress)
+        chosen, findings = _check_libraries(files, frozenset(), source.name, platform)
+        name = archive.name._replace(platform=chosen)
         rewrite = WheelRewrite(archive, date_time=EPOCH)
-        wheel = f"{archive.dist_info}/WHEEL"
-        rewrite.set(
-            wheel, rewrite_wheel(archive.read(wheel), tags=name.tags, build=name.build)
-        )
+        _set_tags(rewrite, archive, name)
         written = rewrite.write(scratch / str(name))
         return written.path.replace(out_dir / str(name)), findings
+
+
+def repaired_platform(
+    source: Path, scratch: Path, *, platform: str, allowed_sonames: frozenset[str]
+) -> str:
+    """Return the platform tag of a repaired wheel, from the libraries of its source.
+
+    Args:
+        scratch: existing folder with room for the unpacked libraries.
+        platform, allowed_sonames: see `RepairPlan`.
+
+    Raises:
+        ArchiveError: the source is damaged, or does not match its RECORD.
+        RepairError: a library needs more than the platform provides.
+    """
+    with WheelArchive(source) as archive, _scratch(scratch) as folder:
+        files = _unpack_libraries(archive, folder, None)
+        return _check_libraries(files, allowed_sonames, source.name, platform)[0]
+
+
+def _unpack_libraries(
+    archive: WheelArchive, scratch: Path, progress: Progress | None
+) -> dict[str, Path]:
+    libraries = {
+        member.name: member.name
+        for member in archive.members
+        if _is_elf(archive, member.name)
+    }
+    return _unpack(archive, libraries, scratch / "tree", progress)
+
+
+def _set_tags(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName) -> None:
+    """Write the tags of a wheel's new name into WHEEL."""
+    wheel = rewrite_wheel(
+        archive.read(f"{archive.dist_info}/WHEEL"), tags=name.tags, build=name.build
+    )
+    rewrite.set(f"{name.project}-{name.version}.dist-info/WHEEL", wheel)
 
 
 def _check_summary(
@@ -299,10 +346,6 @@ def _rewrite_texts(
         f"{info}/METADATA",
         rewrite_metadata(archive.read(f"{archive.dist_info}/METADATA"), plan),
     )
-    wheel = rewrite_wheel(
-        archive.read(f"{archive.dist_info}/WHEEL"), tags=name.tags, build=name.build
-    )
-    rewrite.set(f"{info}/WHEEL", wheel)
     rewrite.set(f"{info}/licenses/{LICENSE_FILE}", plan.license_text)
     if plan.entry_points is not None:
         rewrite.set(f"{info}/entry_points.txt", render_entry_points(plan.entry_points))
@@ -365,26 +408,37 @@ def _check_libraries(
     files: Mapping[str, Path],
     allowed_sonames: frozenset[str],
     source: str,
+    platform: str,
     elves: Mapping[str, Elf] | None = None,
-) -> tuple[Finding, ...]:
-    """Check the libraries of a new wheel with auditwheel; return warnings and notes."""
-    # auditwheel is imported in the thread that judges, while another one writes the
-    # wheel.
-    from wheelkit.inspect.platform_rules import platform_verdict
+) -> tuple[str, tuple[Finding, ...]]:
+    """Return the platform tag of a new wheel, and auditwheel's warnings and notes."""
+    # Start-up time: it loads auditwheel.
+    from wheelkit.inspect.platform_rules import higher_platform, platform_verdict
 
-    judged = platform_verdict(
-        files, allowed_sonames=allowed_sonames, platform=PLATFORM, elves=elves
-    )
+    def judge(platform: str) -> PlatformVerdict:
+        return platform_verdict(
+            files, allowed_sonames=allowed_sonames, platform=platform, elves=elves
+        )
+
+    judged = judge(PLATFORM if platform == AUTO else platform)
+    true = judged.policy
+    if platform == AUTO:
+        platform = higher_platform(PLATFORM, true)
+        if platform != PLATFORM:
+            judged = judge(platform)
     if not judged.ok:
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]
+        hint = "Correct the listed libraries; they are never grafted."
+        if true.startswith("manylinux"):
+            hint = (
+                f"Give --platform-tag={true.removesuffix('_x86_64')}, which is true, or"
+                " build with the toolchain of an older system."
+            )
         raise RepairError(
-            f"{source} cannot become a {PLATFORM} wheel:{_listed(errors)}",
-            hint=(
-                "Correct the listed libraries; they are never grafted. Nothing was"
-                " written."
-            ),
+            f"{source} cannot become a {platform} wheel:{_listed(errors)}",
+            hint=f"{hint} Nothing was written.",
         )
-    return judged.findings
+    return platform, judged.findings
 
 
 def _listed(findings: Iterable[Finding]) -> str:

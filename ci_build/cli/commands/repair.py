@@ -9,12 +9,14 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json, show_plan
+from ci_build.cli.options.request_conversion import chosen_platform
 from ci_build.cli.options.table import chosen_options
 from core.errors import RequestError
 from core.model import RocmVersion
 from core.report import print_line
 from core.targets import is_all, requested
 from core.units import human
+from wheelkit.repair.platform_tags import excluded_line
 
 _OPTIONS = (
     *(
@@ -23,6 +25,7 @@ _OPTIONS = (
         "wheel_post_release",
         "no_rocm_version_extra",
         "no_strip",
+        "platform_tag",
     ),
     *("out", "cache_dir", "dry_run", "json", "verbose", "quiet"),
 )
@@ -63,6 +66,7 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
             else None
         ),
         strip=not settings.flag("no_strip"),
+        platform_tag=chosen_platform(settings),
         out=Path(settings.text("out")),
         cache=settings.cache_dir,
     )
@@ -82,6 +86,8 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
     for item in done:
         for finding in item.done.findings:
             reporter.finding(finding, item.planned.filename)
+        if line := excluded_line(item.planned.filename):
+            reporter.warning(line)
     rows = repairs.receipt(request, done)
     if as_json:
         print_json(rows)

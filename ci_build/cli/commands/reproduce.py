@@ -216,6 +216,7 @@ def _given_wheels(request: Mapping[str, Any], out: Path) -> dict[str, Any]:
         "wheel_post_release": request["post_release"] and str(request["post_release"]),
         "no_rocm_version_extra": not request["rocm_version_extra"] or None,
         "no_strip": not request["strip"] or None,
+        "platform_tag": request["platform_tag"],
         "find_links": ",".join(request.get("find_links", ())) or None,
         "out": str(out),
     }

@@ -43,6 +43,7 @@ from core.rocm_releases import published_rocm
 from core.targets import ALL, expand, is_all, requested
 from core.units import parse_url
 from wheelkit.recipe_base import requires_python
+from wheelkit.repair.platform_tags import AUTO, PLATFORM, glibc_of
 
 if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
@@ -231,6 +232,7 @@ def build_request(
     post_release = (
         problems.read(lambda: settings.positive("wheel_post_release")) if post else None
     )
+    platform_tag = problems.read(lambda: chosen_platform(settings))
     find_links = problems.read(lambda: _find_links(settings))
     problems.refuse()
     if source is not None and source.one_target:
@@ -245,6 +247,7 @@ def build_request(
         rocm_version_extra=not settings.flag("no_rocm_version_extra"),
         post_release=post_release,
         strip=not settings.flag("no_strip"),
+        platform_tag=platform_tag or "",
         source=source,
         kernels=kernels,
         find_links=find_links,
@@ -310,6 +313,23 @@ def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
     except re.error as error:
         problems.append(f"--kernel-instances is not a regular expression: {error}.")
     return request, problems
+
+
+def chosen_platform(settings: Settings) -> str:
+    """Return the platform tag of the wheels without the machine, or `auto`.
+
+    Raises:
+        RequestError: the tag is not manylinux_2_28 or newer.
+    """
+    setting = settings.get("platform_tag")
+    tag = str(setting.value)
+    lowest = PLATFORM.removesuffix("_x86_64")
+    if tag != AUTO and (glibc_of(tag) or 0) < (glibc_of(lowest) or 0):
+        raise RequestError(
+            f"{setting.origin} is neither auto nor {lowest} or newer: {tag!r}.",
+            hint="Write it like manylinux_2_31.",
+        )
+    return tag
 
 
 def _find_links(settings: Settings) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from ci_build.wheelset.source.pins import (
     unsupported,
 )
 from ci_build.wheelset.source.source_checkouts import is_xla, local_mirror, release_of
+from core.defaults import defaults
 from core.errors import RequestError
 from core.source_request import (
     ActionCache,
@@ -155,6 +156,9 @@ def source_defaults(settings: Settings) -> Mapping[str, Setting]:
     The release in `--jax-source-dir`, the ROCm of a build job.
     """
     found = dict(build_job_defaults(settings))
+    found["platform_tag"] = Setting(
+        value=defaults()["source"]["platform_tag"], origin="defaults.toml [source]"
+    )
     given = settings.get("jax_source_dir").value
     if given and (folder := Path(str(given))).is_dir():
         found["jax_version"] = Setting(

@@ -106,6 +106,12 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
         _option(
             "--wheel-post-release", metavar="N", help="Append .postN to every version."
         ),
+        _option(
+            "--platform-tag",
+            metavar="auto|manylinux_2_N",
+            help="Platform tag of the wheels; `auto` is the lowest true one."
+            "  [default: auto; manylinux_2_28 for a source build]",
+        ),
         _flag("--no-rocm-version-extra", help="Omit the +rocm… suffix from versions."),
         _flag("--no-strip", help="Keep the symbol tables of libraries."),
         _option(

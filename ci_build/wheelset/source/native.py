@@ -23,16 +23,18 @@ from ci_build.wheelset.source.given_rocm import REFUSED, check_wheel
 from ci_build.wheelset.source.output import BuildOutput, BuildProgress
 from core.atomic import write_whole
 from core.digests import sha256_of
-from core.errors import FormatError, InputError, ProcessError
-from core.model import to_json
+from core.errors import FormatError, InputError, ProcessError, RepairError
+from core.model import RocmVersion, to_json
 from core.pip import InputStore, Resolved
 from core.process import LineSink, Runner
 from core.records import read_json
+from core.rocm_layouts import allowed_sonames
 from core.source_request import Checkout, SourceInputs, SourceRequest
 from core.steps import step_key
 from core.store import hold_lock, lock_in_use
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.inspect.compiled_rocm import BuildRocm
+from wheelkit.repair.wheel_repair import repaired_platform
 
 _KEEP = 1 << 16
 _KILLED = 137
@@ -49,6 +51,7 @@ class SourceBuilder:
         inputs: commits and digests of the build.
         layout: paths of the build.
         rocm: the ROCm given to the build, with which every wheel is compared.
+        platform: platform tag that every wheel must allow; see `RepairPlan`.
         host: runner of git on this machine.
         inside: function that returns a runner in the build environment; the runner
             passes every line to a listener.
@@ -65,6 +68,7 @@ class SourceBuilder:
     inputs: SourceInputs
     layout: SourceLayout
     rocm: BuildRocm
+    platform: str
     host: Runner
     inside: Callable[[LineSink], Runner]
     work: Path
@@ -95,14 +99,40 @@ class SourceBuilder:
     def build(self, command: BuildCommand, inputs: InputStore) -> Resolved:
         """Return the wheel of a command, which is added to `inputs`.
 
-        A recorded wheel is not built again.
+        A recorded wheel is not built again, also one that was refused for its platform:
+        a run with another platform tag uses it.
 
         Raises:
             ProcessError: the build failed; the message has the cause and the log.
             InputError: the build did not write exactly the requested wheel, or the user
                 changed a source folder.
             OtherRocmError: the wheel was compiled with another ROCm.
+            RepairError: the libraries do not run on the platform of the wheels.
         """
+        built = self._built(command, inputs)
+        # jaxlib is independent of ROCm.
+        rocm = frozenset[str]()
+        if command.project != "jaxlib":
+            rocm = allowed_sonames(RocmVersion(text=self.rocm.version))
+        self._check_platform(inputs.path(built), rocm)
+        return built
+
+    def _check_platform(self, wheel: Path, rocm: frozenset[str]) -> None:
+        """Refuse a wheel that its repair would refuse, before the next one is compiled."""
+        try:
+            repaired_platform(
+                wheel,
+                self.builds,
+                platform=self.platform,
+                allowed_sonames=rocm,
+            )
+        except RepairError as error:
+            raise RepairError(
+                f"{error.message}\nThe compiled wheel was kept: {wheel}.",
+                hint=f"{error.hint} The next run continues with this wheel.",
+            ) from error
+
+    def _built(self, command: BuildCommand, inputs: InputStore) -> Resolved:
         key = step_key(format=_FORMAT, command=command, made_of=made_of(self.inputs))
         record = self.builds / f"{key}.json"
         if (recorded := _recorded(record)) is not None and inputs.has(recorded):

@@ -21,13 +21,14 @@ from promotion.gates.abi.loader import (
     load,
     scenarios,
 )
-from promotion.gates.abi.members import PLATFORM, ElfMember, read_members
+from promotion.gates.abi.members import ElfMember, read_members
 from promotion.gates.abi.symbols import LibraryExports, unmet_needs, unmet_symbols
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
 from promotion.gates.common.gate_rocm import manifest_digest, set_manifest
 from promotion.gates.common.set_requirements import wheels_for
 from wheelkit.findings import as_published, some
 from wheelkit.inspect.platform_rules import platform_libraries
+from wheelkit.repair.platform_tags import PLATFORM
 from wheelkit.rocm_manifest import (
     ROCM_MANIFEST,
     RocmLibrary,

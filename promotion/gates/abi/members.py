@@ -20,9 +20,8 @@ from wheelkit.findings import as_published, finding, some
 from wheelkit.gpu.code_object import is_code_object
 from wheelkit.inspect.library import check_search_path
 from wheelkit.inspect.platform_rules import platform_libraries, platform_verdict
+from wheelkit.repair.platform_tags import promised_platform
 
-PLATFORM = "manylinux_2_28_x86_64"
-"""Platform of the oldest supported systems."""
 BUILD_INFO = "build_info.json"
 
 _MAGIC = b"\x7fELF"
@@ -88,7 +87,7 @@ def read_members(
             problems[path] = [
                 finding("elf-unreadable", f"cannot be read: {problem.message}")
             ]
-    problems |= _platform_findings(files, members)
+    problems |= _platform_findings(files, members, promised_platform(wheel.tags))
     for path, member in members.items():
         problems[path] += _build_path_findings(member, files[path])
     checks = []
@@ -153,9 +152,9 @@ def _deduplicated(findings: Iterable[Finding], reported: set[str]) -> Iterator[F
 
 
 def _platform_findings(
-    unpacked: Mapping[str, Path], members: Mapping[str, ElfMember]
+    unpacked: Mapping[str, Path], members: Mapping[str, ElfMember], platform: str
 ) -> dict[str, list[Finding]]:
-    """Return findings on needs beyond manylinux_2_28 for each library.
+    """Return findings on needs beyond the wheel's platform for each library.
 
     The inspection gate reports notes.
     """
@@ -164,13 +163,13 @@ def _platform_findings(
     files = {path: unpacked[path] for path in members}
     elves = {path: member.elf for path, member in members.items()}
     needed = chain.from_iterable(member.elf.needed for member in members.values())
-    others = set(needed) - platform_libraries(PLATFORM)
+    others = set(needed) - platform_libraries(platform)
     try:
         result = platform_verdict(
-            files, allowed_sonames=frozenset(others), platform=PLATFORM, elves=elves
+            files, allowed_sonames=frozenset(others), platform=platform, elves=elves
         )
     except CiBuildError as problem:
-        text = f"cannot be compared with {PLATFORM}: {problem.message}"
+        text = f"cannot be compared with {platform}: {problem.message}"
         return {path: [finding("elf-unreadable", text)] for path in files}
     findings: dict[str, list[Finding]] = {path: [] for path in files}
     for item in result.findings:

@@ -22,10 +22,13 @@ from packaging.utils import canonicalize_name
 from core.errors import RequestError
 from core.process import Runner
 
-PLATFORM = "manylinux_2_28_x86_64"
-"""Platform of wheels that are unpacked for a Python that this machine lacks."""
+PLATFORM = "manylinux_2_40_x86_64"
+"""Platform of wheels that are unpacked for a Python that this machine lacks.
+
+It accepts every older tag; the gates inspection and abi decide whether a tag is true.
+"""
 _PLATFORMS = (
-    *(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)),
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(40, 4, -1)),
     "manylinux2014_x86_64",
     "linux_x86_64",
 )

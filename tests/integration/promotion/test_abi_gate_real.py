@@ -15,11 +15,11 @@ import pytest
 from core.model import GfxTarget, RocmVersion
 from core.rocm_layouts import allowed_sonames
 from promotion.gates.abi.loader import SYSTEM, in_site_packages, load, scenarios
-from promotion.gates.abi.members import PLATFORM
 from promotion.gates.abi.symbols import LibraryExports, unmet_symbols
 from promotion.gates.common.stubs import write_stubs
 from wheelkit.elf.snapshot import Elf
 from wheelkit.inspect.platform_rules import platform_libraries
+from wheelkit.repair.platform_tags import PLATFORM
 from wheelkit.rocm_manifest import (
     RocmLibrary,
     RocmManifest,

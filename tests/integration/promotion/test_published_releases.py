@@ -104,6 +104,7 @@ def test_newest_release_of_minor_has_recorded_result(
         rocm_version_extra=True,
         post_release=None,
         strip=True,
+        platform_tag="auto",
         out=tmp_path / "wheels",
         cache=tmp_path / "cache",
     )

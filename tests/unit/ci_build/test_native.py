@@ -161,6 +161,7 @@ def bench(tmp_path: Path) -> Bench:
         inputs=INPUTS,
         layout=SourceLayout(),
         rocm=ROCM,
+        platform="manylinux_2_28_x86_64",
         host=NoGit(),
         inside=builder.inside,
         work=tmp_path / "work",

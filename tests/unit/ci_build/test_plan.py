@@ -28,6 +28,7 @@ CHANGES: dict[str, Any] = {
     "rocm_version_extra": False,
     "post_release": 2,
     "strip": False,
+    "platform_tag": "manylinux_2_31",
     "kernels": KernelRequest(),
     "find_links": ("/srv/wheels",),
 }
@@ -45,7 +46,8 @@ def test_request_fields_are_all_tested() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", sorted(set(CHANGES) - {"python_versions", "kernels", "find_links"})
+    "field",
+    sorted(set(CHANGES) - {"python_versions", "platform_tag", "kernels", "find_links"}),
 )
 def test_make_plan_versions_differ_by_content(field: str) -> None:
     assert (

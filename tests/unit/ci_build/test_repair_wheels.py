@@ -36,6 +36,7 @@ def request(folder: Path, **changes: Any) -> RepairRequest:
         rocm_version_extra=True,
         post_release=None,
         strip=True,
+        platform_tag="auto",
         out=folder / "out",
         cache=folder / "cache",
     )
