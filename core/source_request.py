@@ -36,54 +36,13 @@ class Remote:
     """Remote execution (REAPI).
 
     Attributes:
-        endpoint: grpc:// or grpcs:// URL; empty if the bazelrc of the credentials
-            contains the endpoint.
-        platform: label of the executors' platform, or empty.
-        jobs: number of concurrent actions.
-        fallback: whether actions that fail remotely run locally; otherwise the build
-            fails.
+        endpoint: grpc:// or grpcs:// URL; empty if the bazelrc contains the endpoint.
         accept_cached: whether cached results are used; otherwise every action runs
             again.
     """
 
     endpoint: str = ""
-    platform: str = ""
-    jobs: int = 200
-    fallback: bool = True
     accept_cached: bool = True
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Credentials:
-    """Paths of files that authenticate to remote executors and caches; only Bazel reads the files.
-
-    Attributes:
-        ca: CA bundle that verifies the server, instead of the system's CA bundle.
-        cert, key: client certificate and its key.
-        credential_helper: program that Bazel runs to get the headers of a request.
-        bazelrc: file with further options, such as `build --remote_header=…`.
-    """
-
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    credential_helper: str = ""
-    bazelrc: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ActionCache:
-    """Bazel's caches for results of actions.
-
-    Attributes:
-        remote: URL of a remote cache; empty for none.
-        disk: folder of a local cache; empty for none.
-        read_only: whether the caches are read but never written.
-    """
-
-    remote: str = ""
-    disk: str = ""
-    read_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +77,9 @@ class SourceRequest:
             `--xla=head`.
         xla: pin, head, a commit, or dir for a folder of the user.
         jaxlib: whether jaxlib is built too.
-        credentials: credentials for `remote` and for the remote part of `cache`.
+        bazelrc: absolute path of a file with further options of Bazel, such as the
+            credentials for `remote` and `cache`; empty for none. Only Bazel reads it.
+        cache: URL or folder of Bazel's cache for results of actions; empty for none.
         one_target: whether to build only one target for one Python, without jaxlib (for
             developers).
         clang: path of the host clang inside the build environment; empty selects the
@@ -133,11 +94,16 @@ class SourceRequest:
     jaxlib: bool = False
     container: Container = Container()
     remote: Remote | None = None
-    credentials: Credentials = Credentials()
-    cache: ActionCache = ActionCache()
+    bazelrc: str = ""
+    cache: str = ""
     one_target: bool = False
     clang: str = ""
     bazel: str = ""
+
+    @property
+    def cache_folder(self) -> str:
+        """The folder of the cache for results of actions; empty for a URL or none."""
+        return "" if "://" in self.cache else self.cache
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

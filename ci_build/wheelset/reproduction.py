@@ -31,7 +31,7 @@ _WITHOUT_EFFECT = (
         "source.xla",
         "source.container",
         "source.remote",
-        "source.credentials",
+        "source.bazelrc",
     ),
     ROCM_TRUST,
 )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +26,6 @@ from ci_build.wheelset.source.host_build import (
 )
 from ci_build.wheelset.source.source_checkouts import resolve_inputs
 from ci_build.wheelset.source.source_container import (
-    DISK_CACHE,
     TOOLS_SCRIPT,
     WORK,
     build_container,
@@ -46,10 +42,10 @@ from ci_build.wheelset.source.source_dry_run import (
 )
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import steps
-from core.errors import MachineError, NoContainerEngineError, RequestError
+from core.errors import NoContainerEngineError, RequestError
 from core.process import HostRunner, LineSink, Runner
 from core.report import Reporter
-from core.source_request import ActionCache, SourceInputs, SourceRequest
+from core.source_request import SourceInputs, SourceRequest
 from core.store import ContentStore
 from wheelkit.repair.platform_tags import platform_of
 
@@ -292,20 +288,16 @@ def _make_builder(
     built = context.request.built
     out = context.request.out.absolute()
     work = built / WORK
-    disk = disk_cache(source.cache, built)
     if source.container.host:
         check_rocm(rocm.root)
-        paths = layout.paths
         runner = context.runner
-        if disk is not None:
-            paths = replace(paths, disk_cache=str(disk))
         environment: Environment = (
-            paths,
-            describe_host(paths, runner),
+            layout.paths,
+            describe_host(layout.paths, runner),
             runner.with_listener,
         )
     else:
-        environment = _start_container(context, inputs, layout, rocm.root, work, disk)
+        environment = _start_container(context, inputs, layout, rocm.root, work)
     paths, digest, inside = environment
     return SourceBuilder(
         request=source,
@@ -315,8 +307,6 @@ def _make_builder(
         platform=platform_of(context.request.build.platform_tag),
         host=context.runner,
         inside=inside,
-        # Once: later commands of a run find the results of earlier ones in the copy.
-        copy_cache=functools.cache(lambda: copy_disk_cache(source.cache, built)),
         work=work,
         builds=built / "builds",
         bazel_tree=built / "bazel" / "bazel",
@@ -331,7 +321,6 @@ def _start_container(
     layout: SourceLayout,
     rocm: Path,
     work: Path,
-    disk: Path | None,
 ) -> Environment:
     """Obtain the builder image, and describe the container of a build's commands."""
     source = context.source
@@ -341,10 +330,8 @@ def _start_container(
     images = context.images()
     engine = images.engine
     image = builder_image(images)
-    create_folders(layout, built, work, disk)
-    mounts = build_mounts(
-        source, inputs.sources, layout, rocm.resolve(), built, work, disk_cache=disk
-    )
+    create_folders(source, layout, built, work)
+    mounts = build_mounts(source, inputs.sources, layout, rocm.resolve(), built, work)
     spec = build_container(engine, image.id, source.container, mounts)
     bare = ContainerRunner(
         runner, replace(spec, mounts=(TOOLS_SCRIPT,)), say=reporter.line
@@ -357,43 +344,6 @@ def _start_container(
             runner.with_listener(listener), spec, say=reporter.line
         ),
     )
-
-
-def disk_cache(cache: ActionCache, built: Path) -> Path | None:
-    """Return the folder of Bazel's disk cache, or of the copy of a read-only one.
-
-    None without a disk cache.
-    """
-    if not cache.disk:
-        return None
-    return built / DISK_CACHE if cache.read_only else Path(cache.disk)
-
-
-def copy_disk_cache(cache: ActionCache, built: Path) -> None:
-    """Replace the copy of a read-only disk cache.
-
-    The caller excludes other builds, which use the same copy.
-
-    The copy has hard links: Bazel adds files to a cache, but never changes a file.
-
-    Raises:
-        MachineError: the cache cannot be copied.
-    """
-    if not cache.disk or not cache.read_only:
-        return
-    copy = built / DISK_CACHE
-    try:
-        # The folder itself stays: other runs mount it when they ask the ROCm for its
-        # version.
-        for path in copy.glob("*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        shutil.copytree(cache.disk, copy, copy_function=os.link, dirs_exist_ok=True)
-    except OSError as error:
-        raise MachineError(
-            f"Cannot use the disk cache {cache.disk} read-only: hard links in {copy}"
-            f" failed: {error.strerror or 'unknown error'}.",
-            hint="Put --cache-dir on the same file system, owned by the same user.",
-        ) from error
 
 
 def logs_of(out: Path) -> Path:

@@ -15,9 +15,7 @@ from ci_build.wheelset.source import pins
 from ci_build.wheelset.source.build_py import IN_CONTAINER, build_commands
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion, to_json
 from core.source_request import (
-    ActionCache,
     Checkout,
-    Credentials,
     Remote,
     SourceInputs,
     SourceRequest,
@@ -77,7 +75,6 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
     Args:
         full: add jaxlib, another XLA, remote execution and caches.
     """
-    interface = pins.interface_for(jax_version)
     trees = tuple(
         replace(tree, commit="") if tree.folder else tree
         for tree in inputs(jax_version, full=full).sources
@@ -88,22 +85,9 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
             source,
             xla="c" * 40,
             jaxlib=True,
-            remote=Remote(
-                endpoint="grpcs://executors.example:443",
-                platform=interface.rbe_platform,
-            ),
-            credentials=Credentials(
-                ca="/home/me/ca.crt",
-                cert="/home/me/client.crt",
-                key="/home/me/client.key",
-                credential_helper="/home/me/credential-helper",
-                bazelrc="/home/me/rbe.bazelrc",
-            ),
-            cache=ActionCache(
-                remote="grpcs://cache.example:443",
-                disk="/home/me/cache",
-                read_only=True,
-            ),
+            remote=Remote(endpoint="grpcs://executors.example:443"),
+            bazelrc="/home/me/rbe/rbe.bazelrc",
+            cache="grpcs://cache.example:443",
         )
     return BuildRequest(
         payload=Payload.SOURCE,

@@ -261,25 +261,11 @@ def _given_source(source: Mapping[str, Any], caller: Settings) -> dict[str, Any]
         # The caches of the recorded build are not used, since caches and executors do
         # not change the wheels.
         "rbe": remote is not None or None,
-        **(
-            {
-                f"rbe_{name}": value or None
-                for name, value in source["credentials"].items()
-            }
-            if remote
-            else {}
-        ),
         "locked": True,
     }
     if remote:
-        given["rbe_endpoint"], given["rbe_jobs"] = (
-            remote["endpoint"] or None,
-            str(remote["jobs"]),
-        )
-        given["rbe_platform"], given["no_rbe_fallback"] = (
-            remote["platform"] or "none",
-            not remote["fallback"] or None,
-        )
+        given["rbe_endpoint"] = remote["endpoint"] or None
+        given["rbe_bazelrc"] = source["bazelrc"] or None
     # The environment may set options of containers that this build does not use; on the
     # command line, they are refused.
     used = []

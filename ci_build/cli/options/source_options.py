@@ -27,16 +27,13 @@ from ci_build.wheelset.source.source_checkouts import is_xla, local_mirror, rele
 from core.defaults import defaults
 from core.errors import RequestError
 from core.source_request import (
-    ActionCache,
     Checkout,
     Compiler,
     Container,
-    Credentials,
     Remote,
     SourceRequest,
 )
 
-_ONLY_WITH_RBE = ("rbe_endpoint", "no_rbe_fallback", "rbe_platform", "rbe_jobs")
 _ONLY_IN_CONTAINER = (
     *(
         "builder_image",
@@ -46,7 +43,6 @@ _ONLY_IN_CONTAINER = (
     ),
     *("container_network", "container_memory", "container_shm_size"),
 )
-_CREDENTIALS = ("rbe_ca", "rbe_cert", "rbe_key", "rbe_credential_helper", "rbe_bazelrc")
 
 
 def source_request(
@@ -71,7 +67,6 @@ def source_request(
     """
     compiler = problems.read(lambda: settings.choice("compiler", Compiler))
     endpoint = problems.read(lambda: _endpoint(settings))
-    jobs = problems.read(lambda: settings.positive("rbe_jobs"))
     memory = problems.read(lambda: container_size(settings, "container_memory"))
     shm_size = problems.read(lambda: container_size(settings, "container_shm_size"))
     if not jax_version:
@@ -83,14 +78,8 @@ def source_request(
     sources = _sources(settings, jax_version)
     problems.add(*_missing_mirrors(settings, sources))
     one_target = settings.flag("one_target")
-    platform = settings.text("rbe_platform") or interface.rbe_platform
-    remote = Remote(
-        endpoint=endpoint,
-        platform="" if platform == "none" else platform,
-        jobs=jobs,
-        fallback=not settings.flag("no_rbe_fallback"),
-        accept_cached=accept_cached,
-    )
+    remote = Remote(endpoint=endpoint, accept_cached=accept_cached)
+    cache = settings.text("action_cache")
     host = settings.flag("host")
     container = Container(
         host=host,
@@ -108,17 +97,8 @@ def source_request(
         jaxlib=settings.given("jax_source_dir") and not one_target,
         container=container,
         remote=remote if settings.flag("rbe") else None,
-        credentials=Credentials(
-            **{
-                name.removeprefix("rbe_"): _absolute(settings.text(name))
-                for name in _CREDENTIALS
-            }
-        ),
-        cache=ActionCache(
-            remote=settings.text("remote_cache"),
-            disk=_absolute(settings.text("disk_cache")),
-            read_only=settings.flag("cache_read_only"),
-        ),
+        bazelrc=_absolute(settings.text("rbe_bazelrc")),
+        cache=cache if "://" in cache else _absolute(cache),
         one_target=one_target,
         clang=settings.text("clang_path"),
         bazel=settings.text("bazel_path"),
@@ -183,26 +163,14 @@ def source_problems(settings: Settings) -> list[str]:
             " hexadecimal digits)."
         )
     if not settings.flag("rbe"):
-        problems += settings.objections(_ONLY_WITH_RBE, "has no effect without --rbe.")
-        if not settings.given("remote_cache"):
-            problems += settings.objections(
-                _CREDENTIALS, "has no effect without --rbe or --remote-cache."
-            )
+        problems += settings.objections(
+            ("rbe_endpoint",), "has no effect without --rbe."
+        )
     elif not (settings.given("rbe_endpoint") or settings.given("rbe_bazelrc")):
         problems.append("--rbe needs --rbe-endpoint or --rbe-bazelrc.")
-    if settings.given("rbe_cert") != settings.given("rbe_key"):
-        problems.append("--rbe-cert and --rbe-key must be given together.")
-    if settings.flag("rbe") and urlsplit(settings.text("remote_cache")).scheme in (
-        "http",
-        "https",
-    ):
-        problems.append("--rbe contradicts an HTTP --remote-cache; give a gRPC cache.")
-    if settings.flag("cache_read_only") and not (
-        settings.given("remote_cache") or settings.given("disk_cache")
-    ):
-        problems.append(
-            "--cache-read-only has no effect without --remote-cache or --disk-cache."
-        )
+    cache = settings.text("action_cache")
+    if settings.flag("rbe") and cache.startswith(("http://", "https://")):
+        problems.append("--rbe contradicts an HTTP --action-cache; give a gRPC cache.")
     if settings.flag("host"):
         typed = filter(settings.typed, _ONLY_IN_CONTAINER)
         problems += settings.objections(
@@ -248,11 +216,11 @@ def _folder_problems(settings: Settings) -> Iterator[str]:
 
 
 def _secret_problems(settings: Settings) -> list[str]:
-    """Return the problems of credentials: credentials in URLs, and missing or unusable files."""
+    """Return the problems of credentials: credentials in URLs, and an unusable bazelrc."""
     problems = [
         f"{settings.get(name).origin} has a user or a password in its URL; give them in"
         " a file with --rbe-bazelrc."
-        for name in ("remote_cache", "rbe_endpoint")
+        for name in ("action_cache", "rbe_endpoint")
         if "@" in urlsplit(settings.text(name)).netloc
     ]
     mirror = urlsplit(settings.text("source_mirror"))
@@ -264,15 +232,23 @@ def _secret_problems(settings: Settings) -> list[str]:
             "--source-mirror has a user or a password in its URL; use a credential"
             " helper of git."
         )
-    problems += [
-        f"{settings.get(name).origin}: {settings.text(name)} is not a file."
-        for name in _CREDENTIALS
-        if settings.given(name) and not Path(settings.text(name)).is_file()
-    ]
-    helper = settings.text("rbe_credential_helper")
-    if helper and Path(helper).is_file() and not os.access(helper, os.X_OK):
-        problems.append(f"--rbe-credential-helper: {helper} is not executable.")
+    if settings.given("rbe_bazelrc"):
+        origin = settings.get("rbe_bazelrc").origin
+        bazelrc = Path(settings.text("rbe_bazelrc")).absolute()
+        if not bazelrc.is_file():
+            problems.append(f"{origin}: {bazelrc} is not a file.")
+        elif not settings.flag("host") and not _is_own_folder(bazelrc.parent):
+            problems.append(
+                f"{origin}: the build's container gets the whole folder of {bazelrc};"
+                " put the file and what it names into a folder of their own."
+            )
     return problems
+
+
+def _is_own_folder(folder: Path) -> bool:
+    """Return whether a folder is neither the user's home nor one of the system."""
+    home = os.path.expanduser("~")  # noqa: PTH111 - never raises
+    return len(folder.parts) > 2 and folder != Path(home)
 
 
 def _sources(settings: Settings, jax_version: str) -> tuple[Checkout, ...]:

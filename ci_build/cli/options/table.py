@@ -221,51 +221,28 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
     "Remote execution and action caches": (
         _flag(
             "--rbe",
-            help="Build on remote executors; fall back to local execution when they fail.",
+            help=(
+                "Build on remote executors; without --rbe-bazelrc, fall back to local"
+                " execution when they fail."
+            ),
         ),
         _option(
             "--rbe-endpoint",
             metavar="URL",
             help="Remote executors: grpc://… or grpcs://….",
         ),
-        _flag(
-            "--no-rbe-fallback",
-            help="Fail instead of building locally when remote execution fails.",
-        ),
-        _option(
-            "--rbe-ca",
-            metavar="FILE",
-            help="CA bundle that verifies the remote executors and --remote-cache.",
-        ),
-        _option(
-            "--rbe-cert",
-            metavar="FILE",
-            help="Client certificate for the executors and --remote-cache.",
-        ),
-        _option(
-            "--rbe-key", metavar="FILE", help="Private key of the client certificate."
-        ),
-        _option(
-            "--rbe-credential-helper",
-            metavar="FILE",
-            help="Program from which Bazel gets request headers.",
-        ),
         _option(
             "--rbe-bazelrc",
             metavar="FILE",
-            help="bazelrc with further options, such as --remote_header.",
+            help=(
+                "bazelrc with certificates, headers, platform, jobs and fallback; the"
+                " files that it names lie in its folder."
+            ),
         ),
         _option(
-            "--rbe-platform",
-            metavar="LABEL|none",
-            help="Bazel platform of the executors.",
-        ),
-        _option("--rbe-jobs", metavar="N", help="Number of parallel actions."),
-        _option("--remote-cache", metavar="URL", help="Shared action cache."),
-        _option("--disk-cache", metavar="DIR", help="Action cache in a directory."),
-        _flag(
-            "--cache-read-only",
-            help="Read --remote-cache and --disk-cache without writing to them.",
+            "--action-cache",
+            metavar="URL|DIR",
+            help="Bazel's cache for results of actions: a server, or a folder.",
         ),
     ),
     "Images and containers": (

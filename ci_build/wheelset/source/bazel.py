@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from core import targets
 from core.errors import RequestError
 from core.model import GfxTarget
-from core.source_request import ActionCache, Credentials, Remote
+from core.source_request import SourceRequest
 
 _PLAIN = re.compile(r"[\w@%+=:,./~^-]*")
 _NEVER = re.compile(r'["\\$`\x00-\x1f]')
@@ -108,81 +107,46 @@ def device_options(
     return tuple(options)
 
 
-def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
-    """Return the options of action caches.
-
-    Args:
-        disk: folder of the disk cache as seen by the build; a copy if the cache is
-            read-only, since Bazel only has writable disk caches.
-    """
-    options = []
-    if cache.disk:
-        options.append(setting("disk_cache", disk))
-    if cache.remote:
-        options.append(setting("remote_cache", cache.remote))
-        if cache.read_only:
-            options.append("--remote_upload_local_results=false")
-    return tuple(options)
-
-
-def credential_options(
-    given: Credentials, seen: Credentials, servers: Iterable[str]
+def remote_options(
+    source: SourceRequest, platform: str, disk_cache: str
 ) -> tuple[str, ...]:
-    """Return the options that authenticate to remote executors and caches.
+    """Return the options of remote execution and of the cache for results of actions.
 
     Args:
-        given: paths of the files on this machine.
-        seen: paths of the same files as seen by the build.
-        servers: URLs of the servers for the credential helper; empty for a server that
-            only a bazelrc names, which allows every host.
+        platform: label of the executors' platform.
+        disk_cache: folder of the cache as seen by the build.
     """
     options = []
-    if given.ca:
-        options.append(setting("tls_certificate", seen.ca))
-    if given.cert:
+    if remote := source.remote:
+        if remote.endpoint:
+            options.append(setting("remote_executor", remote.endpoint))
+        if not remote.accept_cached:
+            options.append("--noremote_accept_cached")
         options += [
-            setting("tls_client_certificate", seen.cert),
-            setting("tls_client_key", seen.key),
+            "--spawn_strategy=remote,worker,sandboxed,local",
+            "--remote_timeout=3600",
+            "--grpc_keepalive_time=30s",
         ]
-    if given.credential_helper:
-        hosts = [urlsplit(url).hostname for url in servers]
-        scopes = dict.fromkeys(f"{host}=" if all(hosts) else "" for host in hosts)
-        options += [
-            setting("credential_helper", f"{scope}{seen.credential_helper}")
-            for scope in scopes
-        ]
-    if given.bazelrc:
+    if source.bazelrc:
         # jax's bazelrc makes Bazel print every option that it reads, including headers
         # with tokens.
         options.append("--noannounce_rc")
-    return tuple(options)
-
-
-def remote_options(remote: Remote | None) -> tuple[str, ...]:
-    """Return the options of remote execution, with or without fallback to this machine."""
-    if remote is None:
-        return ()
-    options = []
-    if remote.endpoint:
-        options.append(setting("remote_executor", remote.endpoint))
-    if remote.platform:
+    elif remote:
+        # A bazelrc decides these itself: options here would override it.
         kinds = ("host_platform", "extra_execution_platforms", "platforms")
-        options += [setting(kind, remote.platform) for kind in kinds]
-    if not remote.accept_cached:
-        options.append("--noremote_accept_cached")
-    options.append("--spawn_strategy=remote,worker,sandboxed,local")
-    if remote.fallback:
+        options += [setting(kind, platform) for kind in kinds]
         # Local actions need the outputs of remote actions, which are lost with the
         # server unless they are downloaded.
-        options += ["--remote_local_fallback", "--remote_download_outputs=all"]
-    else:
-        options.append("--noremote_local_fallback")
-    return (
-        *options,
-        "--remote_timeout=3600",
-        "--grpc_keepalive_time=30s",
-        f"--jobs={remote.jobs}",
-    )
+        options += [
+            "--remote_local_fallback",
+            "--remote_download_outputs=all",
+            "--jobs=200",
+        ]
+    if source.cache_folder:
+        options.append(setting("disk_cache", disk_cache))
+    elif source.cache:
+        options.append(setting("remote_cache", source.cache))
+    return tuple(options)
 
 
 def progress_of(line: str) -> tuple[int, int, str] | None:

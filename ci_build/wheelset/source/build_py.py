@@ -37,19 +37,10 @@ from core.model import BuildRequest
 from core.source_request import (
     Checkout,
     Compiler,
-    Credentials,
     SourceInputs,
     SourceRequest,
 )
 from core.versions import jaxlib_version, package_name
-
-_CREDENTIALS = Credentials(
-    ca="/rbe/ca.crt",
-    cert="/rbe/client.crt",
-    key="/rbe/client.key",
-    credential_helper="/rbe/credential-helper",
-    bazelrc="/rbe/rbe.bazelrc",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +53,11 @@ class BuildPaths:
             by itself, or empty.
         sources: folders of jax, xla and rocm-jax by name.
         cache: folder for Bazel's own output.
-        disk_cache: folder of `--disk-cache`.
+        disk_cache: folder of `--action-cache`.
         out: parent of the output folder of each wheel.
         bazel: Bazel program.
         clang, gcc: host compilers.
         pythons: Python version -> interpreter that runs build.py.
-        credentials: files that authenticate to remote executors and caches.
         path: PATH of the commands; empty uses the image's PATH.
         home: writable home folder.
     """
@@ -81,7 +71,6 @@ class BuildPaths:
     clang: str
     gcc: str
     pythons: Mapping[str, str] = field(default_factory=dict)
-    credentials: Credentials = _CREDENTIALS
     device_libraries: str = ""
     path: str = ""
     home: str = "/tmp/home"  # noqa: S108 - inside a container
@@ -254,8 +243,8 @@ def _startup(
     options = [f"--output_user_root={paths.cache}/bazel"]
     if by_jax and interface.kind is BuildRepository.JAX and interface.bazelrc:
         options.append(f"--bazelrc={interface.bazelrc}")
-    if source.credentials.bazelrc:
-        options.append(f"--bazelrc={paths.credentials.bazelrc}")
+    if source.bazelrc:
+        options.append(f"--bazelrc={source.bazelrc}")
     return tuple(shlex.quote(option) for option in options)
 
 
@@ -360,11 +349,7 @@ def bazel_options(
         if commit := tree.commit if tree else inputs.jax_commit:
             options.append(bazel.setting("//jaxlib/tools:jaxlib_git_hash", commit))
     options += bazel.environment_settings("SOURCE_DATE_EPOCH", str(inputs.epoch))
-    options += bazel.remote_options(source.remote)
-    options += bazel.cache_options(source.cache, paths.disk_cache)
-    servers = [source.remote.endpoint] if source.remote else []
-    servers += [source.cache.remote] if source.cache.remote else []
-    options += bazel.credential_options(source.credentials, paths.credentials, servers)
+    options += bazel.remote_options(source, interface.rbe_platform, paths.disk_cache)
     return tuple(options)
 
 

@@ -49,13 +49,12 @@ def host_paths(
         rocm=rocm,
         sources=folders,
         cache=str(built / "bazel"),
-        disk_cache=source.cache.disk,
+        disk_cache=source.cache,
         out=str(built / "builds" / "out"),
         bazel=_find_bazel(source.bazel),
         clang=own or newest_clang(Path("/usr/lib")) or which("clang") or "clang",
         gcc=which("gcc") or "gcc",
         pythons=dict.fromkeys(defaults()["pythons"]["supported"], sys.executable),
-        credentials=source.credentials,
         home=str(Path.home()),
     )
 

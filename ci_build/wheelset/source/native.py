@@ -60,8 +60,6 @@ class SourceBuilder:
         bazel_tree: folder on this machine for Bazel's own output, an entry of the
             cache.
         logs: log folder beside the set.
-        copy_cache: function that copies a read-only disk cache; called before each
-            command, while no other run builds.
     """
 
     request: SourceRequest
@@ -76,7 +74,6 @@ class SourceBuilder:
     bazel_tree: Path
     logs: Path
     progress: BuildProgress
-    copy_cache: Callable[[], None] = lambda: None
 
     def checkout(self, checkout: Checkout, folder: str) -> None:
         """Fetch a source tree, or check that the user's folder is unchanged since planning.
@@ -138,12 +135,11 @@ class SourceBuilder:
         if (recorded := _recorded(record)) is not None and inputs.has(recorded):
             return recorded
         self.builds.mkdir(parents=True, exist_ok=True)
-        # Only one run at a time may use Bazel's output tree, this folder and the copy
-        # of a read-only disk cache; `ci_build cache` must keep the tree meanwhile.
+        # Only one run at a time may use Bazel's output tree and this folder;
+        # `ci_build cache` must keep the tree meanwhile.
         with hold_lock(self.work.with_suffix(".lock")), lock_in_use(self.bazel_tree):
             if (recorded := _recorded(record)) is not None and inputs.has(recorded):
                 return recorded
-            self.copy_cache()
             wheel = self._run(command)
             for checkout in self.inputs.sources:
                 # A record would give this wheel to later runs with the original files.
@@ -200,11 +196,7 @@ class SourceBuilder:
     ) -> None:
         """Log the number of actions by strategy; warn of actions that fell back to this machine."""
         request = self.request
-        if (
-            request.remote is None
-            and not request.cache.remote
-            and not request.cache.disk
-        ):
+        if request.remote is None and not request.cache:
             return
         self.progress.step(
             f"{command.project}: {actions.summary() or 'no actions had to run'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ci_build.containers.container import ContainerSpec, Mount, make_spec
@@ -17,11 +17,8 @@ from core.process import Runner
 from core.source_request import Checkout, Compiler, Container, SourceRequest
 
 _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
-WORK, DISK_CACHE = "builds/out", "disk-cache"
-"""Folders below the folder for build results.
-
-Of built wheels, and of the copy of a read-only disk cache.
-"""
+WORK = "builds/out"
+"""Folder of built wheels, below the folder for build results."""
 TOOLS_SCRIPT = Mount(tools.SCRIPT, "/check-tools.sh")
 """Mount with which `find_tools` runs."""
 
@@ -33,8 +30,6 @@ def build_mounts(
     rocm: Path,
     built: Path,
     work: Path,
-    *,
-    disk_cache: Path | None = None,
 ) -> tuple[Mount, ...]:
     """Return the mounts of the build.
 
@@ -53,21 +48,26 @@ def build_mounts(
         )
         for checkout in checkouts
     ]
-    if disk_cache is not None:
-        mounts.append(Mount(disk_cache, paths.disk_cache, writable=True))
-    files = zip(astuple(source.credentials), astuple(paths.credentials), strict=True)
-    mounts += [Mount(Path(path), target) for path, target in files if path]
+    if source.cache_folder:
+        mounts.append(Mount(Path(source.cache), paths.disk_cache, writable=True))
+    if source.bazelrc:
+        # The files that a bazelrc names lie in its folder, and keep their paths.
+        folder = Path(source.bazelrc).parent
+        mounts.append(Mount(folder, str(folder)))
     return tuple(mounts)
 
 
 def create_folders(
-    layout: SourceLayout, built: Path, work: Path, disk_cache: Path | None
+    source: SourceRequest, layout: SourceLayout, built: Path, work: Path
 ) -> None:
     """Create the folders that the build writes to.
 
     A container engine would create missing folders as root.
     """
-    for folder in (work, built / "bazel", disk_cache or work, Path(layout.checkouts)):
+    folders = [work, built / "bazel", Path(layout.checkouts)]
+    if source.cache_folder:
+        folders.append(Path(source.cache))
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
 
 

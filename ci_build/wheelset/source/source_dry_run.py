@@ -16,7 +16,6 @@ from ci_build.images.manylinux_image import planned_steps as planned_image_steps
 from ci_build.rocm.rocm_request import DnfRepository, Folder, planned_steps
 from ci_build.wheelset.source.build_py import IN_CONTAINER, SourceLayout, source_of
 from ci_build.wheelset.source.source_container import (
-    DISK_CACHE,
     TOOLS_SCRIPT,
     WORK,
     build_container,
@@ -106,13 +105,8 @@ def planned_container(
         return None
     source = source_of(request.build)
     built = request.built
-    disk = Path(source.cache.disk) if source.cache.disk else None
-    if disk is not None and source.cache.read_only:
-        disk = built / DISK_CACHE
     rocm = planned_rocm(request)
-    mounts = build_mounts(
-        source, inputs.sources, layout, rocm, built, built / WORK, disk_cache=disk
-    )
+    mounts = build_mounts(source, inputs.sources, layout, rocm, built, built / WORK)
     return build_container(
         images.engine, planned_image(images), source.container, mounts
     )

@@ -51,7 +51,7 @@ def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Pl
 @pytest.fixture(scope="module")
 def words(place: Place) -> tuple[str, ...]:
     """Return the options of the set that most tests use."""
-    return (*TARGETS, f"--disk-cache={place.folder / 'actions'}")
+    return (*TARGETS, f"--action-cache={place.folder / 'actions'}")
 
 
 @pytest.fixture(scope="module")

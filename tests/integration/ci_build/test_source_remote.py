@@ -49,6 +49,13 @@ Nobody has released it, and an index has the jax and jaxlib of that night.
 """
 OLDER = "this XLA is an older one"
 LATER = "this XLA is a later one"
+_PLATFORM = "@local_config_rocm//rocm:linux_x64"
+EXECUTORS = (
+    f"--host_platform={_PLATFORM}",
+    f"--extra_execution_platforms={_PLATFORM}",
+    f"--platforms={_PLATFORM}",
+    "--jobs=200",
+)
 SMALL = ("--targets", "gfx942", "--one-target", f"--jax-version={NIGHTLY}")
 
 
@@ -125,12 +132,12 @@ def test_remote_build_survives_killed_executor(
 ) -> None:
     out = place.folder / "remote"
     keys = service.keys
+    header = [f'--remote_header="authorization=Bearer {keys.token}"']
     options = [
         *SMALL,
         "--rbe",
         f"--rbe-endpoint={service.endpoint}",
-        *keys.tls,
-        f"--rbe-bazelrc={keys.bazelrc()}",
+        f"--rbe-bazelrc={keys.bazelrc(*header, *EXECUTORS)}",
     ]
     with contextlib.ExitStack() as stack:
         first, second = (
@@ -201,14 +208,9 @@ def test_other_xla_reuses_remote_cache(
 ) -> None:
     keys = service.keys
     made = {}
-    cache = [
-        f"--remote-cache={service.endpoint}",
-        *keys.tls,
-        f"--rbe-credential-helper={keys.helper()}",
-    ]
     for name, commit, more in (
         ("head", "head", []),
-        ("taken", xla.older, ["--cache-read-only"]),
+        ("taken", xla.older, ["--remote_upload_local_results=false"]),
     ):
         before = contents(service.stored)
         out = place.folder / name
@@ -219,8 +221,8 @@ def test_other_xla_reuses_remote_cache(
             *SMALL,
             f"--xla={commit}",
             f"--source-mirror={xla.mirror}",
-            *cache,
-            *more,
+            f"--action-cache={service.endpoint}",
+            f"--rbe-bazelrc={keys.bazelrc(*more)}",
         )
         assert done.returncode == 0, done.stderr
         made[name] = wheels_json(out)

@@ -64,26 +64,21 @@ class Keys:
         (folder / "token").write_text(keys.token)
         return keys
 
-    @property
-    def tls(self) -> list[str]:
-        """Return the program's options that name the certificates."""
-        names = {"ca": "ca.crt", "cert": "client.crt", "key": "client.key"}
-        return [
-            f"--rbe-{option}={self.folder / name}" for option, name in names.items()
-        ]
-
-    def bazelrc(self) -> Path:
-        """Write a bazelrc with the token."""
-        path = self.folder / "rbe.bazelrc"
-        path.write_text(f'build --remote_header="authorization=Bearer {self.token}"\n')
-        return path
-
-    def helper(self) -> Path:
-        """Write a credential helper that prints the token and ignores its input."""
+    def bazelrc(self, *options: str) -> Path:
+        """Write a bazelrc with the certificates, a credential helper and further options."""
         answer = json.dumps({"headers": {"authorization": [f"Bearer {self.token}"]}})
-        path = self.folder / "helper"
-        path.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{answer}'\n")
-        path.chmod(0o755)
+        helper = self.folder / "helper"
+        helper.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{answer}'\n")
+        helper.chmod(0o755)
+        lines = (
+            f"--tls_certificate={self.folder}/ca.crt",
+            f"--tls_client_certificate={self.folder}/client.crt",
+            f"--tls_client_key={self.folder}/client.key",
+            f"--credential_helper={helper}",
+            *options,
+        )
+        path = self.folder / "rbe.bazelrc"
+        path.write_text("".join(f"build {line}\n" for line in lines))
         return path
 
 

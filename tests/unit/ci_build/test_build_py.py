@@ -21,9 +21,7 @@ from ci_build.wheelset.source.output import BuiltWheels
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, GfxTarget
 from core.source_request import (
-    ActionCache,
     Compiler,
-    Credentials,
     Remote,
     SourceRequest,
 )
@@ -132,58 +130,35 @@ def test_version_suffix_empty_for_plain_release() -> None:
     assert "ML_WHEEL_VERSION_SUFFIX" not in words
 
 
-def test_credential_options_for_cache_alone() -> None:
+def test_remote_options_have_defaults_unless_bazelrc_is_given() -> None:
     asked = request("0.10.2")
-    given = Credentials(cert="/c", key="/k", credential_helper="/h")
-    cache = ActionCache(remote="grpcs://cache.example:1")
-    options = bazel_options(
-        commands(
-            replace(
-                asked, source=replace(source(asked), cache=cache, credentials=given)
-            )
-        )[0]
-    )
-    assert {
-        "--tls_client_certificate=/rbe/client.crt",
-        "--tls_client_key=/rbe/client.key",
-    } <= set(options)
-    assert "--credential_helper=cache.example=/rbe/credential-helper" in options
-    assert not any(
-        "tls_certificate" in option or "announce" in option for option in options
-    )
-    # If only Bazel knows the executors, the helper serves all hosts.
-    asked = replace(
-        asked,
-        source=replace(source(asked), remote=Remote(), cache=cache, credentials=given),
-    )
-    helpers = [
-        option for option in bazel_options(commands(asked)[0]) if "helper" in option
-    ]
-    assert helpers == ["--credential_helper=/rbe/credential-helper"]
+    remote = replace(source(asked), remote=Remote(endpoint="grpcs://a:1"))
+    found = bazel_options(commands(replace(asked, source=remote))[0])
+    platform = "@local_config_rocm//rocm:linux_x64"
+    defaults = {"--jobs=200", "--remote_local_fallback", f"--platforms={platform}"}
+    assert defaults <= {*found}
+    remote = replace(remote, bazelrc="/home/me/rbe/rc")
+    found = bazel_options(commands(replace(asked, source=remote))[0])
+    assert "--remote_executor=grpcs://a:1" in found
+    assert "--noannounce_rc" in found
+    words = " ".join(found)
+    assert not any(text in words for text in ("jobs", "fallback", "platforms"))
 
 
 @pytest.mark.parametrize(
     ("cache", "expected"),
     [
-        (ActionCache(), []),
-        (ActionCache(disk="/d"), ["--disk_cache=/disk-cache"]),
-        (ActionCache(disk="/d", read_only=True), ["--disk_cache=/disk-cache"]),
-        (ActionCache(remote="grpc://c:1"), ["--remote_cache=grpc://c:1"]),
-        (
-            ActionCache(remote="grpc://c:1", read_only=True),
-            ["--remote_cache=grpc://c:1", "--remote_upload_local_results=false"],
-        ),
+        ("", []),
+        ("/d", ["--disk_cache=/disk-cache"]),
+        ("grpc://c:1", ["--remote_cache=grpc://c:1"]),
     ],
 )
-def test_cache_options(cache: ActionCache, expected: list[str]) -> None:
+def test_cache_options(cache: str, expected: list[str]) -> None:
     asked = request("0.10.2")
     asked = replace(asked, source=replace(source(asked), cache=cache))
     for command in commands(asked):
-        assert [
-            option
-            for option in bazel_options(command)
-            if "cache" in option or "upload" in option
-        ] == expected
+        found = [option for option in bazel_options(command) if "_cache" in option]
+        assert found == expected
 
 
 def test_gcc_refused_where_unsupported() -> None:

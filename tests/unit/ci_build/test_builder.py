@@ -27,11 +27,10 @@ from ci_build.wheelset.source.source_container import (
     find_tools,
 )
 from ci_build.wheelset.source.tools import ToolReport, needed_bazel
-from ci_build.wheelset.source_build import copy_disk_cache, disk_cache
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult
-from core.source_request import ActionCache, Checkout, SourceRequest
+from core.source_request import Checkout, SourceRequest
 from tests.support.golden_build_py import inputs_of, request
 
 
@@ -47,15 +46,14 @@ def test_build_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
     asked = request("0.10.2", full=True)
     asked = replace(
         asked,
-        source=replace(source(asked), cache=ActionCache(disk=str(tmp_path / "disk"))),
+        source=replace(source(asked), cache=str(tmp_path / "disk")),
     )
     layout = SourceLayout(checkouts=str(tmp_path / "sources"))
     (tmp_path / "rocm").mkdir()
-    disk = disk_cache(source(asked).cache, tmp_path / "cache")
     trees = inputs_of(asked).sources
     folders = (tmp_path / "rocm", tmp_path / "cache", tmp_path / "out")
-    mounts = build_mounts(source(asked), trees, layout, *folders, disk_cache=disk)
-    create_folders(layout, *folders[1:], disk)
+    mounts = build_mounts(source(asked), trees, layout, *folders)
+    create_folders(source(asked), layout, *folders[1:])
     assert {(mount.target, mount.writable) for mount in mounts} == {
         ("/opt/rocm", False),
         ("/out", True),
@@ -63,11 +61,7 @@ def test_build_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
         ("/jax", True),
         ("/xla", True),
         ("/disk-cache", True),
-        ("/rbe/ca.crt", False),
-        ("/rbe/credential-helper", False),
-        ("/rbe/client.crt", False),
-        ("/rbe/client.key", False),
-        ("/rbe/rbe.bazelrc", False),
+        ("/home/me/rbe", False),
     }
     there = {mount.target: mount.source for mount in mounts}
     assert there["/jax"] == Path("/home/me/jax")
@@ -77,25 +71,6 @@ def test_build_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
         there[target].is_dir()
         for target in ("/opt/rocm", "/out", "/cache", "/disk-cache")
     )
-
-
-def test_disk_cache_read_only_is_hard_linked_copy(tmp_path: Path) -> None:
-    (tmp_path / "disk" / "ac").mkdir(parents=True)
-    (tmp_path / "disk" / "ac" / "x").write_text("result")
-    assert disk_cache(ActionCache(), tmp_path) is None
-    assert (
-        disk_cache(ActionCache(disk=str(tmp_path / "disk")), tmp_path)
-        == tmp_path / "disk"
-    )
-    cache = ActionCache(disk=str(tmp_path / "disk"), read_only=True)
-    copy = disk_cache(cache, tmp_path / "cache")
-    assert copy is not None
-    for _ in range(2):
-        copy_disk_cache(cache, tmp_path / "cache")
-        assert [path.name for path in (copy / "ac").iterdir()] == ["x"]
-        assert (copy / "ac" / "x").samefile(tmp_path / "disk" / "ac" / "x")
-        (copy / "ac" / "y").write_text("what Bazel adds")
-    assert [path.name for path in (tmp_path / "disk" / "ac").iterdir()] == ["x"]
 
 
 # Tools of an image

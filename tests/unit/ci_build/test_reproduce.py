@@ -20,7 +20,7 @@ from ci_build.wheelset.set_plan import make_plan
 from ci_build.wheelset.source_build import PreparedBuild
 from core.errors import ReproducibilityError, RequestError
 from core.model import BuildRequest, WheelSet
-from core.source_request import ActionCache, SourceInputs
+from core.source_request import SourceInputs
 
 COMMIT = "c" * 40
 BASE = {
@@ -58,22 +58,14 @@ def set_of(request: BuildRequest) -> WheelSet:
         {
             "rbe": True,
             "rbe_endpoint": "grpcs://a:1",
-            "rbe_platform": "none",
-            "rbe_jobs": "3",
-            "no_rbe_fallback": True,
-        },
-        {
-            "rbe": True,
-            "rbe_endpoint": "grpcs://a:1",
-            "rbe_ca": "file",
-            "rbe_credential_helper": "file",
+            "rbe_bazelrc": "file",
         },
     ],
 )
 def test_recorded_settings_request_same_set(
     tmp_path: Path, more: dict[str, Any]
 ) -> None:
-    (tmp_path / "file").touch(mode=0o755)
+    (tmp_path / "file").touch()
     request = asked(
         {
             **BASE,
@@ -89,14 +81,14 @@ def test_recorded_settings_request_same_set(
 
 def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
     again = recorded_settings(
-        set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})),
+        set_of(asked({**BASE, "action_cache": "grpc://c:1"})),
         EMPTY,
         tmp_path,
         tmp_path,
     )
     made = build_request(again)[0].source
     assert made is not None
-    assert made.cache == ActionCache()
+    assert not made.cache
 
 
 def test_rebuild_accepts_no_cached_results() -> None:
