@@ -55,17 +55,14 @@ class Container:
         image: name of the builder image, `search` to find one, empty to build one.
         base: base image for building the builder image; empty selects the pinned base
             image.
-        network, memory, shm_size: values of the engine's options; an empty memory sets
-            no limit.
+        args: further options of the engine's command `run`.
     """
 
     host: bool = False
     engine: str = ""
     image: str = ""
     base: str = ""
-    network: str = "host"
-    memory: str = ""
-    shm_size: str = "64g"
+    args: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

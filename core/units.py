@@ -36,27 +36,6 @@ def parse_size(text: str, origin: str = "") -> int:
     return int(float(match[1]) * 1000 ** _POWERS[(match[2] or "B").lower()])
 
 
-def check_engine_size(text: str, origin: str) -> str:
-    """Return a size unchanged if docker and podman accept it: 64g, 512m, 1.5gb (powers of 1024).
-
-    Raises:
-        RequestError: the text is not a size in their syntax.
-    """
-    if (
-        re.fullmatch(
-            r"(?!0+(?:\.0+)?[^0-9.]*$)[0-9]+(?:\.[0-9]+)?(?:[kmgt]b?|b)?",
-            text,
-            re.IGNORECASE,
-        )
-        is None
-    ):
-        raise RequestError(
-            f"{origin}: {text!r} is not a size for container engines.",
-            hint="Write it like 64g.",
-        )
-    return text
-
-
 def parse_url(text: str, origin: str = "") -> SplitResult:
     """Split a URL into its parts.
 

@@ -63,14 +63,14 @@ class ContainerSpec:
         env: environment of the commands; variables with an empty value are omitted.
         env_files: files with further variables, one KEY=VALUE per line; unlike `env`,
             process lists do not show them.
-        network: host, none, or a network of the engine.
+        network: host, none, or a network of the engine; `args` may override it.
         user: `uid:gid` of the commands.
         userns: user namespace mode, such as keep-id; empty for the engine's default.
-        memory: limit of memory and swap together, such as 32g; empty for no limit.
-        shm_size: size of /dev/shm, such as 64g.
+        shm_size: size of /dev/shm, such as 64g; `args` may override it.
         devices: device files of this machine, such as /dev/kfd.
         groups: further groups of the commands, by name or number.
         security: further security options of the engine.
+        args: further options of the user.
     """
 
     engine: str
@@ -82,11 +82,11 @@ class ContainerSpec:
     network: str = "host"
     user: str = ""
     userns: str = ""
-    memory: str = ""
     shm_size: str = "64g"
     devices: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     security: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
 
 
 def make_spec(
@@ -135,6 +135,7 @@ def container_argv(
     Raises:
         RequestError: a mount is invalid.
     """
+    overridden = {word.partition("=")[0] for word in spec.args}
     options = [
         ("--name", name),
         ("--pull", "never"),
@@ -142,12 +143,10 @@ def container_argv(
         ("--userns", spec.userns),
         ("--cap-drop", "ALL"),
         ("--security-opt", "no-new-privileges"),
-        ("--network", spec.network),
-        ("--shm-size", spec.shm_size),
+        # Engines refuse a second network.
+        ("--network", "" if "--network" in overridden else spec.network),
+        ("--shm-size", "" if "--shm-size" in overridden else spec.shm_size),
         ("--pids-limit", _PROCESSES),
-        ("--memory", spec.memory),
-        # Without it, containers could use the same amount of swap in addition.
-        ("--memory-swap", spec.memory),
     ]
     options += [("--security-opt", option) for option in spec.security]
     for path in _TEMPORARY:
@@ -164,7 +163,7 @@ def container_argv(
     words = [spec.engine, "run", "--rm", "--init", "--read-only"]
     for option, value in options:
         words += [option, value] if value else []
-    return (*words, spec.image, *argv[1:])
+    return (*words, *spec.args, spec.image, *argv[1:])
 
 
 def mount_option(mount: Mount) -> str:
@@ -262,10 +261,9 @@ class ContainerRunner:
         if check and done.returncode:
             hint = "Run the command by hand for details."
             if done.returncode == _KILLED:
-                limit = f" (limit: {self.spec.memory})" if self.spec.memory else ""
                 hint = (
-                    f"The command probably ran out of memory{limit}: raise the limit or"
-                    " reduce parallel jobs."
+                    "The command probably ran out of memory: raise the limit or reduce"
+                    " parallel jobs."
                 )
             raise ProcessError(failure(words, done), hint=hint)
         return done

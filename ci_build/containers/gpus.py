@@ -7,6 +7,8 @@ from pathlib import Path
 
 from core.errors import MachineError
 
+SHM_SIZE = "16g"
+"""Size of /dev/shm for programs on GPUs: RCCL needs more than the 64 MB of an engine."""
 _KFD = "dev/kfd"
 _DRI = "dev/dri"
 

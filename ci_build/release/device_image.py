@@ -23,7 +23,7 @@ from ci_build.containers.container import (
     make_spec,
 )
 from ci_build.containers.engine import Engine, find_engine
-from ci_build.containers.gpus import find_gpus
+from ci_build.containers.gpus import SHM_SIZE, find_gpus
 from ci_build.images import engine_images as local
 from ci_build.release.release_request import ContainerSettings, SigningKey
 from core.errors import InputError, MachineError, RequestError
@@ -96,9 +96,9 @@ def run_in_image(
     """
     settings = run.settings
     image_name = run.request.image
-    if settings.network == "none" and not isinstance(run.bucket[1], DirBucket):
+    if "--network=none" in settings.args and not isinstance(run.bucket[1], DirBucket):
         raise RequestError(
-            f"--container-network=none contradicts the bucket {run.bucket[0]}.",
+            f"--container-args=--network=none contradicts the bucket {run.bucket[0]}.",
             hint="Give a folder as --bucket.",
         )
     devices, groups = (
@@ -135,9 +135,8 @@ def run_in_image(
             env_files=(_env_file(variables, Path(secrets)),),
             devices=devices,
             groups=groups,
-            network=settings.network,
-            memory=settings.memory,
-            shm_size=settings.shm_size,
+            shm_size=SHM_SIZE,
+            args=settings.args,
         )
         reporter.step(f"gate in {image_name} with {engine.name} {engine.version}")
         return _run(run, spec, engine, reporter, host, on_error_line)

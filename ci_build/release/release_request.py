@@ -75,17 +75,13 @@ class ContainerSettings:
 
     Attributes:
         engine: docker, podman, or the path of a client; empty for any.
-        network: network of the container, such as host or none.
-        memory: limit of memory such as 64g; empty for no limit.
-        shm_size: size of /dev/shm such as 16g.
+        args: further options of the engine.
         cache: the user's cache folder.
         variables: environment variables for the gate; they may be secret.
     """
 
     engine: str
-    network: str
-    memory: str
-    shm_size: str
+    args: tuple[str, ...]
     cache: Path
     variables: Mapping[str, str] = field(repr=False)
 

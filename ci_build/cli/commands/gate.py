@@ -75,14 +75,10 @@ _HELP = "\n".join(
 _CLUSTER_GATES = ("compile", STRUCTURE, _DEVICE)
 _IMAGE_OPTIONS = (
     "container_engine",
-    "container_network",
-    "container_memory",
-    "container_shm_size",
+    "container_args",
     "cache_dir",
 )
 """Options of the container of --image."""
-_TABLES = ("images_run", "build")
-"""Tables of defaults.toml with the defaults of these options."""
 
 _STRUCTURE_OPTIONS = (
     cloup.option(
@@ -289,7 +285,7 @@ def _common_options(function: _F) -> _F:
 @cloup.option_group("Gates without a GPU", *_STRUCTURE_OPTIONS)
 @cloup.option_group("Gates device and merge", *_DEVICE_OPTIONS)
 @cloup.option_group("Gate device", *_RUN_OPTIONS)
-@chosen_options(*_IMAGE_OPTIONS, tables=_TABLES)
+@chosen_options(*_IMAGE_OPTIONS)
 @cluster_options
 @click.pass_obj
 def gate(state: State, /, *, name: str, redo: bool, **values: Any) -> None:  # noqa: ANN401 - values of options
@@ -430,7 +426,7 @@ def _container_settings(state: State, values: Mapping[str, Any]) -> Settings:
 
     Other options of a gate have other rules for URLs.
     """
-    return state.settings({name: values[name] for name in _IMAGE_OPTIONS}, _TABLES)
+    return state.settings({name: values[name] for name in _IMAGE_OPTIONS})
 
 
 def _test_in_image(state: State, values: Mapping[str, Any], *, redo: bool) -> None:

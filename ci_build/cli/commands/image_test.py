@@ -11,6 +11,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner, show_plan
+from ci_build.cli.options.container_options import container_args
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import (
     ContainerRunner,
@@ -20,17 +21,15 @@ from ci_build.containers.container import (
     make_spec,
 )
 from ci_build.containers.engine import Engine, find_engine, planned_engine
-from ci_build.containers.gpus import find_gpus
+from ci_build.containers.gpus import SHM_SIZE, find_gpus
 from ci_build.images import engine_images
 from ci_build.images.runtime_image import PYTHONS_LABEL, SET_LABEL
-from core.defaults import defaults
-from core.errors import InputError, RequestError
+from core.errors import RequestError
 from core.process import render
 
 HERE = "/rocm-jax"
 """The current directory in the container; rocm-jax's scripts rely on it."""
 SELFTEST = "/usr/share/jax-rocm-release/selftest.py"
-_SHM_SIZE = defaults()["images_run"]["container_shm_size"]
 _PYTHON = "PYTHON"
 """Stand-in for the Pythons of an image in a dry run."""
 
@@ -43,14 +42,8 @@ _PYTHON = "PYTHON"
     default="",
     help="Command to run in bash.  [default: the image's own test]",
 )
-@click.option(
-    "--env-file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File of variables, one KEY=VALUE per line.",
-)
 @click.option("--no-gpu", is_flag=True, help="Run without GPUs.")
-@chosen_options("container_engine", "dry_run", "verbose", "quiet")
+@chosen_options("container_engine", "container_args", "dry_run", "verbose", "quiet")
 @click.pass_obj
 def test(
     state: State,
@@ -58,7 +51,6 @@ def test(
     image: str,
     *,
     test_cmd: str,
-    env_file: Path | None,
     no_gpu: bool,
     **values: Any,  # noqa: ANN401 - values of options
 ) -> None:
@@ -68,11 +60,13 @@ def test(
     """
     reporter = state.reporter(values)
     host = host_runner(reporter)
-    name = state.settings(values).text("container_engine")
+    settings = state.settings(values)
+    name = settings.text("container_engine")
+    args = container_args(settings)
     devices = ((), ()) if no_gpu else find_gpus()
     if values["dry_run"]:
         engine = planned_engine(name)
-        spec = container_spec(engine, image, devices, env_file)
+        spec = container_spec(engine, image, devices, args)
         labels = {SET_LABEL: "", PYTHONS_LABEL: _PYTHON}
         lines = [
             f"pull {image} if it is missing",
@@ -84,7 +78,7 @@ def test(
         return
     engine = find_engine(name or None, host)
     found = engine_images.obtain(engine, host, image)
-    spec = container_spec(engine, found.id, devices, env_file)
+    spec = container_spec(engine, found.id, devices, args)
     runner = ContainerRunner(host, spec, say=reporter.line)
     for argv in commands(found.labels, test_cmd, gpu=bool(spec.devices)):
         runner.run(argv, on_line=click.echo, on_error_line=echo_error)
@@ -94,30 +88,23 @@ def container_spec(
     engine: Engine,
     image: str,
     gpus: tuple[tuple[str, ...], tuple[str, ...]],
-    env_file: Path | None,
+    args: tuple[str, ...] = (),
 ) -> ContainerSpec:
     """Return the container of a test.
 
     Args:
         gpus: device files and groups of the GPUs.
-
-    Raises:
-        InputError: the file of variables does not exist.
+        args: further options of the engine.
     """
-    if env_file is not None and not env_file.is_file():
-        raise InputError(
-            f"--env-file {env_file} does not exist.",
-            hint="Omit --env-file, or name another file.",
-        )
     devices, groups = gpus
     mounts = [Mount(Path.cwd(), HERE, writable=True)]
     env = {} if devices else {"JAX_PLATFORMS": "cpu"}
     return replace(
         make_spec(engine, image, mounts=mounts, env=env, workdir=HERE),
-        env_files=(env_file,) if env_file else (),
         devices=devices,
         groups=groups,
-        shm_size=_SHM_SIZE,
+        shm_size=SHM_SIZE,
+        args=args,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -255,9 +256,7 @@ def _given_source(source: Mapping[str, Any], caller: Settings) -> dict[str, Any]
         "host": container["host"] or None,
         "builder_image": container["image"] or None,
         "base_docker": container["base"] or None,
-        "container_network": None if container["host"] else container["network"],
-        "container_memory": container["memory"] or None,
-        "container_shm_size": None if container["host"] else container["shm_size"],
+        "container_args": shlex.join(container["args"]) or None,
         # The caches of the recorded build are not used, since caches and executors do
         # not change the wheels.
         "rbe": remote is not None or None,

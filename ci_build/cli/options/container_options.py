@@ -1,23 +1,36 @@
-"""Options of images and containers."""
+"""Options of containers."""
 
 from __future__ import annotations
+
+import shlex
 
 from ci_build.cli.options.environment import gate_environment
 from ci_build.cli.options.settings import Settings
 from ci_build.release.release_request import ContainerSettings
-from core.units import check_engine_size
+from core.errors import RequestError
 
 
-def container_size(settings: Settings, name: str) -> str:
-    """Return a size limit of containers; empty for no limit.
+def container_args(settings: Settings) -> tuple[str, ...]:
+    """Return the words of `--container-args`.
 
     Raises:
-        RequestError: the value is not a size.
+        RequestError: a quote is not closed, or a word is no option.
     """
-    setting = settings.get(name)
-    return (
-        check_engine_size(str(setting.value), setting.origin) if setting.value else ""
-    )
+    setting = settings.get("container_args")
+    try:
+        words = shlex.split(settings.text("container_args"))
+    except ValueError as error:
+        raise RequestError(
+            f"{setting.origin} is invalid: {error}.", hint="Quote it as in a shell."
+        ) from error
+    for word in words:
+        # A word that is no option would be the image of the container.
+        if not word.startswith("-"):
+            raise RequestError(
+                f"{setting.origin} has a word that is no option: {word!r}.",
+                hint="Write every option as --NAME=VALUE.",
+            )
+    return tuple(words)
 
 
 def container_settings(settings: Settings) -> ContainerSettings:
@@ -28,9 +41,7 @@ def container_settings(settings: Settings) -> ContainerSettings:
     """
     return ContainerSettings(
         engine=settings.text("container_engine"),
-        network=settings.text("container_network"),
-        memory=container_size(settings, "container_memory"),
-        shm_size=container_size(settings, "container_shm_size"),
+        args=container_args(settings),
         cache=settings.cache_dir,
         variables=gate_environment(),
     )

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ci_build.cli.options.container_options import (
-    container_size,
-)
+from ci_build.cli.options.container_options import container_args
 from ci_build.cli.options.rocm_options import build_job_defaults
 from ci_build.cli.options.settings import Problems, Setting, Settings
 from ci_build.images.manylinux_image import SEARCH
@@ -35,13 +33,11 @@ from core.source_request import (
 )
 
 _ONLY_IN_CONTAINER = (
-    *(
-        "builder_image",
-        "base_docker",
-        "image_registry",
-        "container_engine",
-    ),
-    *("container_network", "container_memory", "container_shm_size"),
+    "builder_image",
+    "base_docker",
+    "image_registry",
+    "container_engine",
+    "container_args",
 )
 
 
@@ -67,8 +63,7 @@ def source_request(
     """
     compiler = problems.read(lambda: settings.choice("compiler", Compiler))
     endpoint = problems.read(lambda: _endpoint(settings))
-    memory = problems.read(lambda: container_size(settings, "container_memory"))
-    shm_size = problems.read(lambda: container_size(settings, "container_shm_size"))
+    args = problems.read(lambda: container_args(settings))
     if not jax_version:
         return None
     interface = problems.read(lambda: interface_for(jax_version))
@@ -86,9 +81,7 @@ def source_request(
         engine="" if host else settings.text("container_engine"),
         image=settings.text("builder_image"),
         base=settings.text("base_docker"),
-        network=settings.text("container_network"),
-        memory=memory,
-        shm_size=shm_size,
+        args=args,
     )
     return SourceRequest(
         compiler=compiler,

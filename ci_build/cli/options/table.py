@@ -268,19 +268,11 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
             help="Engine.  [default: the first found]",
         ),
         _option(
-            "--container-network",
-            metavar="NAME",
-            help="Network of a container: host, none or a name.",
-        ),
-        _option(
-            "--container-memory",
-            metavar="SIZE",
-            help="Memory limit of a container, such as 64g.",
-        ),
-        _option(
-            "--container-shm-size",
-            metavar="SIZE",
-            help="Size of /dev/shm in a container.",
+            "--container-args",
+            metavar="'OPTION…'",
+            help=(
+                "Further options of a container, such as '--memory=64g --network=none'."
+            ),
         ),
     ),
     "Kernels": (

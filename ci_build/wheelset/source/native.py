@@ -214,9 +214,7 @@ class SourceBuilder:
         ended = f"exit code {returncode}; last line: {output.last or 'none'}"
         cause = output.failure.summary() or ended
         if returncode == _KILLED:
-            cause = (
-                f"killed, most likely out of memory (see --container-memory); {ended}"
-            )
+            cause = f"killed, most likely out of memory (see --container-args); {ended}"
         return ProcessError(
             f"The build of {command.project} failed: {cause}.", hint=f"Read {log}."
         )

@@ -77,9 +77,7 @@ def build_container(
     """Return the container of the build's commands."""
     return replace(
         make_spec(engine, image, mounts=mounts),
-        network=container.network,
-        memory=container.memory,
-        shm_size=container.shm_size,
+        args=container.args,
     )
 
 

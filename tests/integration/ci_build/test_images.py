@@ -150,7 +150,11 @@ def test_image_of_set_is_built_and_tested(place: Place) -> None:
     )
     (place.folder / "env").write_text("SECRET=of mine\n")
     said = place.ci_build(
-        "test", name, "--no-gpu", f"--test-cmd={command}", "--env-file=env"
+        "test",
+        name,
+        "--no-gpu",
+        f"--test-cmd={command}",
+        "--container-args=--env-file=env",
     ).stdout
     expected = ["/rocm-jax", "JAX_PLATFORMS=cpu", "SECRET=of mine"]
     assert sorted(said.splitlines()) == expected

@@ -36,7 +36,6 @@ SPEC = ContainerSpec(
     env={"HOME": "/tmp/home", "GONE": "x", "EMPTY": ""},
     network="none",
     user="12:34",
-    memory="8g",
     shm_size="1g",
     devices=("/dev/kfd",),
     groups=("video",),
@@ -70,7 +69,6 @@ def test_container_argv_has_least_privilege_and_argv_list() -> None:
     assert "--privileged" not in argv
     assert values(argv, "--user") == ["12:34"]
     assert values(argv, "--network") == ["none"]
-    assert values(argv, "--memory") == values(argv, "--memory-swap") == ["8g"]
     assert values(argv, "--shm-size") == ["1g"]
     assert values(argv, "--env") == ["HOME=/tmp/home", "MORE=$x y"]
     assert values(argv, "--mount") == [
@@ -79,6 +77,13 @@ def test_container_argv_has_least_privilege_and_argv_list() -> None:
     ]
     assert values(argv, "--workdir") == ["/jax"]
     assert values(container_argv(SPEC, ["true"], cwd="/xla"), "--workdir") == ["/xla"]
+
+
+def test_container_args_override_network_and_shm_size() -> None:
+    args = ("--network=host", "--shm-size=2g", "--memory=8g")
+    argv = container_argv(replace(SPEC, args=args), ["true"])
+    assert argv[-4:] == (*args, SPEC.image)
+    assert not {"--network", "--shm-size"} & {*argv}
 
 
 @pytest.mark.parametrize("writable", [True, False])

@@ -59,9 +59,7 @@ def gate_run(folder: Path, **changes: Any) -> ImageGateRun:
         "request": DeviceRequest(platform="cpu", image=IMAGE),
         "settings": ContainerSettings(
             engine="",
-            network="host",
-            memory="",
-            shm_size="16g",
+            args=(),
             cache=folder / "cache",
             variables={"AWS_SECRET_ACCESS_KEY": "hush"},
         ),
@@ -291,7 +289,7 @@ def test_run_in_image_refuses_variable_of_several_lines(
 
 def test_run_in_image_refuses_remote_bucket_without_network(tmp_path: Path) -> None:
     run = gate_run(tmp_path, bucket=("s3://wheels", MemoryBucket()))
-    offline = replace(run, settings=replace(run.settings, network="none"))
+    offline = replace(run, settings=replace(run.settings, args=("--network=none",)))
     with pytest.raises(RequestError, match="contradicts the bucket s3://wheels"):
         run_in_image(offline, REPORTER, HostRunner({}), lambda _: None)
 
@@ -333,10 +331,10 @@ def test_require_container_refuses_claim_outside_a_container(
             "--image has no digest: example.org/runner:latest.",
         ),
         (
-            ["--container-network=none"],
-            "--container-network has no effect without --image.",
+            ["--container-args=--network=none"],
+            "--container-args has no effect without --image.",
         ),
-        ([f"--image={IMAGE}", "--container-shm-size=much"], "'much'"),
+        ([f"--image={IMAGE}", "--container-args=much"], "'much'"),
     ],
 )
 def test_gate_device_refuses_wrong_image_options(

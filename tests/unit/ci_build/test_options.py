@@ -137,8 +137,7 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
     }
     wrong |= {
         "rbe_endpoint": "http://host",
-        "container_memory": "much",
-        "container_shm_size": "big",
+        "container_args": "much",
     }
     words = [
         "--rocm-version",
@@ -147,7 +146,7 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
         "'0'",
         "--builder-image names a finished one",
     ]
-    words += ["'http://host'", "'much'", "'big'"]
+    words += ["'http://host'", "'much'"]
     for jax in ("0.10.2", "newest"):
         with pytest.raises(RequestError) as caught:
             build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}))

@@ -66,9 +66,7 @@ def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "builder_image": ({}, {"builder_image": "builder:1"}),
         "base_docker": ({}, {"base_docker": "almalinux:8"}),
         "container_engine": ({}, {"container_engine": "podman"}),
-        "container_network": ({}, {"container_network": "none"}),
-        "container_memory": ({}, {"container_memory": "8g"}),
-        "container_shm_size": ({}, {"container_shm_size": "1g"}),
+        "container_args": ({}, {"container_args": "--memory=8g"}),
     }
 
 
@@ -117,6 +115,8 @@ def test_source_options_are_all_tested(jax: Path) -> None:
             {"host": True, "builder_image": "x"},
             "--builder-image applies to a container",
         ),
+        ({"container_args": "--memory 8g"}, "--container-args has a word that is no"),
+        ({"container_args": "'"}, "--container-args is invalid: No closing quotation"),
         ({"image_registry": "x"}, "--image-registry has no effect"),
         ({"bazel_path": "/opt/bazel"}, "--bazel-path has no effect without --host"),
         ({"clang_path": "bin/clang"}, "--clang-path is a path in the builder image"),
