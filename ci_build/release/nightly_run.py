@@ -52,14 +52,14 @@ class NightRequest:
     Attributes:
         name: name of the row; empty without a table.
         wheel_set: the set to build; None if the run builds nothing.
-        again: whether to build inputs that were done before.
+        redo: whether to build inputs that were done before.
     """
 
     name: str
     index: str
     wheel_set: WheelSetRequest | None
     options: ReleaseOptions
-    again: bool = False
+    redo: bool = False
 
 
 def check_index(request: BuildRequest, index: str) -> None:
@@ -171,7 +171,7 @@ def find_inputs(
         )
     lock = lock_of(wheel_set, runner)
     while True:
-        night = None if request.again else _done(bucket, nights, lock_digest(lock))
+        night = None if request.redo else _done(bucket, nights, lock_digest(lock))
         chosen = (
             wheel_set if night else with_free_version(wheel_set, request.index, bucket)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from ci_build.cli.options.release_steps import (
     step_options,
     summary_files,
 )
+from ci_build.cli.options.settings import refuse_typed
 from ci_build.cli.options.table import build_options, option_names
 from ci_build.release.release_request import ReleaseStep
 from core.errors import CiBuildError, RequestError
@@ -35,12 +35,8 @@ _NAMES = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
 
 
 @cloup.command()
-@click.option(
-    "--index",
-    required=True,
-    metavar="NAME",
-    help="Index of the sets: multi-arch, or a GPU family.",
-)
+@click.argument("index")
+@click.argument("rows", metavar="[NIGHT]...", nargs=-1)
 @click.option(
     "--bucket",
     metavar="DIR|URL",
@@ -57,15 +53,7 @@ _NAMES = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
     help="Channel of the policy.",
 )
 @click.option(
-    "--jax",
-    type=click.Choice(("newest", "head")),
-    help=(
-        "jax to build: the newest release, or the newest commit. [default: newest; for"
-        " published wheels without --rocm-version, the default --jax-version]"
-    ),
-)
-@click.option(
-    "--again",
+    "--redo",
     is_flag=True,
     help="Build inputs that were done before, as the next post release.",
 )
@@ -78,13 +66,6 @@ _NAMES = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
         " BUCKET/NAME."
     ),
 )
-@click.option(
-    "--row",
-    "rows",
-    metavar="NAME",
-    multiple=True,
-    help="Night of --table; may be repeated.  [default: all]",
-)
 @step_options
 @build_options("build")
 @click.pass_obj
@@ -94,21 +75,23 @@ def nightly(
     *,
     index: str,
     bucket: str,
-    jax: str | None,
-    again: bool,
+    redo: bool,
     table: Path | None,
     rows: tuple[str, ...],
     **after: object,
 ) -> None:
-    """Release the newest ROCm and jax to an index, unless they were done before.
+    """Release the newest ROCm and jax to INDEX, unless they were done before.
 
+    INDEX is multi-arch or a GPU family. Without NIGHT, all nights of --table are done.
     The newest versions are built or taken, repaired, staged, gated and promoted; the
     released index is checked through its public URL, and a summary is written. A night
     without changes reports this and ends with 0. A set that lacks evidence of other
     machines stays staged, and the summary lists the jobs that produce it; a later run
     promotes the set. Each step resumes. Without --targets, the set is for the targets
     that the policy requires; without an option that selects a ROCm, a build from source
-    uses the newest nightly of --therock-listing.
+    uses the newest nightly of --therock-listing. --jax-version may also be `newest` or
+    `head`, the newest commit.  [default: newest; for published wheels without
+    --rocm-version, that of `dist_wheels`]
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.cli.options.nightly_options import NightOptions, NightRow, read_table
@@ -118,7 +101,7 @@ def nightly(
 
     given: dict[str, Any] = {name: after.pop(name) for name in _NAMES}
     if rows and table is None:
-        raise RequestError("--row has no effect without --table.", hint="Give --table.")
+        raise RequestError("NIGHT needs --table.", hint="Give --table.")
     reporter = state.reporter(after)
     settings = state.settings(after)
     channel = given["channel"]
@@ -129,18 +112,13 @@ def nightly(
     )
     files = summary_files(given)
     if ReleaseStep.BUILD not in options.steps:
-        unused = [
-            name
-            for name in ("jax", *option_names())
-            if name not in _OUTPUT and settings.typed(name)
-        ]
-        unused = [*unused, *(["jax"] if jax else []), *(["again"] if again else [])]
-        _refuse_without_build(unused)
+        build = [name for name in option_names() if name not in _OUTPUT]
+        hint = "Omit it, or change --steps."
+        refuse_typed((*build, "redo"), "without the step build", hint)
     night_options = NightOptions(
         make=state.settings,
         index=index,
-        jax=jax,
-        again=again,
+        redo=redo,
         after=after,
         release=options,
     )
@@ -170,14 +148,3 @@ def nightly(
         return
     output = print_json if as_json else None
     conclude(sets, options, files, reporter, output, command="nightly", index=index)
-
-
-def _refuse_without_build(names: Sequence[str]) -> None:
-    """Refuse options of the build in a run that builds nothing."""
-    if names:
-        shown = ", ".join("--" + name.replace("_", "-") for name in names)
-        verb = "has" if len(names) == 1 else "have"
-        raise RequestError(
-            f"{shown} {verb} no effect without the step build.",
-            hint="Omit it, or change --steps.",
-        )

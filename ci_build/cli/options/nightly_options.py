@@ -66,7 +66,7 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
         InputError: the file cannot be read, is not a table, or has an unknown option.
         RequestError: a chosen row does not exist.
     """
-    known = {*option_names(), "jax"} - {
+    known = {*option_names()} - {
         "out",
         "cache_dir",
         "dry_run",
@@ -123,7 +123,6 @@ def newest_settings(
     make: MakeSettings,
     index: str,
     channel: str,
-    jax: str | None,
     reporter: Reporter,
     runner: Runner,
 ) -> Settings:
@@ -140,7 +139,7 @@ def newest_settings(
         values["targets"] = _targets(index, channel)
     if from_source and not any(map(settings.given, SELECTS_A_ROCM)):
         values["therock"] = "nightly"
-    values |= _jax(make(values), jax, reporter, runner)
+    values |= _jax(make(values), reporter, runner)
     settings = make(values)
     if from_source and settings.text("xla") == HEAD:
         release = settings.text("jax_version")
@@ -160,26 +159,30 @@ def _targets(index: str, channel: str) -> str:
     return ",".join(required) or ("default" if index == MULTI_ARCH else index)
 
 
-def _jax(
-    settings: Settings, jax: str | None, reporter: Reporter, runner: Runner
-) -> Mapping[str, Any]:
-    """Return the value of the option that names the jax of a night.
+def _jax(settings: Settings, reporter: Reporter, runner: Runner) -> Mapping[str, Any]:
+    """Return the values of the options that name the jax of a night.
 
-    Empty if an option or a default names it.
+    Empty if they or a default name a release or a folder.
     """
-    named = settings.objections(("jax_version", "jax_source_dir"), "")
-    if jax is not None and named:
+    jax = settings.text("jax_version") if settings.given("jax_version") else ""
+    folder = settings.given("jax_source_dir")
+    if jax in (HEAD, NEWEST) and folder:
         raise RequestError(
-            f"--jax and {named[0].strip()} both name a jax.", hint="Omit one of them."
+            f"--jax-version={jax} and --jax-source-dir both name a jax.",
+            hint="Omit one of them.",
         )
     published = settings.choice("payload", Payload) is Payload.PUBLISHED
     if jax == HEAD:
         if published:
             raise RequestError(
-                "--jax=head contradicts --payload=published.", hint="Omit one of them."
+                "--jax-version=head contradicts --payload=published.",
+                hint="Omit one of them.",
             )
-        return {"jax_source_dir": str(_head_tree(settings, reporter, runner))}
-    if named or (published and jax is None and not settings.given("rocm_version")):
+        tree = _head_tree(settings, reporter, runner)
+        return {"jax_source_dir": str(tree), "jax_version": None}
+    if (jax or folder) and jax != NEWEST:
+        return {}
+    if published and not jax and not settings.given("rocm_version"):
         return {}
     if not published:
         version = releases()[-1]
@@ -187,12 +190,12 @@ def _jax(
         major = RocmVersion(text=settings.text("rocm_version")).major
         version = newest_release(major, split_list(settings.text("find_links")), runner)
     else:
-        text = "--jax=newest with --payload=published needs --rocm-version."
+        text = "--jax-version=newest with --payload=published needs --rocm-version."
         raise RequestError(
             text,
             hint="The ROCm of published wheels is not known before their download.",
         )
-    reporter.line(f"--jax=newest: {version}")
+    reporter.line(f"--jax-version=newest: {version}")
     return {"jax_version": version}
 
 
@@ -201,7 +204,7 @@ def _head_tree(settings: Settings, reporter: Reporter, runner: Runner) -> Path:
     url = repository_url("jax", settings.text("source_mirror"))
     commit = remote_head(url, runner)
     folder = settings.cache_dir / "sources" / f"jax-{commit}"
-    with reporter.group(f"--jax=head: {commit}"):
+    with reporter.group(f"--jax-version=head: {commit}"):
         fetch_tree(
             Checkout(name="jax", url=url, commit=commit), folder, runner, reporter
         )
@@ -220,8 +223,7 @@ class NightOptions:
 
     make: MakeSettings
     index: str
-    jax: str | None
-    again: bool
+    redo: bool
     after: Mapping[str, object]
     release: ReleaseOptions
 
@@ -242,7 +244,6 @@ class NightOptions:
                 self._settings(row),
                 self.index,
                 options.channel,
-                self.jax or row.values.get("jax"),
                 reporter,
                 runner,
             )
@@ -256,13 +257,12 @@ class NightOptions:
             index=self.index,
             wheel_set=wheel_set,
             options=options,
-            again=self.again,
+            redo=self.redo,
         )
 
     def _settings(self, row: NightRow) -> MakeSettings:
         """Return a function that adds values to the options of a row."""
         values = {**row.values}
-        values.pop("jax", None)
         # A row overrides variables and the project file, but not the command line.
         source = click.get_current_context().get_parameter_source
         values |= {

@@ -19,7 +19,7 @@ STORE = "s3://name/prefix?endpoint_url=http://127.0.0.1:9&region=us-east-1"
 COMMANDS = {
     "ci tests": ("{set}",),
     "gate abi": (f"multi-arch/{'0' * 64}",),
-    "nightly": ("--index", "multi-arch", "--steps", "gates", "--channel", "nightly"),
+    "nightly": ("multi-arch", "--steps", "gates", "--channel", "nightly"),
     "set stage": ("{folder}", "--dry-run"),
     "status": ("--cache-dir={folder}/cache",),
     "promote": ("{set}", "--channel", "local", "--dry-run"),

@@ -89,9 +89,7 @@ def gpus(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
 
 
 def night(nights: Nights, *words: str) -> int:
-    return nights.run(
-        "nightly", f"--index={INDEX}", "--device-gate=here", "--json", *words
-    )
+    return nights.run("nightly", INDEX, "--device-gate=here", "--json", *words)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:

@@ -39,7 +39,7 @@ NEW_ROCM = "--rocm-version=7.2.1"
 
 
 def night(nights: Nights, *words: str) -> int:
-    return nights.run("nightly", f"--index={INDEX}", *words)
+    return nights.run("nightly", INDEX, *words)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ def test_night_without_gpu_waits_for_evidence_and_then_promotes(
 
 
 def night_without_build(nights: Nights, *words: str) -> int:
-    return cli.run(["nightly", f"--index={INDEX}", f"--bucket={nights.bucket}", *words])
+    return cli.run(["nightly", INDEX, f"--bucket={nights.bucket}", *words])
 
 
 def test_evidence_of_an_earlier_night_promotes_its_set_first(
@@ -241,8 +241,8 @@ def test_changed_wheels_of_a_version_become_a_post_release(
         read_night(bucket, list_nights(bucket, INDEX)[-1])["version"]
         == "0.10.2.post1+rocm7.2.1.gfx942.gfx950"
     )
-    # --again repeats inputs.
-    assert night(nights, NEW_ROCM, "--again", "--json") == 0
+    # --redo repeats inputs.
+    assert night(nights, NEW_ROCM, "--redo", "--json") == 0
     assert said(capsys)[0]["state"] == "promoted"
     assert (
         read_night(bucket, list_nights(bucket, INDEX)[-1])["version"]
@@ -270,7 +270,7 @@ def test_table_of_nights_uses_a_bucket_for_each_row(
         for path in nights.folder.glob("*/*/v2")
     )
     assert tops == ["bucket/new/v2", "bucket/old/v2"]
-    assert night(nights, f"--table={table}", "--row=new", "--json") == 0
+    assert night(nights, "new", f"--table={table}", "--json") == 0
     assert [(one["name"], one["state"]) for one in said(capsys)] == [
         ("new", "unchanged")
     ]
@@ -293,7 +293,7 @@ def test_bad_table_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (nights.folder / "t.toml").write_text(text)
-    assert night(nights, "--table=t.toml", "--row=a") == code
+    assert night(nights, "a", "--table=t.toml") == code
     assert message in capsys.readouterr().err
     assert not nights.bucket.exists()
 
@@ -318,11 +318,8 @@ def test_dry_run_of_a_night_writes_nothing(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("--index=gfx1151",),
-            "The targets belong to the index multi-arch, not gfx1151.",
-        ),
-        (("--row=a",), "--row has no effect without --table."),
+        (("gfx1151",), "The targets belong to the index multi-arch, not gfx1151."),
+        ((INDEX, "a"), "NIGHT needs --table."),
     ],
 )
 def test_night_refuses_bad_options(
@@ -331,7 +328,7 @@ def test_night_refuses_bad_options(
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert night(nights, *words) == RequestError.exit_code
+    assert nights.run("nightly", *words) == RequestError.exit_code
     assert message in capsys.readouterr().err
     assert not nights.bucket.exists()
 

@@ -67,7 +67,7 @@ def test_night_of_published_wheels_on_s3(
         policy.read_text().replace('installers = "all"', 'installers = "newest"')
     )
     where = (
-        f"--index={INDEX}",
+        INDEX,
         f"--bucket=s3://{NAME}/{PREFIX.rstrip('/')}?endpoint_url={s3_server.url}",
         f"--public-url={s3_server.url}/{NAME}/{PREFIX}",
         "--json",

@@ -159,7 +159,6 @@ def test_lock_omits_the_post_release_and_names_a_local_tarball_by_its_digest(
 def newest(
     monkeypatch: pytest.MonkeyPatch,
     given: dict[str, Any],
-    jax: str | None = None,
     index: str = "multi-arch",
 ) -> Settings:
     """Return the settings of a night in a world where the newest commits and releases are known."""
@@ -174,7 +173,7 @@ def newest(
         return Settings({**given, **more})
 
     return options.newest_settings(
-        make, index, "nightly", jax, Reporter(terminal=False), NoProcesses()
+        make, index, "nightly", Reporter(terminal=False), NoProcesses()
     )
 
 
@@ -214,10 +213,11 @@ def test_night_takes_newest_rocm_unless_an_option_selects_one(
 def test_night_of_head_builds_the_fetched_commit_with_its_xla(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made = newest(monkeypatch, {"cache_dir": str(tmp_path)}, "head")
+    head = {"jax_version": "head"}
+    made = newest(monkeypatch, {**head, "cache_dir": str(tmp_path)})
     assert made.text("jax_source_dir") == str(tmp_path / "sources" / f"jax-{'a' * 40}")
     assert made.text("xla") == "pin"
-    assert newest(monkeypatch, {"xla": "head"}, "head").text("xla") == "b" * 40
+    assert newest(monkeypatch, {**head, "xla": "head"}).text("xla") == "b" * 40
     assert newest(monkeypatch, {"xla": "head"}).text("xla") == "b" * 40
 
 
@@ -231,13 +231,11 @@ def test_night_of_published_wheels_takes_the_newest_of_a_rocm(
         == "0.12.7"
     )
     with pytest.raises(RequestError, match="needs --rocm-version"):
-        newest(monkeypatch, published, "newest")
-    with pytest.raises(
-        RequestError, match="--jax=head contradicts --payload=published"
-    ):
-        newest(monkeypatch, published, "head")
-    with pytest.raises(RequestError, match="--jax and --jax-version both name a jax"):
-        newest(monkeypatch, {"jax_version": "0.10.2"}, "head")
+        newest(monkeypatch, {**published, "jax_version": "newest"})
+    with pytest.raises(RequestError, match="head contradicts --payload=published"):
+        newest(monkeypatch, {**published, "jax_version": "head"})
+    with pytest.raises(RequestError, match="both name a jax"):
+        newest(monkeypatch, {"jax_version": "head", "jax_source_dir": "jax"})
 
 
 def test_summary_shows_any_text_as_it_is() -> None:

@@ -84,8 +84,8 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             "--jobs has no effect with --cluster",
         ),
         (
-            ("nightly", "--index=i", "--bucket=b", "--steps=gates", "--again"),
-            "--again has no effect without the step",
+            ("nightly", "i", "--bucket=b", "--steps=gates", "--redo"),
+            "--redo has no effect without the step",
         ),
         (("images", "update", "absent"), "has no absent"),
         (("rocm", "absent.lock"), "absent.lock does not exist"),
