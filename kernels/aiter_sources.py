@@ -220,7 +220,7 @@ def check(
             f"{name} {'; it '.join(problems)}.",
             hint=(
                 "Use the pinned version, or review the differences and run `ci_build"
-                " kernels list --lock` with this source."
+                " kernels list --update` with this source."
             ),
         )
     return good
@@ -236,7 +236,7 @@ def render_lock(root: Path, modules: Iterable[KernelModule]) -> str:
     used = used_by(modules, names)
     head = (
         "# Files of AITER's sources that the kernel modules use: sha256, path. Written"
-        " by `ci_build kernels list --lock`.\n"
+        " by `ci_build kernels list --update`.\n"
     )
     return head + "".join(
         f"{sha256_of(located(root, name))}  {name}\n" for name in used

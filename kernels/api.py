@@ -12,7 +12,6 @@ from core import targets
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
-from core.tasks import Tasks
 from kernels import aiter_sources, estimate
 from kernels.assemble import (
     THIS_MACHINE,
@@ -23,7 +22,7 @@ from kernels.assemble import (
     prepare,
     toolchain_for,
 )
-from kernels.build import KernelBuild, KernelBuildResult, describe, sizes
+from kernels.build import KernelBuild, KernelBuildResult, sizes
 from kernels.compiled_store import KernelStore
 from kernels.compiler_steps import SRC
 from kernels.graph import Capacity, Forecast, available_mb
@@ -131,28 +130,16 @@ def capacity(jobs: int | None, memory_mb: int | None) -> Capacity:
     return Capacity(jobs=jobs or default.jobs, memory_mb=memory_mb or default.memory_mb)
 
 
-def parse_part(
-    request: KernelRequest, shard: str | None, units: str
-) -> tuple[int, int] | None:
+def parse_part(request: KernelRequest, shard: str | None) -> tuple[int, int] | None:
     """Return the part (i, n) of the device code from `--shard=i/n`; None without --shard.
 
     Raises:
         RequestError: the toolchain cannot compile parts, or a value is invalid.
     """
-    if request.toolchain == "pypi" and (shard or units):
-        raise RequestError(
-            "--shard and --units need --kernel-toolchain=rocm.",
-            hint="Give --kernel-toolchain=rocm.",
-        )
-    try:
-        re.compile(units)
-    except re.error as error:
-        raise RequestError(
-            f"--units is not a regular expression: {error}.",
-            hint="Write it like '_n(64|128)_'.",
-        ) from error
     if not shard:
         return None
+    if request.toolchain == "pypi":
+        raise RequestError("--shard needs --kernel-rocm.", hint="Give --kernel-rocm.")
     match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", shard)
     if match is None or int(match[1]) > int(match[2]):
         raise RequestError(
@@ -164,36 +151,23 @@ def parse_part(
 
 def compile_part(
     job: KernelBuild,
-    part: tuple[int, int] | None,
-    units: str,
+    part: tuple[int, int],
     runner: Runner,
     progress: Progress,
     room: Capacity,
-    tasks: Tasks | None = None,
-    *,
-    only_forecast: bool,
 ) -> tuple[str, dict[str, Any]]:
-    """Compile a part of the kernels' device code, or forecast its cost; no wheel is packed.
+    """Compile a part of the kernels' device code; no wheel is packed.
 
     Args:
         part: result of `parse_part`.
-        units: regular expression that selects units by name; empty selects all.
-        tasks: machines that compile; None for this machine.
-        only_forecast: forecast without compiling.
 
     Returns:
         A sentence, and the same as JSON values.
     """
-    if only_forecast:
-        job.fetch(runner, progress)
-        remaining = job.forecast(room, part, units)
-        summary = describe(remaining)
-    else:
-        remaining = job.run_shard(part or (1, 1), runner, progress, room, units, tasks)
-        summary = (
-            f"{remaining.steps} steps run, {remaining.found} reused from"
-            f" {job.store.root}"
-        )
+    remaining = job.run_shard(part, runner, progress, room)
+    summary = (
+        f"{remaining.steps} steps run, {remaining.found} reused from {job.store.root}"
+    )
     values = {"store": str(job.store.root), **forecast_values(remaining)}
     return summary, values
 

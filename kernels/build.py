@@ -167,43 +167,27 @@ class KernelBuild:
         """Return the folder for temporary files of builds."""
         return self.cache / "work" / self.toolchain.digest[:16]
 
-    def forecast(
-        self, capacity: Capacity, shard: tuple[int, int] | None = None, units: str = ""
-    ) -> Forecast:
-        """Return the remaining work of the build or of one shard; call `fetch` first."""
-        graph = (
-            self.graph().shard(*(shard or (1, 1)), units)
-            if shard or units
-            else self.graph()
-        )
-        return graph.forecast(capacity)
-
     def run_shard(
         self,
         shard: tuple[int, int],
         runner: Runner,
         progress: Progress,
         capacity: Capacity,
-        units: str = "",
-        tasks: Tasks | None = None,
     ) -> Forecast:
         """Compile the missing steps of one part of the device code, without linking or packing.
 
         Args:
             shard: (i, n), i from 1 to n. The n parts of equal builds are disjoint and
                 complete.
-            units: regular expression; restricts the part to steps whose label contains
-                a match.
-            tasks: machines that compile; None for this machine.
 
         Raises:
-            KernelError: a step failed, or no step matches.
+            KernelError: a step failed.
         """
         self.fetch(runner, progress)
-        own = self.graph().shard(*shard, units)
+        own = self.graph().shard(*shard)
         forecast = own.forecast(capacity)
         progress.step(describe(forecast))
-        self._compile(own, runner, progress, capacity, tasks)
+        self._compile(own, runner, progress, capacity, None)
         return forecast
 
     def run(

@@ -149,41 +149,19 @@ class Graph:
         for step in self.steps:
             self.keys[step.label] = step.key(toolchain, self.keys)
 
-    def shard(self, number: int, count: int, units: str = "") -> Graph:
+    def shard(self, number: int, count: int) -> Graph:
         """Return one part of the steps that a ROCm compiler runs without input from other steps.
 
         Args:
             number, count: part `number` of `count`; steps are assigned by key, so that
                 all machines agree.
-            units: regular expression; restricts the part to steps whose label contains
-                a match.
-
-        Raises:
-            KernelError: `units` is not a regular expression, or matches nothing.
         """
-        try:
-            free = [
-                s
-                for s in self.steps
-                if not s.after and s.rocm and re.search(units, s.label)
-            ]
-        except re.error as error:
-            raise KernelError(
-                f"--units is not a regular expression: {units!r}: {error}.",
-                hint="Correct the pattern.",
-            ) from error
-        if units and not free:
-            named = next(
-                (s.label for s in self.steps if not s.after and s.rocm), "nothing"
-            )
-            raise KernelError(
-                f"No unit matches --units: {units!r}.",
-                hint=f"Unit names look like {named!r}.",
-            )
         own = [
             step
-            for step in free
-            if int(self.keys[step.label][:15], 16) % count == number - 1
+            for step in self.steps
+            if not step.after
+            and step.rocm
+            and int(self.keys[step.label][:15], 16) % count == number - 1
         ]
         return Graph(own, self.toolchain, self.store, self.folders, self.locked)
 

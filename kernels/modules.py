@@ -272,10 +272,13 @@ class Catalog:
                 if toolchain not in self.modules[name].toolchains
             ]
             if cannot and names is not None:
+                verb = (
+                    "Omit" if "pypi" in self.modules[cannot[0]].toolchains else "Give"
+                )
                 raise RequestError(
                     f"The {toolchain} toolchain cannot build"
                     f" {', '.join(sorted(cannot))}.",
-                    hint=f"Use --kernel-toolchain={self.modules[cannot[0]].toolchains[0]}.",
+                    hint=f"{verb} --kernel-rocm.",
                 )
             requested -= set(cannot)
         for module in reversed(list(self.modules.values())):

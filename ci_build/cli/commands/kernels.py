@@ -42,7 +42,7 @@ def kernels() -> None:
     help="Modules to list, with their dependencies.  [default: all]",
 )
 @click.option(
-    "--lock",
+    "--update",
     is_flag=True,
     help="Write kernels/sources.lock: digests of the source files that modules use.",
 )
@@ -56,7 +56,7 @@ def list_modules(
     aiter_source: str | None,
     cache_dir: str | None,
     *,
-    lock: bool,
+    update: bool,
     as_json: bool,
 ) -> None:
     """List the kernel modules and their support of each target, or lock their sources.
@@ -64,7 +64,7 @@ def list_modules(
     A target has a module's own code (yes), that of its portable replacement (portable),
     or none (unsupported).
     """
-    if lock:
+    if update:
         reporter = state.reporter()
         lines = api.lock_sources(
             aiter_source or "",
@@ -91,7 +91,6 @@ def list_modules(
     "no_rocm_version_extra",
     "no_strip",
     "aiter_source",
-    "kernel_toolchain",
     "kernel_rocm",
     "kernel_image",
     "kernel_modules",
@@ -123,16 +122,6 @@ def list_modules(
     type=click.Path(path_type=Path, exists=True),
     help="First merge the shards in the cache directory DIR of another machine.",
 )
-@click.option(
-    "--units",
-    metavar="REGEX",
-    help="Compile only units whose name matches, without building the wheel.",
-)
-@click.option(
-    "--forecast",
-    is_flag=True,
-    help="Print the units to compile and their estimated cost.",
-)
 @cluster_options
 @click.pass_obj
 def build(
@@ -142,8 +131,6 @@ def build(
     jobs: int | None,
     shard: str | None,
     merge: tuple[Path, ...],
-    units: str | None,
-    forecast: bool,
     **after: object,
 ) -> None:
     """Build the wheel jax_aiter into --out.
@@ -157,12 +144,11 @@ def build(
     asked = request.kernels
     assert asked is not None
     api.check_request(request)
-    if cluster and (shard or forecast):
-        option = "--shard" if shard else "--forecast"
+    if cluster and shard:
         raise RequestError(
-            f"{option} and --cluster exclude each other.", hint="Omit one of them."
+            "--shard and --cluster exclude each other.", hint="Omit one of them."
         )
-    part = api.parse_part(asked, shard, units or "")
+    part = api.parse_part(asked, shard)
     room = api.capacity(jobs, None)
     out = Path(settings.text("out"))
     if out.exists() and not out.is_dir():
@@ -171,10 +157,10 @@ def build(
             hint="Name a directory; a missing one is created.",
         )
     if settings.flag("dry_run"):
-        if shard or units or forecast:
+        if part:
             raise RequestError(
-                "--dry-run cannot list units, since it downloads nothing.",
-                hint="Give --forecast without --dry-run.",
+                "--dry-run cannot list the steps of a shard, since it downloads nothing.",
+                hint="Omit one of them.",
             )
         if settings.flag("json"):
             print_json(api.plan_values(request, version))
@@ -190,26 +176,14 @@ def build(
         reporter.line(f"{other}: {copied} merged, {damaged} damaged")
     runner = host_runner(reporter)
     place = find_compilers(asked, settings.cache_dir, runner)
-    if shard or units or forecast:
+    if part:
         cache = settings.cache_dir
         targets = request.targets or ()
         job = api.prepare(
             request, targets, cache=cache, runner=runner, progress=reporter, place=place
         )
-        with (
-            reporter.group(f"kernels: {version}, device code"),
-            connected(cluster, reporter) as tasks,
-        ):
-            summary, values = api.compile_part(
-                job,
-                part,
-                units or "",
-                runner,
-                reporter,
-                room,
-                tasks,
-                only_forecast=forecast,
-            )
+        with reporter.group(f"kernels: {version}, device code"):
+            summary, values = api.compile_part(job, part, runner, reporter, room)
             reporter.line(summary)
         if settings.flag("json"):
             print_json(values)

@@ -27,7 +27,6 @@ from ci_build.cli.options.source_options import (
 )
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
-    KERNEL_TOOLCHAINS,
     NEEDS_KERNELS,
     REFUSED_WITH_PUBLISHED,
 )
@@ -161,10 +160,7 @@ def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
     request, _ = build_request(settings, all_targets=expand(ALL))
     assert request.kernels is not None
     if request.kernels.toolchain == "pypi":
-        text = (
-            "needs --kernel-toolchain=rocm or container: other wheels depend on no"
-            " ROCm."
-        )
+        text = "needs --kernel-rocm: other wheels depend on no ROCm."
         Problems(
             settings.objections(filter(settings.typed, _KERNEL_ROCM), text)
         ).refuse()
@@ -276,34 +272,22 @@ def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
     """Return the request for kernels, and the contradictions of its options."""
     if not settings.flag("kernels"):
         return None, settings.objections(NEEDS_KERNELS, "needs --kernels.")
+    rocm = settings.text("kernel_rocm")
+    image = settings.text("kernel_image")
+    toolchain = "rocm" if rocm else "pypi"
     request = KernelRequest(
         modules=split_list(settings.get("kernel_modules").value),
-        toolchain=settings.text("kernel_toolchain"),
-        rocm=settings.text("kernel_rocm"),
-        image=settings.text("kernel_image"),
+        toolchain="container" if image else toolchain,
+        rocm=rocm,
+        image=image,
         source=settings.text("aiter_source"),
         require=split_list(settings.get("require").value),
         allow_partial=settings.flag("allow_partial"),
         instances=settings.text("kernel_instances"),
     )
-    if request.toolchain not in KERNEL_TOOLCHAINS:
-        return None, [
-            (
-                f"--kernel-toolchain is {request.toolchain!r}, not one of"
-                f" {', '.join(KERNEL_TOOLCHAINS)}."
-            )
-        ]
-    if request.rocm and request.toolchain == "pypi":
-        return None, ["--kernel-rocm needs --kernel-toolchain=rocm or container."]
-    if bool(request.image) != (request.toolchain == "container"):
-        return None, [
-            "--kernel-image and --kernel-toolchain=container must be given together."
-        ]
     problems = []
     if request.instances and request.toolchain == "pypi":
-        problems.append(
-            "--kernel-instances needs --kernel-toolchain=rocm or container."
-        )
+        problems.append("--kernel-instances needs --kernel-rocm.")
     if request.instances and not request.allow_partial:
         problems.append(
             "--kernel-instances leaves kernels out, so it needs --allow-partial."

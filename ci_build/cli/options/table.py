@@ -283,17 +283,17 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
             help="AITER's sources.  [default: the pinned ones]",
         ),
         _option(
-            "--kernel-toolchain",
-            metavar="NAME",
-            help="Compilers: pypi, rocm or container.",
-        ),
-        _option(
             "--kernel-rocm",
             metavar="DIR",
-            help="ROCm of the toolchains rocm and container.",
+            help=(
+                "ROCm that compiles the kernels.  [default: compilers of the package"
+                " index; with --kernel-image, /opt/rocm]"
+            ),
         ),
         _option(
-            "--kernel-image", metavar="IMAGE", help="Image of the toolchain container."
+            "--kernel-image",
+            metavar="IMAGE",
+            help="Image in whose containers the ROCm's compiler runs.",
         ),
         _option(
             "--kernel-modules",
@@ -363,8 +363,6 @@ SWITCHES = tuple(
     name for name, option in _OPTIONS.items() if "is_flag" in option.attributes
 )
 """Options without a value."""
-KERNEL_TOOLCHAINS = ("pypi", "rocm", "container")
-"""Sources of the compilers of kernels."""
 NEEDS_KERNELS = tuple(name for name in _names("Kernels") if name != "kernels")
 """Options of the kernel build, which need `--kernels`."""
 PATHS = frozenset(

@@ -329,32 +329,6 @@ def test_shards_are_disjoint_and_complete(count: int) -> None:
     assert sorted(parts) == sorted(step.label for step in steps)
 
 
-def test_shard_filters_units_by_pattern(src: Path) -> None:
-    one = CompileStep(
-        label="",
-        argv=("x",),
-        name="u",
-        inputs={},
-        seconds=1,
-        memory_mb=1,
-        module="m",
-        rocm=True,
-    )
-    names = ["m/a_n64.cpp for gfx942", "m/a_n64.cpp (host)", "m/a_n128.cpp for gfx942"]
-    graph = Graph(
-        [replace(one, label=name, argv=(name,)) for name in names],
-        TOOLCHAIN,
-        KernelStore(src),
-        {},
-    )
-    assert [step.label for step in graph.shard(1, 1, r"_n64\.cpp").steps] == names[:2]
-    assert [step.label for step in graph.shard(1, 1, "for gfx942").steps] == names[::2]
-    with pytest.raises(KernelError, match="No unit matches --units: '_n32'"):
-        graph.shard(1, 1, "_n32")
-    with pytest.raises(KernelError, match="not a regular expression"):
-        graph.shard(1, 1, "(")
-
-
 def test_merge_copies_only_complete_results(src: Path, tmp_path: Path) -> None:
     graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
     give(graph, "m/u for gfx942", b"one")

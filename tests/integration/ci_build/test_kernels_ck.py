@@ -29,7 +29,6 @@ def test_rocm_compiled_wheel_is_manylinux_2_28(
         monkeypatch.setenv(name, engine.environment[name])
     words = [
         "--targets=gfx942",
-        "--kernel-toolchain=container",
         f"--kernel-image={engine.builder()}",
     ]
     words += [

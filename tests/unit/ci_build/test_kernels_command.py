@@ -28,21 +28,21 @@ def dry_run(*words: str) -> Any:
 
 
 def test_dry_run_prints_cost_and_required_names() -> None:
-    said = dry_run("--targets=gfx942", "--kernel-toolchain=rocm")
-    assert "of CPU; --forecast" in said
+    said = dry_run("--targets=gfx942", "--kernel-rocm=/opt/rocm")
+    assert "of CPU, less what is cached" in said
     assert "have to be named with --kernel-modules" in said
     quick = dry_run("--targets=gfx942", "--json")
     assert quick["has_to_be_named"] is False
     assert 0 < quick["at_most"]["cpu_seconds"] < 600
     assert (
-        dry_run("--targets=gfx942", "--kernel-toolchain=rocm", "--json")[
+        dry_run("--targets=gfx942", "--kernel-rocm=/opt/rocm", "--json")[
             "has_to_be_named"
         ]
         is True
     )
     named = dry_run(
         "--targets=gfx942",
-        "--kernel-toolchain=rocm",
+        "--kernel-rocm=/opt/rocm",
         "--kernel-modules=mha_fwd",
         "--allow-partial",
         "--json",
@@ -72,22 +72,25 @@ def test_dry_run_prints_cost_and_required_names() -> None:
         (
             [
                 "--targets=gfx942",
-                "--kernel-toolchain=rocm",
+                "--kernel-rocm=/opt/rocm",
                 "--kernel-modules=ck_rms_norm",
                 "--allow-partial",
             ],
             "without a handler",
         ),
-        (["--targets=gfx942", "--shard=1/2"], "need --kernel-toolchain=rocm"),
+        (["--targets=gfx942", "--shard=1/2"], "needs --kernel-rocm"),
         (
-            ["--targets=gfx942", "--kernel-toolchain=rocm", "--shard=3/2"],
+            ["--targets=gfx942", "--kernel-rocm=/opt/rocm", "--shard=3/2"],
             "Write it like 2/8",
         ),
-        (["--targets=gfx942", "--forecast"], "--dry-run cannot list units"),
+        (
+            ["--targets=gfx942", "--kernel-rocm=/opt/rocm", "--shard=1/2"],
+            "--dry-run cannot list",
+        ),
         (["--targets=gfx942", f"--out={__file__}"], "is not a directory"),
         (
             ["--targets=gfx942", "--rocm-version=7.1.0"],
-            "--rocm-version needs --kernel-toolchain=rocm or container",
+            "--rocm-version needs --kernel-rocm",
         ),
     ],
 )

@@ -34,7 +34,7 @@ PUBLISHED = {"payload": "published"}
 INSTANCES = {
     "kernels": True,
     "kernel_instances": "x",
-    "kernel_toolchain": "rocm",
+    "kernel_rocm": "/rocm",
     "allow_partial": True,
 }
 
@@ -235,7 +235,6 @@ def test_all_targets_of_published_wheels_stay_open() -> None:
 
 KERNELS = {
     "aiter_source": "x",
-    "kernel_toolchain": "rocm",
     "kernel_rocm": "/rocm",
     "kernel_image": "i",
     "kernel_modules": "a, b",
@@ -247,14 +246,10 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel_options_all_have_effect(name: str) -> None:
-    goes_with: dict[str, dict[str, Any]] = {
-        "kernel_rocm": {"kernel_toolchain": "rocm"},
-        "kernel_image": {"kernel_toolchain": "container"},
-        "kernel_instances": {"kernel_toolchain": "rocm", "allow_partial": True},
-    }
-    base = {"kernels": True, **goes_with.get(name, {})}
-    without = base if name != "kernel_image" else {"kernels": True}
-    assert request({**base, name: KERNELS[name]}).kernels != request(without).kernels
+    base: dict[str, Any] = {"kernels": True}
+    if name == "kernel_instances":
+        base |= {"kernel_rocm": "/rocm", "allow_partial": True}
+    assert request({**base, name: KERNELS[name]}).kernels != request(base).kernels
     assert set(KERNELS) == set(NEEDS_KERNELS)
 
 
@@ -291,24 +286,8 @@ def test_options_that_need_another_are_refused(name: str) -> None:
             for value in ("0", "x")
         ),
         (
-            {"kernels": True, "kernel_toolchain": "gcc"},
-            "--kernel-toolchain is 'gcc', not one of pypi, rocm, container",
-        ),
-        (
-            {"kernels": True, "kernel_rocm": "/x"},
-            "--kernel-rocm needs --kernel-toolchain=rocm or container",
-        ),
-        (
-            {"kernels": True, "kernel_image": "x"},
-            "--kernel-image and --kernel-toolchain=container must be given",
-        ),
-        (
-            {"kernels": True, "kernel_toolchain": "container"},
-            "--kernel-image and .*=container must be given together",
-        ),
-        (
-            {**INSTANCES, "kernel_toolchain": "pypi"},
-            "--kernel-instances needs --kernel-toolchain=rocm",
+            {**INSTANCES, "kernel_rocm": None},
+            "--kernel-instances needs --kernel-rocm",
         ),
         (
             {**INSTANCES, "allow_partial": None},

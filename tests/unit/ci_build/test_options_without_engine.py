@@ -20,7 +20,6 @@ CLUSTER = ("--cluster=tcp://a:1", "--cluster-store=x")
 KERNELS = (
     "kernels",
     "build",
-    "--kernel-toolchain=container",
     "--kernel-image=mine:1",
     "--targets=gfx942",
 )
@@ -117,8 +116,7 @@ def test_wrong_options_are_refused_without_an_engine(
             "dist_wheels",
             "--payload=published",
             "--kernels",
-            "--kernel-toolchain=container",
-            *KERNELS[3:],
+            *KERNELS[2:],
         ),
     ],
 )

@@ -224,7 +224,7 @@ def test_reproduce_reads_lock_of_set(
 def test_reproduce_refuses_kernels(tmp_path: Path) -> None:
     write_set(
         tmp_path,
-        set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})),
+        set_of(asked({**BASE, "kernels": True})),
         None,
     )
     with pytest.raises(RequestError, match="contains kernels"):
