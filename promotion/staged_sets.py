@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -93,17 +93,12 @@ def staged_folders(
     index: str,
     *,
     days: float,
-    keep: Collection[str] = (),
     now: Clock = utc_now,
 ) -> tuple[StagedFolder, ...]:
     """Return the staged sets of an index, the least recently used first.
 
     Args:
         days: age in days from which a set does not stay for its age.
-        keep: digests, or first digits of digests, of further sets that stay.
-
-    Raises:
-        RequestError: `keep` names a set that is not staged.
     """
     top = f"{Channel.STAGING}/{ReleasedIndex(index=index).index}/"
     names: dict[str, list[str]] = {}
@@ -111,17 +106,6 @@ def staged_folders(
         digest, _, name = key.removeprefix(top).partition("/")
         if is_digest(digest):  # other objects are not staged sets, and stay
             names.setdefault(digest, []).append(name)
-    for word in keep:
-        if len(word) < SHORTEST_DIGEST or not any(
-            digest.startswith(word) for digest in names
-        ):
-            raise RequestError(
-                f"The index {index} has no staged set {word}.",
-                hint=(
-                    f"Give {SHORTEST_DIGEST} digits of a digest that `ci_build set"
-                    f" collect {index}` prints."
-                ),
-            )
     head, entries = read_head(bucket, ReleasedIndex(index=index))
     pinned = {
         entries.set(number).set_digest: reason
@@ -134,8 +118,6 @@ def staged_folders(
         kept = ""
         if digest in pinned:
             kept = f"pinned: {pinned[digest]}"
-        elif digest.startswith(tuple(keep)):
-            kept = "named by --keep"
         elif now() - used < timedelta(days=days):
             kept = f"used less than {days:g} days ago"
         folders.append(

@@ -22,7 +22,7 @@ def find_gpus(root: Path = Path("/")) -> tuple[tuple[str, ...], tuple[str, ...]]
     if not (root / _KFD).exists():
         raise MachineError(
             "No AMD GPU is available to a container: this machine has no /dev/kfd.",
-            hint="Run `python3 build/ci_build doctor` for the reason, or give --no-gpu.",
+            hint="Run `python3 build/ci_build doctor` for the reason, or give --platform=cpu.",
         )
     files = [root / _KFD, *sorted((root / _DRI).glob("renderD*"))]
     groups = {

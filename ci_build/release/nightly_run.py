@@ -108,7 +108,7 @@ def run_night(
         for line in found_lines(request, bucket, found):
             reporter.step(line)
     steps = [step for step in request.options.steps if step is not ReleaseStep.GATES]
-    options = replace(request.options, steps=tuple(steps), wait=0.0)
+    options = replace(request.options, steps=tuple(steps))
     runs = []
     for night in _waiting(bucket, found):
         earlier = replace(pipeline, options=options)

@@ -9,7 +9,6 @@ by a person is never promoted again.
 from __future__ import annotations
 
 import enum
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -60,9 +59,6 @@ from promotion.storage.object_keys import ReleasedIndex, StagedSet
 
 if TYPE_CHECKING:  # start-up time: a dry run builds nothing
     from ci_build.wheelset.execute import BuildResult
-
-_POLL = 30.0
-"""Seconds between two looks for the evidence of other machines."""
 
 
 class SetState(enum.StrEnum):
@@ -204,11 +200,11 @@ class Pipeline:
         return SetOutcome(staged=staged, wheel_set=wheel_set, state=state, entry=entry)
 
     def _promoted(self, staged: StagedSet) -> SetOutcome:
-        """Run this machine's gates, await other evidence, and promote the set if allowed."""
+        """Run this machine's gates, and promote the set if allowed."""
         options = self.options
         failure = self._gated(staged) if ReleaseStep.GATES in options.steps else None
         with self.reporter.group("policy"):
-            verdict = self._awaited(staged)
+            verdict = self._verdict(staged)
             wheel_set = read_staged(self.bucket, staged)
             steps.show_verdict(
                 staged,
@@ -320,20 +316,6 @@ class Pipeline:
             allow_lower=self.options.allow_lower,
             source=policy_source(self.options.ledger, self.runner),
         )
-
-    def _awaited(self, staged: StagedSet) -> Verdict:
-        """Return the policy's verdict, after waiting for other machines if requested."""
-        until = time.monotonic() + self.options.wait * 60
-        verdict = self._verdict(staged)
-        if self.options.wait and (missing := open_requirements(verdict)):
-            names = ", ".join(f"{item.gate} for {item.target}" for item in missing)
-            self.reporter.step(
-                f"wait up to {self.options.wait:g} minutes for evidence: {names}"
-            )
-        while open_requirements(verdict) and time.monotonic() < until:
-            time.sleep(min(_POLL, max(0.0, until - time.monotonic())))
-            verdict = self._verdict(staged)
-        return verdict
 
 
 def _unfinished(verdict: Verdict) -> SetState:

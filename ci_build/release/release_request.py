@@ -121,7 +121,6 @@ class ReleaseOptions:
         steps: steps to perform.
         public_url: URL at which users see the bucket; NO_URL omits the check, and empty
             serves a folder for it.
-        wait: minutes to wait for evidence of gates that run on other machines.
         trust_config: trust configuration of a private Sigstore; None uses the public
             one.
         allow_lower: whether to accept a version that pip would not select.
@@ -144,7 +143,6 @@ class ReleaseOptions:
     ledger: LedgerRequest = LedgerRequest()
     steps: tuple[ReleaseStep, ...] = tuple(ReleaseStep)
     public_url: str = ""
-    wait: float = 0.0
     trust_config: Path | None = None
     allow_lower: bool = False
     jax_tests: str = ""

@@ -60,7 +60,7 @@ def run_set(
 def conclude(
     sets: Sequence[SetRun],
     options: ReleaseOptions,
-    files: Sequence[Path],
+    file: Path | None,
     reporter: Reporter,
     print_json: Callable[[object], None] | None,
     *,
@@ -70,7 +70,7 @@ def conclude(
     """Write and print the summary of a run, then raise its most severe error.
 
     Args:
-        files: files of the summary.
+        file: file to which the summary is appended as Markdown.
         print_json: prints the summary as JSON; None prints lines.
 
     Raises:
@@ -84,7 +84,7 @@ def conclude(
         actor=options.actor,
         sets=tuple(one.summary for one in sets),
     )
-    for file in files:
+    if file is not None:
         write_summary(summary, file)
     if print_json is not None:
         print_json(summary)

@@ -101,7 +101,7 @@ def load_signer(path: Path) -> Signer:
     except OSError as error:
         raise RequestError(
             f"The signing key {path} cannot be read: {error.strerror}.",
-            hint="Create one with `ci_build ci keys --new`.",
+            hint="Create one with `ci_build ci keys --out FILE`.",
         ) from error
     if mode & 0o077:
         raise RequestError(

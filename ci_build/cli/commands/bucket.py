@@ -13,18 +13,7 @@ from promotion.storage.roles import Role, bucket_policy
 
 @cloup.command()
 @click.argument("name", metavar="NAME[/PREFIX]")
-@click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    required=True,
-    metavar="NAME=ARN",
-    help=(
-        "Role and its principal; may be repeated. A builder stages sets, a tester only adds"
-        " evidence, a promoter writes the released indexes, and a reader reads them;"
-        " the ARN * means everybody."
-    ),
-)
+@click.argument("roles", metavar="ROLE=ARN…", nargs=-1, required=True)
 @click.option(
     "--create-only",
     is_flag=True,
@@ -36,14 +25,19 @@ def policy(
     roles: tuple[str, ...],
     create_only: bool,
 ) -> None:
-    """Print the bucket policy that separates builder, tester and promoter."""
+    """Print the bucket policy that separates builder, tester and promoter.
+
+    ROLE=ARN is a role and its principal. A builder stages sets, a tester only adds
+    evidence, a promoter writes the released indexes, and a reader reads them; the ARN *
+    means everybody.
+    """
     principals: dict[Role, tuple[str, ...]] = dict.fromkeys(Role, ())
     for text in roles:
         role, _, arn = text.partition("=")
         if role not in tuple(Role) or not arn:
             raise RequestError(
-                f"--role is invalid: {text!r}.",
-                hint=f"Write NAME=ARN with one of {', '.join(Role)}.",
+                f"ROLE=ARN is invalid: {text!r}.",
+                hint=f"Write ROLE=ARN with one of {', '.join(Role)}.",
             )
         principals[Role(role)] += (arn,)
     url = name if is_url(name) else f"s3://{name}"

@@ -12,6 +12,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket
 from ci_build.cli.options.release_options import bucket_option
+from ci_build.cli.options.settings import refuse_typed
 from core.errors import RequestError
 from core.wheelset import read_set
 from promotion.evidence.known_tests import PLATFORMS
@@ -28,32 +29,32 @@ from promotion.storage.object_keys import StagedSet
     metavar="PATH",
     type=click.Path(path_type=Path),
     help=(
-        "Archive to write, or folder with --with-gate.  [default: INDEX-DIGEST.tar, or"
+        "Archive to write, or folder with --platform.  [default: INDEX-DIGEST.tar, or"
         " INDEX-DIGEST]"
     ),
 )
 @click.option(
-    "--with-gate", is_flag=True, help="Write a folder for `gate device --wheelhouse`."
-)
-@click.option(
     "--platform",
     type=click.Choice(PLATFORMS),
-    help="With --with-gate: platform of the tests.",
+    help=(
+        "Write a folder for `gate device --wheelhouse` and this platform, with the"
+        " packages of the tests."
+    ),
 )
 @click.option(
-    "--python", metavar="X.Y", help="With --with-gate: Python version of the tests."
+    "--python", metavar="X.Y", help="With --platform: Python version of the tests."
 )
 @click.option(
     "--jax-tests",
     metavar="PATH|URL@commit",
-    help="With --with-gate: JAX's suite.  [default: the smoke suite]",
+    help="With --platform: JAX's suite.  [default: the smoke suite]",
 )
 @click.option(
     "--also",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help=(
-        "With --with-gate: hash-locked requirements to install with the set, such as"
+        "With --platform: hash-locked requirements to install with the set, such as"
         " NVIDIA's plugin."
     ),
 )
@@ -65,8 +66,6 @@ def bundle(
     wheel_set: str,
     out: Path | None,
     bucket: str,
-    *,
-    with_gate: bool,
     **values: object,
 ) -> None:
     """Archive a set and its dependencies for machines without a network.
@@ -74,10 +73,10 @@ def bundle(
     SET is the folder of a set, or INDEX/DIGEST as printed by `set stage`; the archive then
     contains its evidence.
 
-    With --with-gate, the result is a folder, the --wheelhouse of `gate device`
+    With --platform, the result is a folder, the --wheelhouse of `gate device`
     (docs/offline-tests.md).
     """
-    gate = _gate_bundle(values, with_gate=with_gate)
+    gate = _gate_bundle(values)
     if out is not None:
         _check_out(out)
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
@@ -94,7 +93,7 @@ def bundle(
         source = gating.find_staged(wheel_set, opened)
         name = f"{source.index}-{source.digest[:12]}"
     if out is None:
-        out = Path(name if with_gate else f"{name}.tar")
+        out = Path(name if gate else f"{name}.tar")
         _check_out(out)
     runner = host_runner(reporter)
     click.echo(write_bundle(opened, source, out, runner, reporter, gate))
@@ -114,18 +113,13 @@ def _check_out(out: Path) -> None:
         )
 
 
-def _gate_bundle(values: Mapping[str, Any], *, with_gate: bool) -> GateBundle | None:
-    given = [f"--{name.replace('_', '-')}" for name, value in values.items() if value]
-    if given and not with_gate:
-        raise RequestError(
-            f"{', '.join(given)} has no effect without --with-gate.",
-            hint="Give --with-gate too.",
-        )
-    if not with_gate:
+def _gate_bundle(values: Mapping[str, Any]) -> GateBundle | None:
+    if not values["platform"]:
+        refuse_typed(values, "without --platform", "Give --platform too.")
         return None
-    if not (values["platform"] and values["python"]):
+    if not values["python"]:
         raise RequestError(
-            "--with-gate needs --platform and --python.", hint="Give both."
+            "--platform needs --python.", hint="Give the Python of the tests."
         )
     suite = parse_source(values["jax_tests"]) if values["jax_tests"] else None
     also: Path | None = values["also"]

@@ -12,6 +12,7 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.release_options import dry_run_option
+from ci_build.cli.options.settings import is_typed, refuse_typed
 from ci_build.cli.options.table import chosen_options
 from core.errors import RequestError
 from core.model import to_json
@@ -19,6 +20,9 @@ from promotion.storage.bucket_url import bucket_name
 
 
 @cloup.command()
+@click.argument(
+    "compatibility", metavar="[TABLES]", type=click.Path(path_type=Path), required=False
+)
 @click.option(
     "--out",
     metavar="DIR",
@@ -34,17 +38,9 @@ from promotion.storage.bucket_url import bucket_name
         " has no effect]"
     ),
 )
-@click.option(
-    "--compatibility",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Page of compatibility tables to include, as written by `index compat --out FILE`.",
-)
 @chosen_options("cache_dir")
 @dry_run_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the changes of the bucket as JSON."
-)
+@click.option("--json", is_flag=True, help="Print the changes of the bucket as JSON.")
 @click.pass_obj
 def docs(
     state: State,
@@ -55,28 +51,24 @@ def docs(
     cache_dir: str | None,
     *,
     dry_run: bool,
-    as_json: bool,
+    json: bool,
 ) -> None:
     """Build the documentation site, with a reference generated from this program.
 
+    TABLES is a page of compatibility tables to include, written by `index compat`.
     Give --out to write it to a folder, which works in a browser without a server,
     --bucket to publish it beside the indexes of a bucket, or both.
     """
-    given = (
-        click.get_current_context().get_parameter_source("bucket")
-        is click.core.ParameterSource.COMMANDLINE
-    )
-    bucket = bucket if given or out is None else None
+    if out is not None and not is_typed("bucket"):
+        bucket = None
     if out is None and bucket is None:
         raise RequestError(
             "No place for the site was given.",
             hint="Give --out DIR, --bucket URL, or both.",
         )
-    if bucket is None and (dry_run or as_json):
-        name = "--dry-run" if dry_run else "--json"
-        raise RequestError(
-            f"{name} has no effect without --bucket.", hint="Give --bucket, or omit it."
-        )
+    if bucket is None:
+        hint = "Give --bucket, or omit it."
+        refuse_typed(("dry_run", "json"), "without --bucket", hint)
     # Start-up time: they load most of the program.
     from ci_build.cli import SECTIONS, main
     from ci_build.cli.command_help import project_keys, read_commands
@@ -106,7 +98,7 @@ def docs(
         if store is None:
             return
         done = publish_site(store, site)
-    if as_json:
+    if json:
         print_json(to_json(done))
     else:
         changes = (

@@ -27,7 +27,6 @@ from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.release_options import (
     bucket_option,
     channel_option,
-    junit_option,
     signing_key_option,
 )
 from ci_build.cli.options.settings import Settings
@@ -35,7 +34,6 @@ from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.cluster.connection import connected
 from ci_build.release.release_request import STRUCTURE
-from core.atomic import write_whole
 from core.errors import CiBuildError, RequestError
 from core.model import Evidence
 from core.process import HostRunner
@@ -220,7 +218,7 @@ _RUN_OPTIONS = (
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         help=(
             "Install all packages from this folder, without a network: one that `set"
-            " bundle --with-gate` made, or a folder of wheels."
+            " bundle --platform` made, or a folder of wheels."
         ),
     ),
     cloup.option(
@@ -268,7 +266,6 @@ def _common_options(function: _F) -> _F:
         click.option(
             "--json", "as_json", is_flag=True, help="Print the evidence as JSON."
         ),
-        junit_option,
         channel_option,
         bucket_option,
         signing_key_option,
@@ -343,13 +340,10 @@ def _fields_of(options: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finish(evidences: Sequence[Evidence], values: Mapping[str, Any]) -> None:
-    """Write evidence as JUnit XML and JSON, and raise for failed gates."""
+    """Print evidence as JSON, and raise for failed gates."""
     # Start-up time: evidence loads cryptography.
     from promotion.gates.common.gate_runs import raise_for_failures
-    from promotion.gates.common.junit import junit
 
-    if values["junit"]:
-        write_whole(values["junit"], junit(evidences))
     if values["as_json"]:
         print_json(evidences)
     raise_for_failures(evidences)

@@ -46,6 +46,8 @@ _OF_SET = (
     "require_checksum",
 )
 """Options that have an effect with a set only."""
+_SYSTEMS = ("ubu22", "ubu24")
+"""Names of pinned base images of a set's image; the last one is the default."""
 _COMMON = (
     "base_docker",
     "image_registry",
@@ -95,13 +97,6 @@ def new_builder(
 @cloup.option_group(
     "Image",
     click.option(
-        "--system",
-        metavar="NAME",
-        default="ubu24",
-        show_default=True,
-        help="Base image of a set's image in the pins: ubu22 or ubu24.",
-    ),
-    click.option(
         "--tag", "-t", metavar="NAME[:TAG]", help="Additional name of the image."
     ),
     click.option("--no-cache", is_flag=True, help="Run every build step again."),
@@ -113,8 +108,9 @@ def build(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of o
     """Build the image in which wheels are compiled, or with SET an image of its wheels.
 
     The image of a set has Ubuntu, Pythons, the ROCm that the options name, and the
-    wheels, whose hashes are verified. It is named jax-<Ubuntu>.rocm<version>. Without a
-    ROCm, --base-docker must name an image that has one at /opt/rocm.
+    wheels, whose hashes are verified. It is named jax-<Ubuntu>.rocm<version>.
+    --base-docker may be ubu22 or ubu24, the default; without a ROCm, it must name an
+    image that has one at /opt/rocm.
     """
     settings = state.settings(values)
     reporter = state.reporter(values)
@@ -154,6 +150,10 @@ def _build_runtime(
     pythons = wheel_set.python_versions
     if settings.given("python_versions"):
         pythons = split_list(settings.text("python_versions"))
+    system = _SYSTEMS[-1]
+    if builder.base in _SYSTEMS:
+        system = builder.base
+        builder = replace(builder, base="")
     source = _find_rocm(settings, reporter, builder)
     lines = list[str]()
     rocm = None
@@ -163,7 +163,7 @@ def _build_runtime(
     elif source is not None:
         rocm = _obtain_rocm(settings, reporter, builder, source, wheel_set)
     image = runtime_image.runtime_image(
-        builder, folder, wheel_set, values["system"], pythons, rocm
+        builder, folder, wheel_set, system, pythons, rocm
     )
     names = [image.name, *([values["tag"]] if values["tag"] else [])]
     if builder.dry_run:
@@ -177,7 +177,7 @@ def _build_runtime(
         "jax": wheel_set.jax_version,
         "rocm": wheel_set.rocm_version,
         "python": ", ".join(pythons),
-        "system": values["system"],
+        "system": system,
     }
     _finish(builder, reporter, built, names, values, contents)
 

@@ -42,7 +42,13 @@ _PYTHON = "PYTHON"
     default="",
     help="Command to run in bash.  [default: the image's own test]",
 )
-@click.option("--no-gpu", is_flag=True, help="Run without GPUs.")
+@click.option(
+    "--platform",
+    type=click.Choice(("rocm", "cpu")),
+    default="rocm",
+    show_default=True,
+    help="Platform of the test; cpu needs no GPU.",
+)
 @chosen_options("container_engine", "container_args", "dry_run", "verbose", "quiet")
 @click.pass_obj
 def test(
@@ -51,7 +57,7 @@ def test(
     image: str,
     *,
     test_cmd: str,
-    no_gpu: bool,
+    platform: str,
     **values: Any,  # noqa: ANN401 - values of options
 ) -> None:
     """Run the own test of IMAGE, or a command, with the GPUs of this machine.
@@ -63,7 +69,7 @@ def test(
     settings = state.settings(values)
     name = settings.text("container_engine")
     args = container_args(settings)
-    devices = ((), ()) if no_gpu else find_gpus()
+    devices = find_gpus() if platform == "rocm" else ((), ())
     if values["dry_run"]:
         engine = planned_engine(name)
         spec = container_spec(engine, image, devices, args)

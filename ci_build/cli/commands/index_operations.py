@@ -31,12 +31,7 @@ _json_option = click.option(
 
 @cloup.command()
 @click.argument("index")
-@click.option(
-    "--to",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Ledger entry to return to.  [default: the previous state]",
-)
+@click.argument("to", metavar="[ENTRY]", type=click.IntRange(0), required=False)
 @click.option("--reason", required=True, help="Reason to record in the ledger.")
 @index_channel_option
 @ledger_key_option
@@ -57,7 +52,10 @@ def rollback(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Return INDEX to an earlier state; no file is removed."""
+    """Return INDEX to the state after ENTRY of its ledger, or to the previous state.
+
+    No file is removed.
+    """
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)

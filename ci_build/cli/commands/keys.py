@@ -7,47 +7,39 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli.options.environment import (
-    LEDGER_KEY,
-    find_signing_key,
-    ledger_request,
-)
+from ci_build.cli.options.environment import find_signing_key
 from core.errors import RequestError
 
 
 @cloup.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--new", is_flag=True, help="Create an Ed25519 key in FILE first.")
-@click.option("--ledger", is_flag=True, help=f"Print the key in {LEDGER_KEY} instead.")
-def keys(file: Path | None, *, new: bool, ledger: bool) -> None:
-    """Print the public key of FILE, for promotion/policy.toml.
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Create an Ed25519 key in this file, which only you can read.",
+)
+def keys(file: Path | None, *, out: Path | None) -> None:
+    """Print the public key of FILE or of a new key, for promotion/policy.toml.
 
-    Without FILE, print the public key that `gate` and `release` would sign evidence
-    with. Only the owner of a new FILE can read it.
+    Without FILE and --out, print the public key that `gate` and `release` would sign
+    evidence with.
     """
     # Start-up time: both load cryptography.
     from ci_build.release.index_authority import signer_of
     from promotion.evidence.signing import new_key
 
-    if ledger and file is not None:
-        raise RequestError(
-            "FILE and --ledger exclude each other.", hint="Omit one of them."
-        )
-    if new:
-        if file is None:
-            raise RequestError("--new needs a FILE.", hint="Name the file of the key.")
-        try:
-            click.echo(new_key(file).key)
-        except FileExistsError as error:
-            raise RequestError(
-                f"{file} already exists.",
-                hint="Keys are never overwritten: name another file.",
-            ) from error
+    if out is None:
+        click.echo(signer_of(find_signing_key(file)).key)
         return
-    key = ledger_request(None).key if ledger else find_signing_key(file)
-    if key is None:
+    if file is not None:
         raise RequestError(
-            f"{LEDGER_KEY} is not set.",
-            hint="Set it to the text of a key, or name the FILE of a key.",
+            "FILE and --out exclude each other.", hint="Omit one of them."
         )
-    click.echo(signer_of(key).key)
+    try:
+        click.echo(new_key(out).key)
+    except FileExistsError as error:
+        raise RequestError(
+            f"{out} already exists.",
+            hint="Keys are never overwritten: name another file.",
+        ) from error

@@ -10,6 +10,7 @@ import cloup
 
 from ci_build.cli.commands.dist_wheels import dist_wheels
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.environment import ci_run
 from ci_build.cli.options.release_options import DEFAULT_BUCKET, bucket_option
 from ci_build.cli.options.request_conversion import require_known_pythons
 from ci_build.cli.options.settings import split_list
@@ -145,12 +146,6 @@ def matrix(*, output_format: str, **given: object) -> None:
     ),
 )
 @click.option(
-    "--seed",
-    default="",
-    metavar="TEXT",
-    help="Seed that selects one of several runners.",
-)
-@click.option(
     "--image",
     default="",
     metavar="NAME@sha256:…",
@@ -167,7 +162,6 @@ def tests(
     python_versions: str,
     families: tuple[str, ...],
     jax_tests: str,
-    seed: str,
     image: str,
     bucket: str,
     output_format: str,
@@ -207,7 +201,7 @@ def tests(
             pythons=pythons,
             names=families,
             jax_tests=suite,
-            seed=seed,
+            seed=ci_run(),
             image=image,
             bucket="" if bucket == DEFAULT_BUCKET else bucket,
             prefix=f"{one.digest[:SHORTEST_DIGEST]} " if len(found) > 1 else "",

@@ -16,13 +16,12 @@ from ci_build.cli.common import (
     print_json,
     show_plan,
 )
-from ci_build.cli.options.environment import ENV_PREFIX
+from ci_build.cli.options.environment import ENV_PREFIX, step_summary
 from ci_build.cli.options.release_options import CHANNELS
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
     release_options,
     step_options,
-    summary_files,
 )
 from ci_build.cli.options.settings import refuse_typed
 from ci_build.cli.options.table import build_options, option_names
@@ -110,7 +109,6 @@ def nightly(
     options = release_options(
         given, bucket=bucket, channel=channel, settings=settings, connect=connect
     )
-    files = summary_files(given)
     if ReleaseStep.BUILD not in options.steps:
         build = [name for name in option_names() if name not in _OUTPUT]
         hint = "Omit it, or change --steps."
@@ -147,4 +145,6 @@ def nightly(
         show_plan(lines, as_json=as_json)
         return
     output = print_json if as_json else None
-    conclude(sets, options, files, reporter, output, command="nightly", index=index)
+    conclude(
+        sets, options, step_summary(), reporter, output, command="nightly", index=index
+    )

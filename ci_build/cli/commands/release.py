@@ -23,6 +23,7 @@ from ci_build.cli.options.environment import (
     ENV_PREFIX,
     actor,
     ledger_request,
+    step_summary,
 )
 from ci_build.cli.options.release_options import (
     CHANNELS,
@@ -38,10 +39,8 @@ from ci_build.cli.options.release_options import (
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
     local_options,
-    refuse_step_options,
     release_options,
     step_options,
-    summary_files,
 )
 from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.settings import Settings
@@ -98,7 +97,6 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     given: dict[str, Any] = {name: after.pop(name) for name in names}
     settings = state.settings(after)
     if local:
-        refuse_step_options("with --local")
         settings = state.settings({**after, "corpus": given["corpus"]}, _LOCAL_TABLES)
     reporter = state.reporter(after)
     runner = host_runner(reporter)
@@ -106,7 +104,6 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     options = (
         local_options(given, settings) if local else _options(given, settings, connect)
     )
-    files = summary_files(given)
     request = wheel_set_request(settings, reporter, runner, connect)
     request = with_cluster(
         request, options.cluster, other_use=ReleaseStep.GATES in options.steps
@@ -128,7 +125,15 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
         return
     done = run_set(pipeline, partial(pipeline.release, request, prepared))
     index = prepared.plan.index
-    conclude([done], options, files, reporter, output, command="release", index=index)
+    conclude(
+        [done],
+        options,
+        step_summary(),
+        reporter,
+        output,
+        command="release",
+        index=index,
+    )
 
 
 def _options(

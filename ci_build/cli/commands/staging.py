@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release_options import Duration, bucket_option
-from core.wheels_json import load_wheel_set
 from promotion import staged_sets
 
 
@@ -21,15 +18,6 @@ from promotion import staged_sets
     default=30,
     show_default=True,
     help="Remove sets that were neither staged nor gated for DAYS days.",
-)
-@click.option(
-    "--keep",
-    multiple=True,
-    metavar="DIGEST|WHEELS_JSON",
-    help=(
-        "Keep the set with this digest or first digits, or the set of this wheels.json;"
-        " may be repeated."
-    ),
 )
 @click.option(
     "--apply",
@@ -45,7 +33,6 @@ def collect(
     /,
     index: str,
     days: float,
-    keep: tuple[str, ...],
     bucket: str,
     *,
     really: bool,
@@ -57,15 +44,7 @@ def collect(
     """
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter)
-    digests = [
-        (
-            load_wheel_set(Path(word).read_bytes(), word).digest
-            if Path(word).is_file()
-            else word
-        )
-        for word in keep
-    ]
-    folders = staged_sets.staged_folders(opened, index, days=days, keep=digests)
+    folders = staged_sets.staged_folders(opened, index, days=days)
     removable = [folder for folder in folders if not folder.kept]
     if really:
         staged_sets.remove(opened, removable)

@@ -286,13 +286,15 @@ def connection() -> tuple[dict[str, str], str]:
     return proxies, next((file for file in files if file and Path(file).is_file()), "")
 
 
+def ci_run() -> str:
+    """Return the number of the run of a CI service; empty outside of CI."""
+    names = ("GITHUB_RUN_ID", "CI_JOB_ID", "BUILD_ID")
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
 def actor() -> str:
     """Return the user with the CI run or the machine's name, for ledger entries."""
-    run = (
-        os.environ.get("GITHUB_RUN_ID")
-        or os.environ.get("CI_JOB_ID")
-        or os.environ.get("BUILD_ID")
-    )
+    run = ci_run()
     try:
         user = os.environ.get("GITHUB_ACTOR") or getpass.getuser()
     except (KeyError, OSError):  # The process owner has no name.

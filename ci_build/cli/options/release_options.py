@@ -149,30 +149,6 @@ def require_explicit_channel(bucket: str) -> None:
         )
 
 
-def has_folder(
-    context: click.Context, parameter: click.Parameter, value: Path | None
-) -> Path | None:
-    """Refuse an output file in a folder that does not exist, before the work starts."""
-    if value is not None and not value.absolute().parent.is_dir():
-        raise click.BadParameter(
-            f"folder {value.parent} does not exist.", context, parameter
-        )
-    return value
-
-
-junit_option = click.option(
-    "--junit",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    callback=has_folder,
-    help="JUnit XML file to write the evidence to.",
-)
-"""Option of gates.
-
-Its folder is checked at the start, since a gate may run for hours before it writes the
-file.
-"""
-
 trust_config_option = click.option(
     "--trust-config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),

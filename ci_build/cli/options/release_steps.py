@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,11 +19,9 @@ from ci_build.cli.options.environment import (
     child_environment,
     find_signing_key,
     ledger_request,
-    step_summary,
 )
 from ci_build.cli.options.release_options import (
     CHANNELS,
-    Duration,
     allow_lower_option,
     allow_unprotected_option,
     ledger_key_option,
@@ -32,7 +29,7 @@ from ci_build.cli.options.release_options import (
     trust_config_option,
 )
 from ci_build.cli.options.rocm_options import rocm_storage
-from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.settings import Settings, refuse_typed
 from ci_build.release.release_request import (
     NO_URL,
     DeviceStep,
@@ -68,28 +65,11 @@ _STEP_OPTIONS = (
         ),
     ),
     click.option(
-        "--wait",
-        type=Duration(0),
-        metavar="MINUTES",
-        help="Wait for evidence that other machines produce.  [default: 0]",
-    ),
-    click.option(
         "--steps",
         metavar="NAME,…",
         help=(
             "Steps to perform, for jobs with separate identities:"
             f" {', '.join(ReleaseStep)}.  [default: all]"
-        ),
-    ),
-    click.option(
-        "--summary",
-        metavar="FILE",
-        multiple=True,
-        type=click.Path(path_type=Path, dir_okay=False),
-        help=(
-            "Append the summary to FILE as Markdown; write it as JSON if FILE ends in"
-            " .json. May be repeated.  [default: $GITHUB_STEP_SUMMARY,"
-            " if set]"
         ),
     ),
     click.option(
@@ -117,18 +97,15 @@ _STEP_OPTIONS = (
     allow_unprotected_option,
 )
 STEP_OPTION_NAMES = (
-    *(
-        "public_url",
-        "wait",
-        "steps",
-        "summary",
-        "jax_tests",
-        "image",
-        "device_gate",
-        "trust_config",
-        "allow_lower",
-    ),
-    *("allow_unprotected", *CLUSTER_VARIABLES),
+    "public_url",
+    "steps",
+    "jax_tests",
+    "image",
+    "device_gate",
+    "trust_config",
+    "allow_lower",
+    "allow_unprotected",
+    *CLUSTER_VARIABLES,
 )
 """Names of the options of `step_options` that `release --local` does not use."""
 
@@ -137,20 +114,11 @@ _NEEDS_STEP = {
     "corpus": ReleaseStep.GATES,
     "signing_key": ReleaseStep.GATES,
     "device_gate": ReleaseStep.GATES,
-    "wait": ReleaseStep.PROMOTE,
     "ledger_key": ReleaseStep.PROMOTE,
     "allow_unprotected": ReleaseStep.PROMOTE,
     "public_url": ReleaseStep.CHECK,
 }
 """Option -> the only step that uses it; the environment may set options for all steps."""
-
-
-def _is_typed(name: str) -> bool:
-    """Return whether the command line sets an option of the running command."""
-    return (
-        click.get_current_context().get_parameter_source(name)
-        is click.core.ParameterSource.COMMANDLINE
-    )
 
 
 def step_options(function: _F) -> _F:
@@ -159,21 +127,6 @@ def step_options(function: _F) -> _F:
     for option in reversed(_STEP_OPTIONS):
         function = option(function)
     return function
-
-
-def refuse_step_options(why: str) -> None:
-    """Refuse given options of `step_options`, and --channel, that have no effect.
-
-    Raises:
-        RequestError: an option was given.
-    """
-    names = [name for name in ("channel", *STEP_OPTION_NAMES) if _is_typed(name)]
-    if names:
-        shown = ", ".join("--" + name.replace("_", "-") for name in names)
-        raise RequestError(
-            f"{shown} {'has' if len(names) == 1 else 'have'} no effect {why}.",
-            hint="Omit it.",
-        )
 
 
 def release_options(
@@ -213,15 +166,11 @@ def release_options(
             hint="Give the URL that users see.",
         )
     for name, step in _NEEDS_STEP.items():
-        if step not in steps and _is_typed(name):
-            option = name.replace("_", "-")
-            text = f"--{option} has no effect without the step {step}."
-            raise RequestError(text, hint="Omit it, or change --steps.")
-    if _is_typed("cluster") and not {ReleaseStep.BUILD, ReleaseStep.GATES} & {*steps}:
-        raise RequestError(
-            "--cluster has no effect without the steps build and gates.",
-            hint="Omit it.",
-        )
+        if step not in steps:
+            hint = "Omit it, or change --steps."
+            refuse_typed((name,), f"without the step {step}", hint)
+    if not {ReleaseStep.BUILD, ReleaseStep.GATES} & {*steps}:
+        refuse_typed(("cluster",), "without the steps build and gates")
     if given["image"]:
         check_image(given["image"])
     cluster = cluster_request({**given})
@@ -250,7 +199,6 @@ def release_options(
         ledger=ledger_request(given["ledger_key"], channel, given["allow_unprotected"]),
         steps=steps,
         public_url=url,
-        wait=given["wait"] or 0.0,
         trust_config=given["trust_config"],
         allow_lower=given["allow_lower"],
         jax_tests=given["jax_tests"] or "",
@@ -262,7 +210,12 @@ def release_options(
 
 
 def local_options(given: Mapping[str, Any], settings: Settings) -> ReleaseOptions:
-    """Return the options of `release --local`."""
+    """Return the options of `release --local`.
+
+    Raises:
+        RequestError: an option of `step_options` or --channel was given.
+    """
+    refuse_typed(("channel", *STEP_OPTION_NAMES), "with --local")
     return ReleaseOptions(
         bucket=bucket_name(settings.text("bucket")),
         channel=CHANNELS[0],
@@ -291,21 +244,3 @@ def _steps(text: str | None) -> tuple[ReleaseStep, ...]:
             hint=f"Give some of {', '.join(ReleaseStep)}.",
         )
     return tuple(step for step in ReleaseStep if step in words)
-
-
-def summary_files(given: Mapping[str, Any]) -> tuple[Path, ...]:
-    """Return the files of the summary.
-
-    Those of --summary, else the job's summary of the CI service, if there is one.
-
-    Raises:
-        RequestError: the folder of a file does not exist.
-    """
-    files: tuple[Path, ...] = given["summary"]
-    for file in files:
-        if not file.absolute().parent.is_dir():
-            raise RequestError(
-                f"--summary: folder {file.parent} does not exist.", hint="Create it."
-            )
-    default = step_summary()
-    return files or ((default,) if default else ())

@@ -44,7 +44,7 @@ SELECTS_A_ROCM = (*_NAMES_A_ROCM, "rocm_version", "rocm_build_job", "locked")
 _RELEASE = re.compile(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)?")
 _FIRST_OF_DNF, _FIRST_OF_THEROCK = (7, 0), (7, 9)
 """First release that wheels are built for, and first one that TheRock built."""
-_NEED_A_SOURCE = ("therock_sha256", "no_tarball_cache", "cache_limit")
+_NEED_A_SOURCE = ("therock_sha256", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
 
 
@@ -56,7 +56,7 @@ def rocm_storage(settings: Settings) -> RocmStorage:
     """
     return RocmStorage(
         cache=settings.cache_dir,
-        keep_tarballs=not settings.flag("no_tarball_cache"),
+        keep_tarballs=True,
         limit=_limit(settings),
     )
 
@@ -263,8 +263,9 @@ def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
         if not settings.get(name).value
     ]
     if settings.given("therock_index_url") or amd:
-        only_tarballs = ("therock_sha256", "no_tarball_cache")
-        problems += settings.objections(only_tarballs, "applies to a tarball only.")
+        problems += settings.objections(
+            ("therock_sha256",), "applies to a tarball only."
+        )
     families = split_words(settings.text("family"))
     if settings.given("therock") and not (families or settings.given("targets")):
         problems.append("--therock needs --family or --targets.")

@@ -158,7 +158,6 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
             "--rocm-lock", metavar="FILE", help="Lock file that records the exact ROCm."
         ),
         _flag("--locked", help="Refuse any ROCm except the locked one."),
-        _flag("--no-tarball-cache", help="Do not keep the tarball in the cache."),
         _option(
             "--cache-limit", metavar="SIZE", help="Total size of the cached ROCm trees."
         ),

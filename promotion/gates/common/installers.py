@@ -350,7 +350,7 @@ def offline_variables(wheelhouse: Path) -> Mapping[str, str]:
     if not any(folder.glob("*.whl")):
         raise RequestError(
             f"--wheelhouse has no wheels: {wheelhouse}.",
-            hint="Make it with `ci_build set bundle --with-gate`.",
+            hint="Make it with `ci_build set bundle --platform`.",
         )
     return {
         "PIP_NO_INDEX": "1",

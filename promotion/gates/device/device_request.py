@@ -39,7 +39,7 @@ class DeviceRequest:
             gate on this machine.
         inside: container engine with its version if the gate already runs in a
             container of `image`.
-        wheelhouse: folder that `set bundle --with-gate` made, or a folder of wheels,
+        wheelhouse: folder that `set bundle --platform` made, or a folder of wheels,
             from which all packages come; None uses the network.
         work: folder of the run, from which an interrupted run resumes; None uses a
             temporary folder.

@@ -142,7 +142,7 @@ def test_image_of_set_is_built_and_tested(place: Place) -> None:
     assert "/wheels" not in said.splitlines()
     assert receipt(place, *words, env=found)["id"] == image["id"]
 
-    both = place.ci_build("test", name, "--no-gpu")
+    both = place.ci_build("test", name, "--platform=cpu")
     assert both.stdout.count("jax 0.10.2") == len(PYTHONS)
     command = (
         "echo hello > made-here; pwd; test ! -e /dev/kfd && env | grep -E"
@@ -152,14 +152,16 @@ def test_image_of_set_is_built_and_tested(place: Place) -> None:
     said = place.ci_build(
         "test",
         name,
-        "--no-gpu",
+        "--platform=cpu",
         f"--test-cmd={command}",
         "--container-args=--env-file=env",
     ).stdout
     expected = ["/rocm-jax", "JAX_PLATFORMS=cpu", "SECRET=of mine"]
     assert sorted(said.splitlines()) == expected
     assert (place.folder / "made-here").read_text() == "hello\n"
-    failed = place.ci_build("test", name, "--no-gpu", "--test-cmd=exit 7", code=12)
+    failed = place.ci_build(
+        "test", name, "--platform=cpu", "--test-cmd=exit 7", code=12
+    )
     assert "exit code 7" in failed.stderr
 
     other = make_rocm(place.folder / "other", told="7.2.0-43")

@@ -62,7 +62,10 @@ def entries(nights: Nights) -> int:
 
 
 def test_night_promotes_and_second_run_does_nothing(
-    nights: Nights, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    nights: Nights,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert night(nights, "--json") == 0
     (one,) = said(capsys)
@@ -83,7 +86,8 @@ def test_night_promotes_and_second_run_does_nothing(
     assert len(record["lock"]["wheels"]) == 4
     before = objects(nights)
     shutil.rmtree(tmp_path / "dist")  # another machine, without the set
-    assert night(nights, "--json", "--summary=s.md") == 0
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "s.md"))
+    assert night(nights, "--json") == 0
     (again,) = said(capsys)
     assert (again["state"], again["entry"], again["set"]) == (
         "unchanged",

@@ -97,13 +97,15 @@ def test_build_of_set_dry_run_shows_rocm_and_wheels(
     assert f"/{JAX} to wheels/{JAX}" in told
     assert "--label com.amdgpu.jax_version=0.10.2" in told
     assert "download https://host.invalid/therock-dist" in told
-    told = planned(capsys, "build", str(dist), "--base-docker=rocm:1", "--system=ubu22")
-    assert "--tag jax-ubu22.rocm720 " in told
+    told = planned(capsys, "build", str(dist), "--base-docker=rocm:1")
+    assert "--tag jax-ubu24.rocm720 " in told
     assert "--build-arg BASE=rocm:1" in told
+    told = planned(capsys, "build", str(dist), ROCM, "--base-docker=ubu22")
+    assert "--tag jax-ubu22.rocm720 " in told
+    assert "--build-arg BASE=docker.io/library/ubuntu@sha256:0e0a" in told
     refused = {
         (): "No ROCm was given",
         (ROCM, "--python-versions=3.13"): "has no wheels for Python 3.13",
-        (ROCM, "--system=other"): "has no base other",
     }
     for words, problem in refused.items():
         assert problem in planned(capsys, "build", str(dist), *words, code=2)
@@ -113,12 +115,12 @@ def test_build_of_set_dry_run_shows_rocm_and_wheels(
 
 
 def test_test_dry_run_shows_container(capsys: pytest.CaptureFixture[str]) -> None:
-    told = planned(capsys, "test", "mine:1", "--no-gpu")
+    told = planned(capsys, "test", "mine:1", "--platform=cpu")
     assert "$ docker pull mine:1\n" in told
     assert told.endswith(
         f"--entrypoint /opt/python/PYTHON/bin/python3 mine:1 {SELFTEST} --no-gpu\n"
     )
-    told = planned(capsys, "test", "mine:1", "--no-gpu", "--test-cmd=true")
+    told = planned(capsys, "test", "mine:1", "--platform=cpu", "--test-cmd=true")
     assert told.endswith("--entrypoint bash mine:1 -c true\n")
 
 

@@ -92,7 +92,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         (("ci", "matrix"), "--rocm-version is missing"),
         (("release",), "`release` requires --bucket or --local"),
         (("set", "repair", "wheels"), "--targets is missing"),
-        (("ci", "keys", "file", "--ledger"), "FILE and --ledger exclude each other"),
+        (("ci", "keys", "file", "--out=x"), "FILE and --out exclude each other"),
         (
             ("dist_wheels", "--payload=published", "--verbose", "--quiet"),
             "--verbose and --quiet exclude each other",

@@ -19,7 +19,6 @@ PATH = {"therock_path": "/opt/rocm"}
 INDEX = {"therock_index_url": "http://127.0.0.1:9/"}
 NEED_A_ROCM = (
     "therock_sha256",
-    "no_tarball_cache",
     "rocm_lock",
     "therock_listing",
     "cache_limit",
@@ -44,10 +43,7 @@ def find(
         ({**PATH, "rocm_manifest": "x"}, "--rocm-manifest has no effect"),
         ({**PATH, "family": "gfx94X-dcgpu"}, "--family has no effect"),
         ({"therock_index_url": "file:///wheels"}, "not an http or https URL"),
-        *(
-            ({**INDEX, name: "x"}, "applies to a tarball")
-            for name in ("therock_sha256", "no_tarball_cache")
-        ),
+        ({**INDEX, "therock_sha256": "x"}, "applies to a tarball"),
         (
             {"therock": "nightly", "family": ","},
             "--therock needs --family or --targets",

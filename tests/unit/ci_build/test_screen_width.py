@@ -45,14 +45,14 @@ READ = (
     "kernels build --dry-run",
     "set repair {wheels} --targets=gfx942 --rocm-version=7.2.0 --out={out} --dry-run",
     (
-        "index policy s3://bucket/prefix --role=promoter=arn:aws:iam::1:role/p"
-        " --role=tester=arn:aws:iam::1:role/s"
+        "index policy s3://bucket/prefix promoter=arn:aws:iam::1:role/p"
+        " tester=arn:aws:iam::1:role/s"
     ),
     "ci keys {key}",
 )
 """Commands that change nothing; words in braces stand for folders and sets."""
 CHANGING = (
-    "ci keys --new {new_key}",
+    "ci keys --out {new_key}",
     "set adopt {wheels} --out={out}",
     "set stage {folder} {bucket}",
     "gate inspection {ready} {bucket} --redo",
@@ -135,7 +135,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         "out": str(tmp_path / "out"),
         "new_key": str(tmp_path / "new-key"),
     }
-    assert cli.run(["ci", "keys", "--new", words["key"]]) == 0
+    assert cli.run(["ci", "keys", "--out", words["key"]]) == 0
     return words
 
 

@@ -6,10 +6,8 @@ import errno
 import os
 from pathlib import Path
 
-import click.testing
 import pytest
 
-from ci_build.cli import main
 from core.atomic import write_whole
 
 
@@ -83,11 +81,3 @@ def test_write_through_unusable_link_names_link(tmp_path: Path, target: str) -> 
     (tmp_path / "link").symlink_to(target)
     with pytest.raises(OSError, match=f"{tmp_path}/link"):
         write_whole(tmp_path / "link", b"data")
-
-
-def test_gate_with_unwritable_report_does_not_start(tmp_path: Path) -> None:
-    done = click.testing.CliRunner().invoke(
-        main, ["gate", "device", "SET", f"--junit={tmp_path}/none/x.xml"]
-    )
-    assert done.exit_code == 2
-    assert f"folder {tmp_path}/none does not exist" in done.output

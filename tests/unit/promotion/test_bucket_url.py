@@ -82,7 +82,7 @@ def test_bucket_name_keeps_folders_and_urls_of_stores() -> None:
 def test_bucket_policy_takes_name_or_url(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["index", "policy", name, "--role", "reader=*"]) == 0
+    assert cli.run(["index", "policy", name, "reader=*"]) == 0
     assert "arn:aws:s3:::wheels/some/prefix/v2/*" in capsys.readouterr().out
 
 
@@ -97,7 +97,4 @@ def test_bucket_policy_takes_name_or_url(
     ],
 )
 def test_bucket_policy_refuses_other_urls(name: str) -> None:
-    assert (
-        cli.run(["index", "policy", name, "--role", "reader=*"])
-        == RequestError.exit_code
-    )
+    assert cli.run(["index", "policy", name, "reader=*"]) == RequestError.exit_code

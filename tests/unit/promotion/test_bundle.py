@@ -68,18 +68,18 @@ def test_bundle_refuses_existing_out_before_work(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--platform=cpu"], "--platform has no effect without --with-gate"),
-        (["--with-gate", "--python=3.12"], "--with-gate needs --platform and --python"),
+        (["--platform=cpu"], "--platform needs --python"),
+        (["--python=3.12"], "--python has no effect without --platform"),
         (
-            ["--with-gate", "--platform=cpu", "--python=3.9"],
+            ["--platform=cpu", "--python=3.9"],
             "does not support Python 3.9",
         ),
         (
-            ["--with-gate", "--platform=cuda", "--python=3.12"],
+            ["--platform=cuda", "--python=3.12"],
             "--platform cuda needs --also",
         ),
         (
-            ["--with-gate", "--platform=cpu", "--python=3.12", "--jax-tests=jax"],
+            ["--platform=cpu", "--python=3.12", "--jax-tests=jax"],
             "--jax-tests has no commit",
         ),
     ],

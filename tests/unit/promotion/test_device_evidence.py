@@ -9,6 +9,8 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
+import xmlschema
+
 from promotion.evidence.evidence import dump_evidence
 from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.gates.common.gate_context import Check
@@ -90,6 +92,19 @@ def test_checks_of_tests_group_failures_of_one_cause() -> None:
         *((f"tests/a_test.py::f{n}", 1, "failed") for n in range(evidence.NAMED)),
     ]
     assert len(dump_evidence(judged(found))) < 10_000
+
+
+def test_junit_is_valid_and_replaces_invalid_characters() -> None:
+    odd = [
+        result("a\x00b", V.FAILED, "E   c: \x1b[31m<&>\ud800"),
+        result("c", V.CRASHED, "\x07]]>"),
+        result("d", V.SKIPPED, "needs a GPU"),
+    ]
+    text = evidence.to_junit([*RESULTS, *odd], "device", again).decode()
+    xmlschema.XMLSchema(str(Path(__file__).parents[2] / "data/junit.xsd")).validate(
+        text
+    )
+    assert "c: \ufffd[31m&lt;&amp;&gt;\ufffd" in text
 
 
 def test_attachments_are_reproducible(tmp_path: Path) -> None:

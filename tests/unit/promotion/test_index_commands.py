@@ -71,7 +71,6 @@ def test_rollback_and_undo_restore_index(
         capsys,
         "rollback",
         "multi-arch",
-        "--to",
         "2",
         "--reason",
         "they were right",

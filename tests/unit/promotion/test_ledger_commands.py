@@ -430,20 +430,12 @@ def test_permission_is_refused_where_it_has_no_effect(
 # Keys
 
 
-def test_keys_show_prints_ledger_key_and_no_process_inherits_a_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_no_process_inherits_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli.run(["ci", "keys", "--ledger"]) == RequestError.exit_code
-    assert "CI_BUILD_LEDGER_KEY is not set." in capsys.readouterr().err
-    key = new_key(tmp_path / "key")
+    new_key(tmp_path / "key")
     for name in (LEDGER_KEY, SIGNING_KEY):
         monkeypatch.setenv(name, (tmp_path / "key").read_text())
-    assert cli.run(["ci", "keys", "--ledger"]) == 0
-    assert capsys.readouterr().out == f"{key.key}\n"
-    assert (
-        cli.run(["ci", "keys", "--ledger", str(tmp_path / "key")])
-        == RequestError.exit_code
-    )
     assert not {LEDGER_KEY, SIGNING_KEY} & child_environment().keys()
     assert "BEGIN" not in repr((ledger_request(None), find_signing_key(None)))
 

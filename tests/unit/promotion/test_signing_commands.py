@@ -65,13 +65,13 @@ def test_keys_new_creates_private_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "keys" / "ci"
-    assert cli.run(["ci", "keys", "--new", str(file)]) == 0
+    assert cli.run(["ci", "keys", "--out", str(file)]) == 0
     made = capsys.readouterr().out
     assert file.stat().st_mode & 0o777 == 0o600
     assert public_key(made) == made.strip()
     assert cli.run(["ci", "keys", str(file)]) == 0
     assert capsys.readouterr().out == made
-    assert cli.run(["ci", "keys", "--new", str(file)]) == 2
+    assert cli.run(["ci", "keys", "--out", str(file)]) == 2
     assert "already exists" in capsys.readouterr().err
 
 

@@ -42,32 +42,19 @@ def made(bucket: DirBucket, folder: Path, minor: int, *, age: float) -> StagedSe
     return staged
 
 
-def kept(bucket: DirBucket, **options: object) -> dict[str, str]:
-    folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW, **options)  # type: ignore[arg-type]
+def kept(bucket: DirBucket) -> dict[str, str]:
+    folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
     return {folder.staged.digest: folder.kept for folder in folders}
 
 
 def test_old_sets_go_and_others_stay(bucket: DirBucket, tmp_path: Path) -> None:
-    old, young, named = (
-        made(bucket, tmp_path, minor, age=age)
-        for minor, age in ((2, 31), (3, 29), (4, 99))
+    old, young = (
+        made(bucket, tmp_path, minor, age=age) for minor, age in ((2, 31), (3, 29))
     )
-    assert kept(bucket, keep={named.digest}) == {
-        named.digest: "named by --keep",
+    assert kept(bucket) == {
         old.digest: "",
         young.digest: "used less than 30 days ago",
     }
-
-
-def test_keep_accepts_first_digits_and_refuses_unknown_sets(
-    bucket: DirBucket, tmp_path: Path
-) -> None:
-    """A mistyped digest must not remove the set that it was meant to keep."""
-    staged = made(bucket, tmp_path, 2, age=99)
-    assert kept(bucket, keep=[staged.digest[:6]]) == {staged.digest: "named by --keep"}
-    for word in ("0" * 64, staged.digest[:5], "", staged.digest.upper()):
-        with pytest.raises(RequestError, match="has no staged set"):
-            kept(bucket, keep=[word])
 
 
 def test_find_set_accepts_digest_first_digits_and_ledger_entry(
@@ -227,8 +214,6 @@ def test_gc_prints_plan_and_applies_it(
         "--bucket",
         str(bucket.root),
     )
-    assert cli.run([*words, "--keep", str(folder / "wheels.json"), "--apply"]) == 0
-    assert "stays: named by --keep" in capsys.readouterr().err
     assert cli.run([*words]) == 0
     assert "--apply removes the sets" in capsys.readouterr().err
     assert read_staged(bucket, staged)
