@@ -10,7 +10,6 @@ from pathlib import Path
 
 from core.errors import ElfError
 from core.model import GfxTarget
-from core.targets import machs
 from wheelkit.elf.elf_tables import ElfImage
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, kernarg_sizes
@@ -40,9 +39,7 @@ def code_problems(
         kernarg: bytes of arguments that the host packs for a kernel; 0 disables the
             check.
     """
-    if clause := code_object_problem(
-        data[:HEAD_SIZE], GfxTarget.parse(target), machs()
-    ):
+    if clause := code_object_problem(data[:HEAD_SIZE], GfxTarget.parse(target)):
         return [f"{label} {clause}, not for {target}"]
     try:
         sizes = kernarg_sizes(ElfImage.parse(data, label))

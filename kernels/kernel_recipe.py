@@ -16,7 +16,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from core import targets, versions
+from core import versions
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
 from kernels.modules import Catalog, KernelModule, ModuleKind
@@ -303,8 +303,6 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
         project=versions.KERNELS_PROJECT,
         version=version,
         platform=PLATFORM,
-        covers=targets.covers(),
-        machs=targets.machs(),
         strip=False,
         summary=(
             f"{project['description']}"

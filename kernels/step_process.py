@@ -21,7 +21,6 @@ from typing import Any
 from core.errors import CiBuildError, KernelError
 from core.model import GfxTarget
 from core.process import HostRunner, render
-from core.targets import machs
 from kernels.compiled_checks import code_problems, library_problems
 from kernels.compiled_store import Cost, KernelStore
 from wheelkit.elf.constants import SHT_SYMTAB
@@ -126,7 +125,7 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
         problems += library_problems(out, label, checks["exports"], alone=alone)
     if "target" in checks and "kernels" not in checks:
         clause = code_object_problem(
-            out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"]), machs()
+            out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"])
         )
         problems += [f"{label} {clause}"] if clause else []
     if "kernels" in checks:

@@ -27,7 +27,7 @@ from wheelkit.gpu.code_object import (
     HEAD_SIZE,
     code_object_problem,
     is_code_object,
-    mach_of,
+    processor_of,
 )
 
 MANIFEST = "jax_aiter/_kernels/manifest.json"
@@ -164,7 +164,6 @@ def member_infos(
     archive: WheelArchive,
     names: Iterable[str],
     record: Mapping[str, RecordEntry],
-    machs: Mapping[str, int],
 ) -> tuple[MemberInfo, ...]:
     """Return the `wheels.json` entries of code objects.
 
@@ -178,7 +177,7 @@ def member_infos(
                 path=name,
                 size=archive[name].size,
                 sha256=record[name].sha256 or "",
-                targets=target_of(head, machs),
+                targets=tuple(filter(None, [processor_of(head)])),
                 needed=(),
                 symbol_versions={},
             )
@@ -186,25 +185,13 @@ def member_infos(
     return tuple(infos)
 
 
-def target_of(head: bytes, machs: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the processor whose number is in a code object's header.
-
-    Empty if the number is unknown.
-    """
-    processors = [name for name, mach in machs.items() if mach == mach_of(head)]
-    return tuple(processors[:1])
-
-
 def check_kernel_wheel(
-    archive: WheelArchive,
-    machs: Mapping[str, int],
-    exported: Mapping[str, Iterable[str]],
+    archive: WheelArchive, exported: Mapping[str, Iterable[str]]
 ) -> tuple[Finding, ...]:
     """Check the kernel modules of a wheel.
 
     Args:
         archive: the wheel.
-        machs: processor -> EF_AMDGPU_MACH value; empty skips the comparison.
         exported: path of each readable library inside the wheel -> its exported
             symbols.
     """
@@ -212,13 +199,12 @@ def check_kernel_wheel(
         manifest = read_manifest(archive)
     except ArchiveError as error:
         return (finding("kernels-manifest-damaged", error.message, member=MANIFEST),)
-    return tuple(_findings(archive, manifest, machs, exported))
+    return tuple(_findings(archive, manifest, exported))
 
 
 def _findings(
     archive: WheelArchive,
     manifest: KernelManifest,
-    machs: Mapping[str, int],
     exported: Mapping[str, Iterable[str]],
 ) -> Iterator[Finding]:
     if manifest.version != archive.name.version:
@@ -260,7 +246,7 @@ def _findings(
                 yield finding("handler-missing", text, member=module.library)
     yield from _untrue(archive, listed)
     for name in code_objects(archive):
-        yield from _wrong_code(archive, name, machs)
+        yield from _wrong_code(archive, name)
     for gfx in manifest.targets:
         yield from check_target(manifest, gfx)
 
@@ -326,9 +312,7 @@ def _untrue(archive: WheelArchive, listed: Mapping[str, str]) -> Iterator[Findin
             )
 
 
-def _wrong_code(
-    archive: WheelArchive, name: str, machs: Mapping[str, int]
-) -> Iterator[Finding]:
+def _wrong_code(archive: WheelArchive, name: str) -> Iterator[Finding]:
     """Check that a code object is whole, matches the target of its folder and has kernels."""
     place = _OBJECT.fullmatch(name)
     try:
@@ -336,21 +320,11 @@ def _wrong_code(
     except ArchiveError as error:
         yield finding("code-object-wrong", error.message, member=name)
         return
-    target = (
-        GfxTarget.parse(place["gfx"])
-        if place
-        else GfxTarget(processor=next(iter(target_of(data, machs)), ""))
-    )
-    if (
-        place
-        and machs
-        and (clause := code_object_problem(data[:HEAD_SIZE], target, machs))
-    ):
-        yield finding(
-            "code-object-wrong",
-            f"the file in the folder of {place['gfx']} {clause}.",
-            member=name,
-        )
+    target = GfxTarget(processor=place["gfx"] if place else processor_of(data))
+    clause = code_object_problem(data[:HEAD_SIZE], target)
+    if clause:
+        text = f"the file in the folder of {target} {clause}."
+        yield finding("code-object-wrong", text, member=name)
         return
     check = check_code(data, target)
     for kind, text in {

@@ -64,7 +64,6 @@ def repair_plan(
         version=version,
         platform=platform_of(request.platform_tag),
         targets=request.targets,
-        covers=targets.covers(),
         rocm_version=Version(
             str(rocm)
         ).base_version,  # drops the pre-release part: 7.10.0a20251120 -> 7.10.0

@@ -175,9 +175,7 @@ def _members(path: Path, report: WheelReport) -> tuple[MemberInfo, ...]:
             raise ArchiveError(f"{changed[0].member}: {changed[0].message}{more}")
         names = kernel_wheel.code_objects(archive)
         codes = (
-            kernel_wheel.member_infos(archive, names, archive.record(), targets.machs())
-            if names
-            else ()
+            kernel_wheel.member_infos(archive, names, archive.record()) if names else ()
         )
     libraries = [member for member in member_infos(report) if member.path not in names]
     return tuple(sorted((*libraries, *codes), key=lambda member: member.path))

@@ -15,6 +15,7 @@ from core.pip import InputStore, Resolved
 from core.report import NoProgress
 from core.steps import FinishedStep, StepStore, step_key
 from core.units import human
+from core.versions import KERNELS_PROJECT
 from wheelkit.findings import is_integrity
 from wheelkit.inspect.inspection_model import member_infos
 from wheelkit.inspect.inspector import Expectations, inspect_wheel
@@ -124,7 +125,8 @@ class WheelMaker:
         )
         if not checked:
             self.inputs.check_done(item, self.tools["ci_build"])
-        if not recipe.machs:  # code objects of kernels run with a feature on or off
+        # Code objects of kernels run with a feature on or off.
+        if recipe.project != KERNELS_PROJECT:
             _refuse_other_targets(self.request, done)
         return done.wheel, saved(done), done.findings
 

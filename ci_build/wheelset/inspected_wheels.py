@@ -55,9 +55,6 @@ def inspect(
     """
     expectations = Expectations(
         targets=None if expected is None else targets.requested(expected),
-        covers=targets.covers(),
-        machs=targets.machs(),
-        allow_list=targets.lists()["compiler-supported"],
         allowed_sonames=None if rocm is None else layouts.allowed_sonames(rocm),
     )
     sets = _sets(arguments)

@@ -16,7 +16,6 @@ from isal import isal_zlib
 from core.digests import sha256_of
 from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, Severity, Tier, Wheel
-from core.targets import covers, lists, machs
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error
 from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.recipe_check import ExpectedSet, check_files, check_wheel
@@ -62,9 +61,6 @@ def _run(context: GateContext, expected: ExpectedSet | None) -> Iterator[Check]:
     """Yield checks of the wheels, the set, its other files and the staged index."""
     expectations = Expectations(
         targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
-        covers=covers(),
-        machs=machs(),
-        allow_list=lists()["compiler-supported"],
     )
     reports = []
     infos = []

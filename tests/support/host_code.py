@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -43,11 +42,7 @@ def unpacked_bundle(data: bytes) -> bytes:
     if not data.startswith(bundle.PACKED_MAGIC):
         return data
     header = bundle.CompressedHeader.parse(data)
-    decoder = (
-        zstandard.ZstdDecompressor().decompressobj()
-        if header.method == bundle.ZSTD
-        else zlib.decompressobj()
-    )
+    decoder = zstandard.ZstdDecompressor().decompressobj()
     return decoder.decompress(data[header.header_size : header.file_size])
 
 

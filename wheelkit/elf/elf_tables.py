@@ -22,13 +22,19 @@ from wheelkit.elf.constants import (
     NOTE,
     PT_DYNAMIC,
     PT_LOAD,
+    R_X86_64_GLOB_DAT,
+    R_X86_64_JUMP_SLOT,
+    R_X86_64_RELATIVE,
+    RELA,
     SECTION,
     SEGMENT,
+    SHF_ALLOC,
     SHN_XINDEX,
     SHT_DYNSYM,
     SHT_NOBITS,
     SHT_NOTE,
     SHT_NULL,
+    SHT_RELA,
     SHT_SYMTAB,
     SYMBOL,
 )
@@ -341,6 +347,37 @@ class ElfImage:
                     values[row],
                     string_at(names, words[3 * row] & 0xFFFFFFFF, self.label),
                 )
+
+    def pointers(self, places: Container[int]) -> dict[int, int]:
+        """Return address -> value of the relocated pointers at these addresses."""
+        found = {}
+        for where, kinds, values in self._relocations():
+            for row in compress(range(len(where)), map(places.__contains__, where)):
+                if kinds[row] == R_X86_64_RELATIVE:
+                    found[where[row]] = values[row]
+        return found
+
+    def slots(self) -> dict[int, int]:
+        """Return address -> index of the dynamic symbol for each slot of the GOT."""
+        found = {}
+        for where, kinds, _ in self._relocations():
+            others = map(R_X86_64_RELATIVE.__ne__, kinds)
+            for row in compress(range(len(where)), others):
+                if kinds[row] & 0xFFFFFFFF in (R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT):
+                    found[where[row]] = kinds[row] >> 32
+        return found
+
+    def _relocations(self) -> Iterator[tuple[list[int], list[int], list[int]]]:
+        """Yield the columns of each table of relocations: places, kinds, values.
+
+        A library has a million rows, so callers select rows without a loop of Python.
+        """
+        for section in self.sections:
+            if section.type == SHT_RELA and section.flags & SHF_ALLOC:
+                content = self.contents(section)
+                words = memoryview(content[: len(content) // RELA.size * RELA.size])
+                table = words.cast("Q").tolist()
+                yield table[0::3], table[1::3], table[2::3]
 
     def notes(self) -> Iterator[tuple[bytes, int, bytes]]:
         """Yield name (with its NUL), type and description of each note.

@@ -32,13 +32,6 @@ _BINDS = {
     constants.STB_GNU_UNIQUE: "UNIQUE",
 }
 
-_INTERNALS = b"__nb_internals_"
-_ABI_TAG = re.compile(rb"\0((?:nanobind_|v)\d+\w*_abi_\w+)\0")
-BY_PYTHON = (
-    ("PyErr_Fetch", "PyErr_GetRaisedException"),
-    ("PyDict_GetItemWithError", "PyDict_GetItemRef"),
-)
-"""Functions of which nanobind calls the second since Python 3.12 and 3.13."""
 HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
 """Names of HIP runtime functions.
 
@@ -79,7 +72,6 @@ class Elf:
             none.
         debug_link: name and CRC-32 of the separate debug file, from .gnu_debuglink;
             None without one.
-        nanobind: tag of nanobind's ABI; empty for other libraries.
         comments: names of compilers and linkers, from .comment.
         init_functions: exported PyInit_* functions.
     """
@@ -96,7 +88,6 @@ class Elf:
     sections: Mapping[str, Section]
     build_id: str | None
     debug_link: tuple[str, int] | None
-    nanobind: str
     comments: tuple[str, ...]
 
     @classmethod
@@ -131,15 +122,6 @@ class Elf:
                 }
             )
         )
-
-    @property
-    def python_calls(self) -> tuple[str, ...]:
-        """Undefined functions of BY_PYTHON."""
-        names = {symbol.name for symbol in self.undefined}
-        calls: list[str] = []
-        for pair in BY_PYTHON:
-            calls.extend(name for name in pair if name in names)
-        return tuple(calls)
 
     @property
     def rocm_versions(self) -> tuple[str, ...]:
@@ -195,32 +177,6 @@ def _debug_link(
     if not name or len(rest) < 4:
         return None
     return name.decode(errors="backslashreplace"), int.from_bytes(rest[-4:], "little")
-
-
-def _nanobind(
-    image: ElfImage, sections: Mapping[str, Section], undefined: Iterable[Symbol]
-) -> str:
-    """Return the tag of nanobind's ABI.
-
-    Modules with different tags do not share types (nanobind, nb_abi.h).
-
-    Only libraries that call Python are searched.
-    """
-    section = (
-        sections.get(".rodata")
-        if any(symbol.name.startswith("Py") for symbol in undefined)
-        else None
-    )
-    if (
-        section is None
-        or image.data.find(
-            _INTERNALS, section.offset, section.offset + section.file_size
-        )
-        < 0
-    ):
-        return ""
-    found = _ABI_TAG.search(image.contents(section))
-    return found[1].decode() if found else ""
 
 
 def _snapshot(image: ElfImage) -> Elf:
@@ -281,7 +237,6 @@ def _snapshot(image: ElfImage) -> Elf:
         sections=sections,
         build_id=next(build_ids, None),
         debug_link=_debug_link(image, sections),
-        nanobind=_nanobind(image, sections, undefined),
         version_needs={
             library: frozenset(versions) for library, versions in libraries.items()
         },

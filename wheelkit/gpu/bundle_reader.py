@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from wheelkit.elf.elf_tables import ElfImage
 from wheelkit.gpu.offload_bundle import (
     HEAD_LIMIT,
     PACKED_MAGIC,
-    ZSTD,
     BundleEntry,
     CompressedHeader,
     digest_value,
@@ -137,7 +135,7 @@ def _measure(
     head = image.read(position, min(HEAD_LIMIT, end - position))
     packed = CompressedHeader.parse(head) if head[:4] == PACKED_MAGIC else None
     if packed:
-        size = packed.file_size or _stream_size(image, position, end, packed)
+        size = packed.file_size
     else:
         size = max(
             (e.offset + e.size for e in parse_entries(head, end - position)),
@@ -157,27 +155,6 @@ def _skip_zeros(file: int, position: int, end: int) -> int:
             return position + len(block) - len(block.lstrip(b"\0"))
         position += len(block)
     return end
-
-
-def _stream_size(
-    image: ElfImage, position: int, end: int, packed: CompressedHeader
-) -> int:
-    """Return the stored size of a version 1 bundle by decompressing it."""
-    decoder = (
-        zstandard.ZstdDecompressor().decompressobj()
-        if packed.method == ZSTD
-        else zlib.decompressobj()
-    )
-    start = position
-    position += packed.header_size
-    try:
-        while position < end and not decoder.eof:
-            block = image.read(position, min(_CHUNK, end - position))
-            decoder.decompress(block)
-            position += len(block)
-    except (zstandard.ZstdError, zlib.error) as error:
-        raise FatbinError(f"The bundle cannot be decompressed ({error}).") from error
-    return position - len(decoder.unused_data) - start
 
 
 @dataclass(slots=True)
@@ -221,7 +198,7 @@ class BundleReader:
                 if verify:
                     digest.update(chunk)
                 yield chunk
-        except (zstandard.ZstdError, zlib.error) as error:
+        except zstandard.ZstdError as error:
             raise bundle.error(f"the data cannot be decompressed ({error}).") from error
         if done != bundle.content_size:
             raise bundle.error(
@@ -248,16 +225,9 @@ class BundleReader:
         stored = os.pread(
             self.file, min(bundle.size - header, limit), bundle.offset + header
         )
-        if bundle.packed.method == ZSTD:
-            with self.zstd.stream_reader(stored, read_size=len(stored) or 1) as stream:
-                while count := stream.readinto(view):
-                    yield view[:count]
-            return
-        inflate = zlib.decompressobj()
-        while not inflate.eof and (chunk := inflate.decompress(stored, len(view))):
-            stored = inflate.unconsumed_tail
-            view[: len(chunk)] = chunk
-            yield view[: len(chunk)]
+        with self.zstd.stream_reader(stored, read_size=len(stored) or 1) as stream:
+            while count := stream.readinto(view):
+                yield view[:count]
 
     def entries(self, bundle: BundleLocation) -> tuple[BundleEntry, ...]:
         """Return the entry table; only the beginning of the bundle is decoded."""
@@ -269,26 +239,6 @@ class BundleReader:
             if len(head) >= HEAD_LIMIT:
                 break
         return self._parse(bundle, head)
-
-    def objects(
-        self, bundle: BundleLocation, size_of: Callable[[BundleEntry], int]
-    ) -> Iterator[tuple[BundleEntry, bytes]]:
-        """Decode a whole bundle once and yield entries with their first bytes, in order of offset.
-
-        Args:
-            size_of: returns the number of bytes of an entry to keep; 0 skips the entry.
-
-        Raises:
-            FatbinError: the bundle is damaged.
-        """
-        rooms: dict[BundleEntry, bytearray] = {}
-
-        def room(entry: BundleEntry) -> memoryview:
-            rooms[entry] = bytearray(min(size_of(entry), entry.size))
-            return memoryview(rooms[entry])
-
-        for entry in self.fill(bundle, room):
-            yield entry, bytes(rooms.pop(entry))
 
     def fill(
         self,

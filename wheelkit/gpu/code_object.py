@@ -14,6 +14,7 @@ import msgspec
 
 from core.errors import ElfError
 from core.model import GfxTarget
+from core.targets import machs
 from wheelkit.elf import constants
 from wheelkit.elf.constants import HEADER
 from wheelkit.elf.elf_tables import ElfImage
@@ -31,16 +32,12 @@ KERNEL_SUFFIX = ".kd"
 """End of the symbol of a kernel descriptor, after the name of its kernel."""
 
 
-def code_object_problem(
-    head: bytes, target: GfxTarget, machs: Mapping[str, int]
-) -> str:
+def code_object_problem(head: bytes, target: GfxTarget) -> str:
     """Return a description of the first defect in the header of a code object.
 
     Args:
         head: first HEAD_SIZE bytes of the code object.
         target: expected target, such as the target of the bundle entry.
-        machs: processor -> EF_AMDGPU_MACH value; processors without a value are not
-            compared.
 
     Returns:
         A verb phrase such as "is code for gfx950", without a full stop; empty without a
@@ -59,13 +56,9 @@ def code_object_problem(
             f" {ident[7]})"
         )
     mach = flags & _MACH
-    expected = machs.get(target.processor, mach)
-    if mach != expected:
-        other = next(
-            (name for name, value in machs.items() if value == mach),
-            f"machine {mach:#x}",
-        )
-        return f"is code for {other}"
+    # Processors that the gfx table lacks are not compared.
+    if mach != machs().get(target.processor, mach):
+        return f"is code for {processor_of(head) or f'machine {mach:#x}'}"
     if ident[8] >= _ABI_V4:
         for feature, shift in _FEATURE_SHIFT.items():
             setting = _SETTINGS[flags >> shift & 3]
@@ -86,6 +79,12 @@ def is_code_object(head: bytes) -> bool:
 def mach_of(head: bytes) -> int:
     """Return the EF_AMDGPU_MACH value in the first HEAD_SIZE bytes of a code object."""
     return int.from_bytes(head[48:52], "little") & _MACH
+
+
+def processor_of(head: bytes) -> str:
+    """Return the processor whose number is in a code object's header; empty if it is unknown."""
+    mach = mach_of(head)
+    return next((name for name, value in machs().items() if value == mach), "")
 
 
 def read_metadata(image: ElfImage) -> Mapping[str, Any]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from core.errors import FatbinError
 from core.model import Finding
 from wheelkit.findings import finding
-from wheelkit.gpu import code_object
 from wheelkit.gpu.bundle_reader import (
     BundleLocation,
     BundleReader,
@@ -18,7 +17,8 @@ from wheelkit.gpu.bundle_reader import (
     map_bundles,
 )
 from wheelkit.gpu.code_check import CodeCheck, check_code
-from wheelkit.gpu.offload_bundle import METHOD_NAMES, BundleEntry
+from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem
+from wheelkit.gpu.offload_bundle import BundleEntry
 from wheelkit.gpu.registration import bundle_pointers
 
 
@@ -82,32 +82,32 @@ class FatbinReport:
         return self.entry_findings + self.code_findings
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class _BundleScan:
     """Result of scanning one bundle.
 
-    Its entries, and the first bytes and the check of each code object.
-
     Attributes:
+        heads: first bytes of each code object.
+        checks: check of each code object.
         arguments: kernel -> number of arguments in its source.
         damage: description of the bundle's damage; then no code object is listed.
     """
 
     bundle: BundleLocation
     entries: tuple[BundleEntry, ...] = ()
-    heads: tuple[tuple[BundleEntry, bytes], ...] = ()
-    checks: Mapping[BundleEntry, CodeCheck] = field(default_factory=dict)
-    arguments: Mapping[str, int] = field(default_factory=dict)
+    heads: dict[BundleEntry, bytes] = field(default_factory=dict)
+    checks: dict[BundleEntry, CodeCheck] = field(default_factory=dict)
+    arguments: dict[str, int] = field(default_factory=dict)
     damage: str = ""
+
+    @property
+    def place(self) -> str:
+        """Start of a message about an entry of the bundle."""
+        return f"{self.bundle.label}: bundle {self.bundle.index}: entry"
 
 
 def read_targets(
-    path: Path,
-    *,
-    verify: bool = False,
-    whole: bool = False,
-    machs: Mapping[str, int] | None = None,
-    name: str = "",
+    path: Path, *, verify: bool = False, whole: bool = False, name: str = ""
 ) -> FatbinReport:
     """List the device code of a file, which is streamed.
 
@@ -119,9 +119,6 @@ def read_targets(
             False, only the entry tables are read.
         whole: with `verify`, check all parts of the code objects (`check_code`) and
             list their kernels.
-        machs: processor -> EF_AMDGPU_MACH value. A processor that is not listed must
-            have the same value in all bundles, and no other processor may have this
-            value.
 
     Raises:
         ElfError: the file is not an ELF file. Damaged fat binaries are reported as
@@ -143,13 +140,11 @@ def read_targets(
             for a in sorted(strays)
         ]
     findings = [finding("bundle-damaged", text, member=name) for text in damages]
-    findings += [
-        finding("code-object-wrong", text, member=name)
-        for text in _wrong(scans, dict(machs or {}))
-    ]
-    findings += [
-        finding(code, text, member=name) for code, text in _unused_entries(scans)
-    ]
+    for item in scans:
+        for entry, head in item.heads.items():
+            if entry.target and (problem := code_object_problem(head, entry.target)):
+                text = f"{item.place} {entry.id} {problem}."
+                findings.append(finding("code-object-wrong", text, member=name))
     others = [finding(code, text, member=name) for code, text in _defects(scans)]
     return FatbinReport(
         bundles=bundles,
@@ -164,72 +159,32 @@ def read_targets(
 def _scan(
     reader: BundleReader, bundle: BundleLocation, *, verify: bool, whole: bool
 ) -> _BundleScan:
-    entries: tuple[BundleEntry, ...] = ()
-    heads: dict[BundleEntry, bytes] = {}
-    checks: dict[BundleEntry, CodeCheck] = {}
+    result = _BundleScan(bundle=bundle)
     rooms: dict[BundleEntry, bytearray] = {}
 
     def room(entry: BundleEntry) -> memoryview:
-        wanted = entry.size if whole else min(entry.size, code_object.HEAD_SIZE)
+        wanted = entry.size if whole else min(entry.size, HEAD_SIZE)
         rooms[entry] = bytearray(wanted if entry.target else 0)
         return memoryview(rooms[entry])
 
     try:
-        entries = reader.entries(bundle)
+        result.entries = reader.entries(bundle)
         for entry in reader.fill(bundle, room, verify=True) if verify else ():
             code = bytes(rooms.pop(entry))
-            heads[entry] = code[: code_object.HEAD_SIZE]
+            result.heads[entry] = code[:HEAD_SIZE]
             if whole and entry.target:
-                checks[entry] = check_code(code, entry.target)
+                check = check_code(code, entry.target)
+                # A kernel has the same arguments for every target.
+                result.arguments |= check.arguments
+                result.checks[entry] = replace(check, arguments={})
     except FatbinError as error:
-        return _BundleScan(bundle=bundle, entries=entries, damage=error.message)
-    return _bundle_scan(bundle, entries, heads, checks)
-
-
-def _bundle_scan(
-    bundle: BundleLocation,
-    entries: tuple[BundleEntry, ...],
-    heads: Mapping[BundleEntry, bytes],
-    checks: Mapping[BundleEntry, CodeCheck],
-) -> _BundleScan:
-    arguments: dict[str, int] = {}
-    kept: dict[BundleEntry, CodeCheck] = {}
-    for entry, check in checks.items():
-        arguments |= check.arguments  # a kernel has the same arguments for every target
-        kept[entry] = replace(check, arguments={})
-    return _BundleScan(
-        bundle=bundle,
-        entries=entries,
-        heads=tuple(heads.items()),
-        checks=kept,
-        arguments=arguments,
-    )
-
-
-def _unused_entries(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
-    """Yield the code and text of a finding for each entry that HIP does not load."""
-    for scan in scans:
-        place = f"{scan.bundle.label}: bundle {scan.bundle.index}: entry"
-        for entry in scan.entries:
-            if entry.size and entry.target is None and not entry.is_host:
-                yield (
-                    "bundle-entry-unknown",
-                    f"{place} {entry.id} is no code that HIP loads.",
-                )
-        targets = Counter(
-            entry.target for entry in scan.entries if entry.target and entry.size
-        )
-        for target in (target for target, count in targets.items() if count > 1):
-            yield (
-                "bundle-damaged",
-                f"{place} {target} is there twice, and HIP loads one of them.",
-            )
+        return _BundleScan(bundle=bundle, entries=result.entries, damage=error.message)
+    return result
 
 
 def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
     """Yield the code and text of a finding for each kind of defect of each code object."""
     for scan in scans:
-        place = f"{scan.bundle.label}: bundle {scan.bundle.index}: entry"
         for entry, check in scan.checks.items():
             counts = Counter(problem.code for problem in check.problems)
             first: dict[str, str] = {}
@@ -238,7 +193,7 @@ def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
             for code, text in first.items():
                 more = counts[code] - 1
                 others = f" (and {more} more of this kind)" if more else ""
-                yield code, f"{place} {entry.id} {text}{others}."
+                yield code, f"{scan.place} {entry.id} {text}{others}."
 
 
 def _kernels(
@@ -257,55 +212,16 @@ def _kernels(
     return kernels
 
 
-def _wrong(scans: Sequence[_BundleScan], machs: dict[str, int]) -> Iterator[str]:
-    listed = set(machs)
-    for scan in scans:
-        for entry, head in scan.heads:
-            target = entry.target
-            if target is None:
-                continue
-            if (
-                target.processor not in machs
-                and code_object.mach_of(head) not in machs.values()
-            ):
-                machs[target.processor] = code_object.mach_of(head)
-            if target.processor not in machs:
-                others = [
-                    name
-                    for name, value in machs.items()
-                    if value == code_object.mach_of(head)
-                ]
-                yield (
-                    f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id}"
-                    f" is code for {others[0]}."
-                )
-                continue
-            if problem := code_object.code_object_problem(head, target, machs):
-                doubt = (
-                    ""
-                    if target.processor in listed
-                    else " (elsewhere the processor has another machine number)"
-                )
-                yield (
-                    f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id}"
-                    f" {problem}{doubt}."
-                )
-
-
 def _device_code(scans: Sequence[_BundleScan]) -> DeviceCode:
-    sizes: dict[str, int] = {}
-    counts: dict[str, int] = {}
+    sizes = Counter[str]()
+    counts = Counter[str]()
     for scan in scans:
         present = [entry for entry in scan.entries if entry.size and not entry.is_host]
         for entry in present:
-            sizes[entry.name] = sizes.get(entry.name, 0) + entry.size
-        for name in {entry.name for entry in present}:
-            counts[name] = counts.get(name, 0) + 1
+            sizes[entry.name] += entry.size
+        counts.update({entry.name for entry in present})
     packings = [scan.bundle.packed for scan in scans]
-    formats = {
-        f"CCOB v{p.version} {METHOD_NAMES[p.method]}" if p else "plain"
-        for p in packings
-    }
+    formats = {f"CCOB v{p.version} zstd" if p else "plain" for p in packings}
     return DeviceCode(
         bundles=len(scans),
         formats=tuple(sorted(formats)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, compress
+from itertools import chain
 from pathlib import Path
 
 from core.errors import ElfError
@@ -52,10 +52,8 @@ def stub_problems(
         ElfError: the file is not an ELF file, or is damaged.
     """
     with reader.open_image(path) as image:
-        functions = _pointers(
-            image,
-            set(chain.from_iterable(bundle.handles.values() for bundle in registered)),
-        )
+        handles = chain.from_iterable(b.handles.values() for b in registered)
+        functions = image.pointers(set(handles))
         for bundle in registered:
             expected = arguments.get(bundle.address, {})
             for kernel, handle in bundle.handles.items():
@@ -114,19 +112,3 @@ def _problem(
     count = len(_ARGUMENT.findall(code, 0, end.start()))
     if expected is not None and count != expected:
         yield f"launches kernel {kernel} with {count} arguments, but it has {expected}"
-
-
-def _pointers(image: ElfImage, places: set[int]) -> Mapping[int, int]:
-    """Return the relocated pointers at these addresses."""
-    found: dict[int, int] = {}
-    for section in image.sections if places else ():
-        if section.type == constants.SHT_RELA and section.flags & constants.SHF_ALLOC:
-            content = image.contents(section)
-            words = memoryview(
-                content[: len(content) // constants.RELA.size * constants.RELA.size]
-            ).cast("Q")
-            where = words[0::3].tolist()
-            for row in compress(range(len(where)), map(places.__contains__, where)):
-                if words[3 * row + 1] == constants.R_X86_64_RELATIVE:
-                    found[where[row]] = words[3 * row + 2]
-    return found

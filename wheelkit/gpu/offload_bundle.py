@@ -1,8 +1,8 @@
 """Clang offload bundles: a header and the code objects of several targets, plain or compressed.
 
 Sources: LLVM, "Clang Offload Bundler" (container format, bundle entry IDs) and the
-header tables of CompressedOffloadBundle (CCOB versions 1 to 3); all numbers are little
-endian.
+header tables of CompressedOffloadBundle (CCOB versions 2 and 3); all numbers are little
+endian. The clang of ROCm 7 writes only these versions, and only with zstd.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import hashlib
 import math
 import re
 import struct
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import zstandard
 
 from core.errors import FatbinError, RequestError
 from core.model import GfxTarget
+from core.targets import covers
 
 PLAIN_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 PACKED_MAGIC = b"CCOB"
-ZLIB, ZSTD = 0, 1
-"""Compression methods; values of llvm::compression::Format."""
-METHOD_NAMES = {ZLIB: "zlib", ZSTD: "zstd"}
+_ZSTD = 1
+"""Compression method; a value of llvm::compression::Format."""
 
 HEAD_LIMIT = 1 << 16
 """Maximum size of an entry table in bytes; a table of 27 targets has 1.6 kB."""
@@ -40,11 +39,7 @@ Level 4 packs two targets of 0.10.2 into 6.8 MB in 0.3 CPU seconds, level 6 into
 in 0.7.
 """
 _ENTRY = struct.Struct("<QQQ")
-_LAYOUTS = {
-    1: struct.Struct("<4sHHIQ"),
-    2: struct.Struct("<4sHHIIQ"),
-    3: struct.Struct("<4sHHQQQ"),
-}
+_LAYOUTS = {2: struct.Struct("<4sHHIIQ"), 3: struct.Struct("<4sHHQQQ")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,15 +88,13 @@ class CompressedHeader:
     """The header of a compressed bundle.
 
     Attributes:
-        file_size: size of the compressed bundle in bytes, header included; None in
-            version 1, which lacks the field.
+        file_size: size of the compressed bundle in bytes, header included.
         size: size of the uncompressed bundle in bytes.
         digest: first 8 bytes of the MD5 of the uncompressed bundle, as a number.
     """
 
     version: int
-    method: int
-    file_size: int | None
+    file_size: int
     size: int
     digest: int
 
@@ -115,34 +108,21 @@ class CompressedHeader:
         """Parse the header at the start of a compressed bundle.
 
         Raises:
-            FatbinError: the data is not CCOB, its version or method is unknown, or its
-                sizes are impossible.
+            FatbinError: the version or method is unknown, or the sizes are impossible.
         """
         version = int.from_bytes(data[4:6], "little")
-        if (
-            data[:4] != PACKED_MAGIC
-            or version not in _LAYOUTS
-            or len(data) < _LAYOUTS[version].size
-        ):
+        layout = _LAYOUTS.get(version)
+        if layout is None or len(data) < layout.size:
             raise FatbinError("The header is not a known compressed bundle header.")
-        _, _, method, *sizes, size, digest = _LAYOUTS[version].unpack_from(data)
-        packed = cls(
-            version=version,
-            method=method,
-            file_size=sizes[0] if sizes else None,
-            size=size,
-            digest=digest,
-        )
-        if method not in (ZLIB, ZSTD):
+        _, _, method, file_size, size, digest = layout.unpack_from(data)
+        if method != _ZSTD:
             raise FatbinError(f"Compression method {method} is unknown.")
-        if size > CONTENT_LIMIT or (
-            packed.file_size is not None and packed.file_size <= packed.header_size
-        ):
+        if size > CONTENT_LIMIT or file_size <= layout.size:
             raise FatbinError(
-                f"The header has impossible sizes: {packed.file_size} stored, {size}"
+                f"The header has impossible sizes: {file_size} stored, {size}"
                 " uncompressed."
             )
-        return packed
+        return cls(version=version, file_size=file_size, size=size, digest=digest)
 
 
 def digest_value(digest: bytes) -> int:
@@ -150,7 +130,7 @@ def digest_value(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
-def parse_entries(head: bytes, size: int | None = None) -> tuple[BundleEntry, ...]:
+def parse_entries(head: bytes, size: int) -> tuple[BundleEntry, ...]:
     """Parse the entry table at the start of an uncompressed bundle.
 
     Args:
@@ -177,9 +157,7 @@ def parse_entries(head: bytes, size: int | None = None) -> tuple[BundleEntry, ..
         entries.append(BundleEntry(id=name.decode(), offset=offset, size=length))
     end = position
     for entry in sorted((e for e in entries if e.size), key=lambda e: e.offset):
-        if entry.offset < end or (
-            size is not None and entry.offset + entry.size > size
-        ):
+        if entry.offset < end or entry.offset + entry.size > size:
             raise FatbinError(
                 f"Entry {entry.id} overlaps another entry or lies outside the bundle."
             )
@@ -238,24 +216,21 @@ def pack(
     plain: bytes | bytearray | memoryview,
     *,
     version: int = 3,
-    method: int = ZSTD,
     level: int = LEVEL,
 ) -> bytes:
     """Compress a bundle; output is reproducible."""
-    if method == ZSTD:
-        # Similar code of different targets is megabytes apart, so the window must be
-        # that large.
-        window = min(27, max(10, len(plain).bit_length()))
-        parameters = zstandard.ZstdCompressionParameters.from_level(
-            level, source_size=len(plain), window_log=window
-        )
-        body = zstandard.ZstdCompressor(compression_params=parameters).compress(plain)
-    else:
-        body = zlib.compress(plain, 9)
+    # Similar code of different targets is megabytes apart, so the window must be that
+    # large.
+    window = min(27, max(10, len(plain).bit_length()))
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        level, source_size=len(plain), window_log=window
+    )
+    body = zstandard.ZstdCompressor(compression_params=parameters).compress(plain)
     digest = digest_value(hashlib.md5(plain, usedforsecurity=False).digest())
-    total = _LAYOUTS[version].size + len(body)
-    sizes = (len(plain),) if version == 1 else (total, len(plain))
-    return _LAYOUTS[version].pack(PACKED_MAGIC, version, method, *sizes, digest) + body
+    layout = _LAYOUTS[version]
+    total = layout.size + len(body)
+    header = layout.pack(PACKED_MAGIC, version, _ZSTD, total, len(plain), digest)
+    return header + body
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,9 +243,7 @@ class EntrySelection:
 
 
 def select_entries(
-    entries: Sequence[BundleEntry],
-    targets: Sequence[GfxTarget],
-    covers: Mapping[str, Sequence[str]] | None = None,
+    entries: Sequence[BundleEntry], targets: Sequence[GfxTarget]
 ) -> EntrySelection:
     """Choose the entries to keep.
 
@@ -278,33 +251,25 @@ def select_entries(
 
     Code that leaves a feature open runs with either setting (LLVM, "User Guide for
     AMDGPU Backend", target features). So gfx90a:xnack- keeps gfx90a and gfx90a:xnack-
-    but not gfx90a:xnack+, and gfx90a keeps all three.
-
-    Args:
-        covers: generic target -> processors that run its code; generic code is kept
-            only if there is no exact code.
+    but not gfx90a:xnack+, and gfx90a keeps all three. Generic code is kept only if
+    there is no exact code.
     """
     chosen = {entry for entry in entries if entry.is_host}
     missing = []
     for target in targets:
         settings = {feature[:-1]: feature for feature in target.features}
-        fitting = []
+        exact = []
+        generic = []
         for entry in entries:
-            if (
-                entry.size
-                and entry.target
-                and all(settings.get(f[:-1], f) == f for f in entry.target.features)
-            ):
-                fitting.append(entry)
-        exact = [
-            e for e in fitting if e.target and e.target.processor == target.processor
-        ]
-        generic = [
-            e
-            for e in fitting
-            if e.target
-            and target.processor in (covers or {}).get(e.target.processor, ())
-        ]
+            code = entry.target
+            if not entry.size or code is None:
+                continue
+            if any(settings.get(f[:-1], f) != f for f in code.features):
+                continue
+            if code.processor == target.processor:
+                exact.append(entry)
+            elif target.processor in covers().get(code.processor, ()):
+                generic.append(entry)
         if not (exact or generic):
             missing.append(target)
         chosen.update(exact or generic)

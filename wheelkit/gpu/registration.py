@@ -14,7 +14,6 @@ import re
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 
 from core.errors import ElfError
@@ -140,11 +139,14 @@ class _HostCode:
         self._image = image
         self._segment = image.section(".hipFatBinSegment")
         self._init = _init_array(image)
-        self._slots: dict[int, int] = {}
-        self._pointers: dict[int, int] = {}
+        self._pointers: Mapping[int, int] = {}
         self.wrappers: Mapping[int, int] = {}
         if self._segment is not None:
-            self._relocate()
+            places = set[int]()
+            for section in filter(None, (self._segment, self._init)):
+                end = section.address + section.size
+                places.update(range(section.address, end, _POINTER))
+            self._pointers = image.pointers(places)
             self.wrappers = dict(self._wrappers(self._segment))
 
     @property
@@ -171,39 +173,6 @@ class _HostCode:
                     handles=reading.handles,
                     repeated=frozenset(reading.repeated),
                 )
-
-    def _relocate(self) -> None:
-        """Record the symbol index of each GOT slot, and the relocated pointers."""
-        places = set[int]()
-        for section in filter(None, (self._segment, self._init)):
-            places.update(
-                range(section.address, section.address + section.size, _POINTER)
-            )
-        for section in self._image.sections:
-            if (
-                section.type == constants.SHT_RELA
-                and section.flags & constants.SHF_ALLOC
-            ):
-                content = self._image.contents(section)
-                # A library has a million relocations, so the rows are selected without
-                # a loop of Python.
-                words = memoryview(
-                    content[: len(content) // constants.RELA.size * constants.RELA.size]
-                ).cast("Q")
-                where = words[0::3].tolist()
-                infos = words[1::3].tolist()
-                addends = words[2::3]
-                for row in compress(range(len(infos)), map(places.__contains__, where)):
-                    if infos[row] & 0xFFFFFFFF == constants.R_X86_64_RELATIVE:
-                        self._pointers[where[row]] = addends[row]
-                for row in compress(
-                    range(len(infos)), map(constants.R_X86_64_RELATIVE.__ne__, infos)
-                ):
-                    if infos[row] & 0xFFFFFFFF in (
-                        constants.R_X86_64_GLOB_DAT,
-                        constants.R_X86_64_JUMP_SLOT,
-                    ):
-                        self._slots[where[row]] = infos[row] >> 32
 
     def _pointer(self, section: Section, address: int) -> int:
         """Return the pointer at an address.
@@ -234,6 +203,7 @@ class _HostCode:
 
     def _stubs(self) -> Iterator[tuple[int, str]]:
         """Yield the address of each registration function's PLT stub, with its name."""
+        slots = self._image.slots()
         symbols = enumerate(self._image.dynamic_symbols())
         names = {
             index: name
@@ -243,9 +213,7 @@ class _HostCode:
         for section in self._image.sections:
             if section.name.startswith(".plt"):
                 for match in _STUB.finditer(self._image.contents(section)):
-                    name = names.get(
-                        self._slots.get(_target(section.address, match), 0)
-                    )
+                    name = names.get(slots.get(_target(section.address, match), 0))
                     if name:
                         # With control-flow protection the stub begins with endbr64,
                         # four bytes before the jump.

@@ -9,7 +9,7 @@ unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +80,6 @@ def slim(
     path: Path,
     targets: Sequence[GfxTarget],
     *,
-    covers: Mapping[str, Sequence[str]] | None = None,
     verify: bool = True,
     name: str = "",
 ) -> SlimReport:
@@ -91,7 +90,7 @@ def slim(
 
     Args:
         path: an ELF file, changed in place; a file without device code stays unchanged.
-        targets: targets that every bundle must serve; see `bundle.select_entries`.
+        targets: targets that every bundle must serve; see `offload_bundle.select_entries`.
         verify: check the MD5 of every old bundle, so that damaged code does not get a
             valid checksum.
 
@@ -101,7 +100,7 @@ def slim(
             does not fit into its place.
     """
     bundles = find_bundles(path, name=name)
-    cuts = _plan(path, bundles, targets, covers or {})
+    cuts = _plan(path, bundles, targets)
     sizes = {bundle.index: bundle.size for bundle in bundles}
     changed = []
     for bundle, content in _contents(path, cuts, verify=verify):
@@ -156,7 +155,6 @@ def _plan(
     path: Path,
     bundles: Sequence[BundleLocation],
     targets: Sequence[GfxTarget],
-    covers: Mapping[str, Sequence[str]],
 ) -> list[_BundlePlan]:
     """Return a plan for each bundle; raise FatbinError if any bundle lacks code for a target."""
 
@@ -164,7 +162,7 @@ def _plan(
         reader: BundleReader, bundle: BundleLocation
     ) -> tuple[tuple[BundleEntry, ...], EntrySelection]:
         entries = reader.entries(bundle)
-        return entries, select_entries(entries, targets, covers)
+        return entries, select_entries(entries, targets)
 
     cuts = []
     missing = []
@@ -229,7 +227,7 @@ def _packed(cut: _BundlePlan, plain: memoryview) -> bytes:
     if packed is None:
         return bytes(plain)
     for level in (LEVEL, LEVEL_TIGHT):
-        content = pack(plain, version=packed.version, method=packed.method, level=level)
+        content = pack(plain, version=packed.version, level=level)
         if len(content) <= cut.bundle.capacity:
             return content
     raise cut.bundle.error(

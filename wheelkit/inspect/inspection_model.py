@@ -39,9 +39,6 @@ class ElfFacts:
         symbol_table_bytes: size of .symtab and .strtab; 0 if stripped.
         debug_file: name of the separate debug file; empty if there is none.
         debug_crc32: CRC-32 of the debug file.
-        nanobind: tag of nanobind's ABI; empty for other libraries.
-        python_calls: functions that tell for which Python a module was compiled, as in
-            `Elf.python_calls`.
         compilers: strings of .comment.
         rocm: ROCm version that compiled the device code; empty if unknown.
         modules: names of the Python modules that the library can initialise
@@ -65,8 +62,6 @@ class ElfFacts:
     build_id: str
     debug_file: str
     debug_crc32: int
-    nanobind: str
-    python_calls: tuple[str, ...]
     compilers: tuple[str, ...]
     rocm: str
     modules: tuple[str, ...]

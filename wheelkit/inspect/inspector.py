@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
@@ -23,12 +23,12 @@ from wheelkit import kernel_wheel
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.wheel_archive import WheelArchive
-from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
+from wheelkit.elf.constants import ELF64_LITTLE
 from wheelkit.elf.elf_tables import open_image
 from wheelkit.elf.hardening import load_defects
 from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import finding, sort_findings
-from wheelkit.gpu.code_object import HEAD_SIZE
+from wheelkit.gpu.code_object import HEAD_SIZE, processor_of
 from wheelkit.gpu.fatbin import DeviceCode, FatbinReport, TargetCode, read_targets
 from wheelkit.inspect import contents, library, parts
 from wheelkit.inspect import metadata_rules as metadata
@@ -65,10 +65,6 @@ class Expectations:
 
     Attributes:
         targets: exact gfx targets of its device code; None skips the check.
-        covers: generic target -> the processors that run its code.
-        machs: processor -> EF_AMDGPU_MACH number of its code objects; None skips the
-            comparison.
-        allow_list: processors that XLA accepts at run time; empty skips the check.
         allowed_sonames: exact sonames that may be missing from wheel and platform; None
             allows the libraries of ROCm.
         verify: check RECORD and the MD5 of device code; if False, only the parts that
@@ -78,9 +74,6 @@ class Expectations:
     """
 
     targets: tuple[GfxTarget, ...] | None = None
-    covers: Mapping[str, Collection[str]] = field(default_factory=dict)
-    machs: Mapping[str, int] | None = None
-    allow_list: Collection[str] = ()
     allowed_sonames: Collection[str] | None = None
     verify: bool = True
     integrity: bool = False
@@ -213,7 +206,6 @@ class _Inspection:
                 report.project,
                 [name for name in names if not name.startswith(dist_info)],
             ),
-            *contents.check_names(names),
             *contents.check_modes(
                 {member.name: member.mode for member in self.archive.members}
             ),
@@ -225,8 +217,6 @@ class _Inspection:
             self.findings += contents.check_python(
                 self.archive, names, meta.requires_python
             )
-            if metadata.JAX_ROCM.fullmatch(report.project):
-                self.findings += contents.check_asserts(self.archive, names)
         if report.size > metadata.SIZE_BUDGET:
             text = (
                 f"the wheel has {human(report.size)}; the budget is"
@@ -235,9 +225,7 @@ class _Inspection:
             self.findings.append(finding("size-budget", text))
         if kernel_wheel.is_kernel_wheel(self.archive):
             exported = {elf.path: elf.exported for elf in host}
-            self.findings += kernel_wheel.check_kernel_wheel(
-                self.archive, self.expectations.machs or {}, exported
-            )
+            self.findings += kernel_wheel.check_kernel_wheel(self.archive, exported)
         return replace(
             report,
             files=len(names),
@@ -262,19 +250,12 @@ class _Inspection:
                 continue  # reported by the check of RECORD or by the extraction
             if head.startswith(ELF64_LITTLE):
                 names.append(member.name)
-            elif head.startswith(MAGIC):
-                self.findings.append(
-                    finding(
-                        "elf-not-read",
-                        "the ELF file is not 64-bit little-endian.",
-                        member=member.name,
-                    )
-                )
             elif _LIBRARY.fullmatch(member.name):
                 self.findings.append(
                     finding(
                         "library-not-elf",
-                        f"the file has {member.size} bytes, but no ELF header.",
+                        f"the file has {member.size} bytes, but no header of a 64-bit"
+                        " little-endian ELF file.",
                         member=member.name,
                     )
                 )
@@ -334,12 +315,7 @@ class _Inspection:
             with open_image(path) as image:
                 defects = tuple(load_defects(image))
             if self.shared is None:
-                code = read_targets(
-                    path,
-                    verify=self.expectations.verify,
-                    machs=self.expectations.machs,
-                    name=name,
-                )
+                code = read_targets(path, verify=self.expectations.verify, name=name)
             else:
                 code = self.shared.device_code(self.archive, name)
         except CiBuildError as error:
@@ -351,17 +327,11 @@ class _Inspection:
         ]
         device = code.device
         if elf.machine == "amdgpu":
-            with path.open(
-                "rb"
-            ) as file:  # the file is itself a code object, without a bundle
-                targets = kernel_wheel.target_of(
-                    file.read(HEAD_SIZE), self.expectations.machs or {}
-                )
-            codes = (
-                TargetCode(target=target, code_bytes=elf.size, bundles=0)
-                for target in targets
-            )
-            device = DeviceCode(targets=tuple(codes))
+            # The file is itself a code object, without a bundle.
+            with path.open("rb") as file:
+                target = processor_of(file.read(HEAD_SIZE))
+            code_of = TargetCode(target=target, code_bytes=elf.size, bundles=0)
+            device = DeviceCode(targets=(code_of,) if target else ())
         return library.library_facts(
             name,
             elf,
@@ -382,24 +352,18 @@ class _Inspection:
             yield from library.check_linking(elf)
             yield from library.check_module_name(elf, pythons, abis)
             yield from library.check_evenness(elf)
-        yield from library.check_bindings(elfs)
         expected = self.expectations.targets
         is_jax = metadata.JAX_ROCM.fullmatch(project)
         needed = chain.from_iterable(elf.needed for elf in elfs)
         uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for soname in needed)
         if expected is not None and uses_rocm:
-            yield from library.check_device_code(
-                elfs, expected, self.expectations.covers, whole=whole
-            )
+            yield from library.check_device_code(elfs, expected, whole=whole)
         if is_jax:
             yield from library.check_exports(
                 elfs, plugin=whole and project.endswith("-pjrt")
             )
             yield from library.check_runtime_targets(
-                elfs,
-                self.expectations.allow_list,
-                self.expectations.covers,
-                promised=expected is not None,
+                elfs, promised=expected is not None
             )
 
     def _parts(self, elfs: Sequence[ElfFacts]) -> tuple[ContentPart, ...]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from core.model import Finding, GfxTarget
+from core.targets import covers, lists
 from core.units import human
 from wheelkit.elf import constants
-from wheelkit.elf.snapshot import BY_PYTHON, Elf
+from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import finding, some
 from wheelkit.gpu.fatbin import DeviceCode
 from wheelkit.gpu.offload_bundle import BundleEntry, select_entries
@@ -57,8 +57,6 @@ def library_facts(
         build_id=elf.build_id or "",
         debug_file=debug_file,
         debug_crc32=debug_crc32,
-        nanobind=elf.nanobind,
-        python_calls=elf.python_calls,
         compilers=elf.comments,
         rocm=marks[-1] if marks else "",
         modules=tuple(init.removeprefix("PyInit_") for init in elf.init_functions),
@@ -202,12 +200,6 @@ def check_module_name(
     """
     name = PurePosixPath(elf.path).name
     if not elf.modules:
-        if elf.nanobind and not name.startswith("lib"):
-            yield finding(
-                "init-name-wrong",
-                f"{name} exports no PyInit function.",
-                member=elf.path,
-            )
         return
     match = _EXTENSION.fullmatch(name)
     if match is None or (
@@ -246,19 +238,13 @@ def check_module_name(
 
 
 def check_device_code(
-    elfs: Iterable[ElfFacts],
-    expected: Sequence[GfxTarget],
-    covers: Mapping[str, Collection[str]],
-    *,
-    whole: bool = True,
+    elfs: Iterable[ElfFacts], expected: Sequence[GfxTarget], *, whole: bool
 ) -> Iterator[Finding]:
     """Check that every library with device code has code for exactly the expected targets.
 
     Args:
         elfs: libraries of the wheel; libraries without device code are skipped, since
             not all have device code.
-        covers: generic target -> the processors that run its code; generic code
-            replaces missing exact code, as in slimming (`bundle.select_entries`).
         whole: True if every library could be read; otherwise missing device code is not
             reported.
     """
@@ -273,9 +259,7 @@ def check_device_code(
             BundleEntry(id=_ENTRY_ID + code.target, offset=0, size=1)
             for code in elf.device.targets
         ]
-        chosen = select_entries(
-            entries, expected, {name: tuple(served) for name, served in covers.items()}
-        )
+        chosen = select_entries(entries, expected)
         if chosen.missing:
             yield finding(
                 "target-missing",
@@ -317,34 +301,6 @@ def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding
             )
 
 
-def check_bindings(elfs: Sequence[ElfFacts]) -> Iterator[Finding]:
-    """Check that a wheel's modules share nanobind's types and one Python version."""
-    tagged = [elf for elf in elfs if elf.nanobind]
-    usual = Counter(elf.nanobind for elf in tagged).most_common(1)
-    for elf in tagged:
-        if elf.nanobind != usual[0][0]:
-            text = (
-                f"its tag of nanobind is {elf.nanobind}, but that of most other modules"
-                f" {usual[0][0]}."
-            )
-            yield finding("bindings-differ", text, member=elf.path)
-    for pair in BY_PYTHON:
-        # Modules with code of others may call both.
-        chosen = {
-            elf.path: used
-            for elf in tagged
-            if len(used := set(pair).intersection(elf.python_calls)) == 1
-        }
-        common = Counter(chain.from_iterable(chosen.values())).most_common(1)
-        for path, (name,) in chosen.items():
-            if name != common[0][0]:
-                text = (
-                    f"it calls {name}, but most other modules {common[0][0]}, so it is"
-                    " for another Python."
-                )
-                yield finding("bindings-differ", text, member=path)
-
-
 def check_evenness(elf: ElfFacts) -> Iterator[Finding]:
     """Check that all fat binaries of one library have code for the same targets."""
     partial = [
@@ -362,31 +318,25 @@ def check_evenness(elf: ElfFacts) -> Iterator[Finding]:
 
 
 def check_runtime_targets(
-    elfs: Iterable[ElfFacts],
-    allow_list: Collection[str],
-    covers: Mapping[str, Collection[str]],
-    *,
-    promised: bool,
+    elfs: Iterable[ElfFacts], *, promised: bool
 ) -> Iterator[Finding]:
     """Compare device code with the targets that XLA accepts at run time.
 
     Args:
-        allow_list: processors that XLA accepts; empty means unknown and skips the
-            check.
-        covers: generic target -> the processors that run its code.
         promised: True if the wheel was requested for certain targets, so that other
             targets are missing on purpose.
     """
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for elf in elfs:
         for code in elf.device.targets:
-            sizes[code.target] = sizes.get(code.target, 0) + code.code_bytes
-    if not sizes or not allow_list:
+            sizes[code.target] += code.code_bytes
+    if not sizes:
         return
-    served = {
-        name: {name.split(":")[0], *covers.get(name.split(":")[0], ())}
-        for name in sizes
-    }
+    allow_list = lists()["compiler-supported"]
+    served = {}
+    for name in sizes:
+        processor = name.partition(":")[0]
+        served[name] = {processor, *covers().get(processor, ())}
     refused = [
         name for name, processors in served.items() if processors.isdisjoint(allow_list)
     ]

@@ -81,7 +81,6 @@ class _JudgedLibrary:
             version.
         unknown: strong references without a version to symbols of namespace std that
             libstdc++ does not export.
-        optional: weak references without a version to symbols of namespace std.
     """
 
     name: str
@@ -91,7 +90,6 @@ class _JudgedLibrary:
     allowed: tuple[str, ...]
     assumed: Mapping[str, str]
     unknown: tuple[str, ...]
-    optional: tuple[str, ...]
 
 
 def platform_verdict(
@@ -216,11 +214,14 @@ def _member(
             f"auditwheel cannot read {name}: {error!r}.",
             hint="Build the damaged library again.",
         ) from error
-    unversioned = [
-        s for s in elf.undefined if s.version is None and s.name not in exported
+    strong = [
+        s.name
+        for s in elf.undefined
+        if s.version is None
+        and s.bind != "WEAK"
+        and s.name not in exported
+        and libstdcxx.is_standard(s.name)
     ]
-    standard = [s for s in unversioned if libstdcxx.is_standard(s.name)]
-    strong = [s.name for s in standard if s.bind != "WEAK"]
     versions = libstdcxx.versions() if strong else {}
     return _JudgedLibrary(
         name=name,
@@ -230,7 +231,6 @@ def _member(
         allowed=tuple(soname for soname in elf.needed if soname in allowed),
         assumed={name: versions[name] for name in strong if name in versions},
         unknown=tuple(name for name in strong if name not in versions),
-        optional=tuple(s.name for s in standard if s.bind == "WEAK"),
     )
 
 
@@ -363,12 +363,6 @@ def _findings(member: _JudgedLibrary, policy: Policy) -> Iterator[Finding]:
         # A library exports instances of standard templates for its own types, so an
         # allowed library may have them.
         yield replace(unknown, severity=Severity.WARNING) if member.allowed else unknown
-    if member.optional:
-        text = (
-            f"the library uses {some(member.optional, _SHOWN)} without a version, but"
-            " runs without them."
-        )
-        yield finding("unversioned-symbol-optional", text, member=member.name)
 
 
 def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
@@ -473,10 +467,6 @@ def _against_tags(
         yield finding(
             "tag-too-new",
             f"the tag promises {lowest}, but the libraries also run on {honest}.",
-        )
-    if len(claimed) > 1:
-        yield finding(
-            "tag-redundant", f"the tag {lowest} implies {', '.join(claimed[1:])}."
         )
     if result.external:
         yield finding(

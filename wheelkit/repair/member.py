@@ -162,9 +162,7 @@ def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> SlimRepor
         return SlimReport(
             targets_kept=targets, stored_before=stored, stored_after=stored
         )
-    return slim(
-        path, plan.targets, covers=plan.covers, verify=plan.verify_bundles, name=name
-    )
+    return slim(path, plan.targets, verify=plan.verify_bundles, name=name)
 
 
 def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRange]:

@@ -25,10 +25,6 @@ class RepairPlan:
         platform: new platform tag, which auditwheel has to confirm; `AUTO` computes it.
         targets: gfx targets whose code every fat binary keeps; other code is removed.
             None keeps all code.
-        covers: generic target -> the processors that run its code.
-        machs: processor -> EF_AMDGPU_MACH value; identifies the targets of members that
-            are plain code objects, which stay unchanged. Required if the wheel has such
-            members.
         rocm_version: ROCm release that must have compiled the device code, according to
             the compiler's marks; empty skips the check.
         strip: move symbol tables out of the libraries.
@@ -61,8 +57,6 @@ class RepairPlan:
     version: str
     platform: str = AUTO
     targets: tuple[GfxTarget, ...] | None = None
-    covers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    machs: Mapping[str, int] = field(default_factory=dict)
     rocm_version: str = ""
     strip: bool = True
     verify_bundles: bool = True

@@ -98,7 +98,7 @@ def repair(
         # auditwheel is loaded while the libraries are unpacked.
         pool.submit(import_module, _PLATFORM_RULES)
         _say(progress, f"verify and unpack {source.name}")
-        codes = kernel_wheel.code_objects(archive) if plan.machs else ()
+        codes = kernel_wheel.code_objects(archive)
         libraries = {
             old: new
             for old, new in renamed.items()
@@ -140,9 +140,7 @@ def repair(
         )  # in parallel, since removing the tree takes as long as the digest
         members = _infos(edits, written.record)
         sha256 = written.sha256
-        members += kernel_wheel.member_infos(
-            archive, codes, archive.record(), plan.machs
-        )
+        members += kernel_wheel.member_infos(archive, codes, archive.record())
         debug_files = _publish_debug(edits, debug_dir, final.stem)
         written.path.replace(final)
         wheel = wheel_record(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.model import Wheel
-from core.targets import machs
 from promotion.gates.common.gate_context import GateContext
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.gpu.fatbin import FatbinReport, read_targets
@@ -47,6 +46,6 @@ class SharedLibraries:
         path = self.unpack(archive, name)
 
         def read() -> FatbinReport:
-            return read_targets(path, verify=True, whole=True, machs=machs(), name=name)
+            return read_targets(path, verify=True, whole=True, name=name)
 
         return self.context.results.get((path, "device code"), read)

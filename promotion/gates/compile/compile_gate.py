@@ -24,7 +24,6 @@ from typing import Any
 from core.errors import GateError
 from core.model import Finding, GfxTarget, Tier
 from core.process import HostRunner
-from core.targets import machs
 from core.tasks import Tasks
 from core.units import human
 from promotion.corpus.expectations import Expectation, ExpectationKind
@@ -328,7 +327,6 @@ class _CompileRun:
             target=compiled_for(target, self.specs[target]),
             name=target,
             jax=self.jax,
-            machs=machs(),
             budget=self.budget,
             command=(
                 f"ci_build gate {GATE_NAME} {self.context.staged} --targets {target}"

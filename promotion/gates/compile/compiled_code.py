@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from core.model import Finding, GfxTarget
@@ -83,18 +83,15 @@ def matrix_cores(processor: str) -> str:
     return WMMA if processor.startswith(("gfx11", "gfx12")) else ""
 
 
-def header_finding(
-    data: bytes, label: str, target: GfxTarget, machs: Mapping[str, int]
-) -> Finding | None:
+def header_finding(data: bytes, label: str, target: GfxTarget) -> Finding | None:
     """Return a finding if the ELF header of a code object does not match its target.
 
     Args:
         data: content of the code object.
         label: name of the code object in findings.
         target: requested target with its features.
-        machs: processor -> EF_AMDGPU_MACH value.
     """
-    if not (clause := code_object_problem(data[:HEAD_SIZE], target, machs)):
+    if not (clause := code_object_problem(data[:HEAD_SIZE], target)):
         return None
     return error(
         "code-object-wrong",

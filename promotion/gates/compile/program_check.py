@@ -61,14 +61,12 @@ class TargetContext:
         target: target of the code, with its features.
         name: gfx target of the set.
         jax: version of jax.
-        machs: processor -> EF_AMDGPU_MACH value.
         command: command that repeats one program, with the placeholder {program}.
     """
 
     target: GfxTarget
     name: str
     jax: str
-    machs: Mapping[str, int]
     budget: Budget
     command: str
 
@@ -123,7 +121,7 @@ class TargetContext:
         for file in result.files:
             data = file.read_bytes()
             label = f"{where}: {file.name}"
-            if problem_finding := header_finding(data, label, self.target, self.machs):
+            if problem_finding := header_finding(data, label, self.target):
                 damage.append(problem_finding)
             try:
                 code.append(read_code_object(data, label, self.target.processor))

@@ -14,7 +14,7 @@ from pathlib import Path
 from core.digests import sha256_of
 from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
-from core.targets import lists, machs
+from core.targets import lists
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
 from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.coverage.kernel_rules import (
@@ -396,10 +396,10 @@ def _check_modules(
         empty if the manifest cannot be read.
     """
     context.progress.step(f"kernels of {wheel.filename}")
-    problems = kernel_wheel.check_kernel_wheel(archive, machs(), {})
+    problems = kernel_wheel.check_kernel_wheel(archive, {})
     promised = {member.path: member.targets for member in wheel.members}
     objects = kernel_wheel.member_infos(
-        archive, kernel_wheel.code_objects(archive), archive.record(), machs()
+        archive, kernel_wheel.code_objects(archive), archive.record()
     )
     try:
         manifest = kernel_wheel.read_manifest(archive)

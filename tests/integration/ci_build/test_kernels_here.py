@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from core.process import HostRunner
-from core.targets import machs
 from kernels.tests.support.fake.building import HERE
 from kernels.toolchains import obtain_pypi
 from promotion.gates.coverage.kernel_rules import load_rules
@@ -297,7 +296,7 @@ def test_attention_of_few_kernels(here: Here, tmp_path: Path) -> None:
             ]["instances"]
             == one
         )
-    held = read_targets(library, verify=True, machs=machs())
+    held = read_targets(library, verify=True)
     assert held.findings == ()
     assert [(code.target, code.bundles) for code in held.device.targets] == [
         ("gfx942", 1)

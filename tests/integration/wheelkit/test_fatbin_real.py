@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from core import targets
 from core.model import GfxTarget
 from tests.support.real_libraries import unpacked
 from wheelkit.elf.snapshot import Elf
@@ -133,7 +132,7 @@ def outside(path: Path) -> str:
 
 
 def test_read_targets_of_published_pjrt(pjrt: Path) -> None:
-    report = read_targets(pjrt, verify=True, machs=targets.machs())
+    report = read_targets(pjrt, verify=True)
     assert report.findings == ()
     assert (report.device.bundles, report.device.formats) == (43, ("CCOB v3 zstd",))
     assert (report.device.stored, report.device.unpacked) == (54_973_296, 5_189_488_920)
@@ -169,7 +168,7 @@ def test_slim_published_pjrt(pjrt: Path, tmp_path: Path) -> None:
         ]
         assert code_digests(path, *ALL_0_10_2) == code_digests(pjrt, *WANTED)
         assert outside(path) == outside(pjrt)
-        read = read_targets(path, verify=True, whole=True, machs=targets.machs())
+        read = read_targets(path, verify=True, whole=True)
         assert (read.findings, [code.target for code in read.device.targets]) == (
             (),
             list(WANTED),

@@ -70,7 +70,6 @@ def _check(compiled: Compiled, folder: Path) -> Iterable[Finding]:
         target=GfxTarget.parse("gfx942:sramecc+:xnack-"),
         name="gfx942",
         jax="0.10.2",
-        machs=machs(),
         budget=Budget(allowances=compiled.allowances, sha256=""),
         command="compile {program}",
     )

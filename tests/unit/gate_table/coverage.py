@@ -344,7 +344,7 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
     ("wheels-json-untrue", "unpromised library", PLUGIN, unpromised_library),
     ("wheels-json-untrue", "targets of code objects", KERNELS, exchanged_promises),
     ("bundle-damaged", "wrong digest", PJRT, damaged_bundle),
-    ("bundle-entry-unknown", "openmp", PJRT, openmp_entry),
+    ("target-extra", "openmp", PJRT, openmp_entry),
     (
         "code-object-wrong",
         "gfx942 as gfx950",

@@ -11,7 +11,6 @@ import pytest
 
 from core.errors import ElfError, GateError
 from core.model import GfxTarget
-from core.targets import machs
 from promotion.gates.compile.compiled_code import (
     CompiledCode,
     count_matrix,
@@ -45,9 +44,7 @@ def read(data: bytes, processor: str = "gfx942") -> CompiledCode:
     ],
 )
 def test_header_with_wrong_flags_is_a_finding(flags: int, says: str) -> None:
-    finding = header_finding(
-        made_code(flags), "gfx942 lax.dot: a.hsaco", TARGET, machs()
-    )
+    finding = header_finding(made_code(flags), "gfx942 lax.dot: a.hsaco", TARGET)
     assert finding is not None
     assert says in finding.message
 
@@ -60,10 +57,10 @@ def test_spec_of_another_processor_is_refused() -> None:
 def test_header_of_other_file_is_a_finding() -> None:
     data = bytearray(made_code())
     struct.pack_into("<H", data, 18, 62)
-    finding = header_finding(bytes(data), "code", TARGET, machs())
+    finding = header_finding(bytes(data), "code", TARGET)
     assert finding is not None
     assert "is not an AMDGPU shared object (machine 62" in finding.message
-    assert header_finding(b"garbage", "code", TARGET, machs()) is not None
+    assert header_finding(b"garbage", "code", TARGET) is not None
 
 
 def test_read_code_object_reads_kernels_from_metadata() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from core.model import GfxTarget
 from tests.support.made_kernels import LIBRARY, OBJECT, OTHER, clean_kernels
-from tests.support.made_wheel import MACHS
 from tests.support.whole_code import whole_code
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.kernel_wheel import read_manifest
@@ -19,7 +18,6 @@ def test_repair_keeps_and_lists_code_objects(tmp_path: Path) -> None:
     plan = RepairPlan(
         project="jax-aiter",
         version="1.2.4",
-        machs=MACHS,
         strip=True,
         members=(LIBRARY,),
         targets=(GfxTarget.parse("gfx942"),),
