@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import struct
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from core.errors import ElfError
 from wheelkit.elf.constants import (
+    DT_NULL,
     DYNAMIC,
     HEADER,
     MAGIC,
@@ -45,12 +47,12 @@ _ALIGNMENT_LIMIT = 1 << 16
 class Section(NamedTuple):
     """One row of the section header table; offset and size are in bytes."""
 
-    offset: int
-    size: int
+    name: str
     type: int
     flags: int
-    name: str
     address: int
+    offset: int
+    size: int
     link: int
     info: int
     alignment: int
@@ -61,23 +63,22 @@ class Section(NamedTuple):
         """Size of the section in the file, in bytes; 0 for NOBITS and NULL."""
         return 0 if self.type in (SHT_NULL, SHT_NOBITS) else self.size
 
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after the section in the file."""
+        return self.offset + self.file_size
+
+    @property
+    def is_loaded(self) -> bool:
+        """True if the section is part of the memory of a process."""
+        return bool(self.flags & SHF_ALLOC)
+
     def row(self, name: int) -> bytes:
         """Return the section header as bytes.
 
         `name` is the offset of the section's name in the string table.
         """
-        return SECTION.pack(
-            name,
-            self.type,
-            self.flags,
-            self.address,
-            self.offset,
-            self.size,
-            self.link,
-            self.info,
-            self.alignment,
-            self.entry_size,
-        )
+        return SECTION.pack(name, *self[1:])
 
     def align(self, position: int) -> int:
         """Return the first offset from `position` on at which the section may begin.
@@ -87,9 +88,8 @@ class Section(NamedTuple):
         """
         alignment = max(1, self.alignment)
         if alignment > _ALIGNMENT_LIMIT:
-            raise ElfError(
-                f"Section {self.name} has the impossible alignment {alignment}.",
-                hint="Download or build the damaged file again.",
+            raise damaged(
+                f"Section {self.name} has the impossible alignment {alignment}."
             )
         return position + -position % alignment
 
@@ -104,6 +104,11 @@ class Segment(NamedTuple):
     file_size: int
     memory_size: int
     alignment: int
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after the segment in the file."""
+        return self.offset + self.file_size
 
 
 class DynamicEntry(NamedTuple):
@@ -131,6 +136,7 @@ class ElfImage:
 
     Attributes:
         label: name of the file in error messages.
+        segment_table: file offset of the program header table.
         section_table: file offset of the section header table; 0 if the file has none.
         names_index: index of the section that contains the section names.
     """
@@ -140,6 +146,7 @@ class ElfImage:
     type: int
     machine: int
     flags: int
+    segment_table: int
     section_table: int
     names_index: int
     sections: tuple[Section, ...]
@@ -163,48 +170,27 @@ class ElfImage:
                 f"{label} is not a 64-bit little-endian ELF file.",
                 hint="Use a wheel for x86-64 Linux.",
             )
-        (
-            _,
-            kind,
-            machine,
-            _,
-            _,
-            ph,
-            sh,
-            flags,
-            _,
-            ph_size,
-            ph_count,
-            sh_size,
-            sh_count,
-            names,
-        ) = HEADER.unpack(data[: HEADER.size])
+        head = HEADER.unpack(data[: HEADER.size])
+        _, kind, machine, _, _, ph, sh, flags, _, *counts = head
+        ph_size, ph_count, sh_size, sh_count, names = counts
         if (ph_count and ph_size != SEGMENT.size) or (sh and sh_size != SECTION.size):
-            raise ElfError(
-                f"{label} has header tables with an unsupported row size.",
-                hint="Download or build the damaged file again.",
-            )
-        rows = [
-            SEGMENT.unpack(row)
-            for row in _rows(data, ph, SEGMENT.size, ph_count, label)
-        ]
-        segments = tuple(Segment(r[0], r[1], r[2], r[3], *r[5:]) for r in rows)
+            raise damaged(f"{label} has header tables with an unsupported row size.")
+        rows = _rows(data, ph, SEGMENT, ph_count, label)
+        segments = tuple(Segment(*row[:4], *row[5:]) for row in rows)
         raw: list[tuple[int, ...]] = []
         if sh:
-            first = SECTION.unpack(_rows(data, sh, SECTION.size, 1, label)[0])
+            first = _rows(data, sh, SECTION, 1, label)[0]
             # gABI: counts that do not fit into 16 bits are stored in section 0.
             sh_count = sh_count or first[5]
             names = first[6] if names == SHN_XINDEX else names
-            raw = [
-                SECTION.unpack(row)
-                for row in _rows(data, sh, SECTION.size, sh_count, label)
-            ]
+            raw = _rows(data, sh, SECTION, sh_count, label)
         image = cls(
             data=data,
             label=label,
             type=kind,
             machine=machine,
             flags=flags,
+            segment_table=ph,
             section_table=sh,
             names_index=names,
             segments=segments,
@@ -215,34 +201,14 @@ class ElfImage:
 
     def _named(self, rows: list[tuple[int, ...]], names: int) -> tuple[Section, ...]:
         if rows and names >= len(rows):
-            raise ElfError(
-                f"{self.label} has no section name table.",
-                hint="Download or build the damaged file again.",
-            )
+            raise damaged(f"{self.label} has no section name table.")
         table = self.read(rows[names][4], rows[names][5]) if rows else b""
-        sections = [
-            Section(
-                r[4],
-                r[5],
-                r[1],
-                r[2],
-                string_at(table, r[0], self.label),
-                r[3],
-                r[6],
-                r[7],
-                r[8],
-                r[9],
-            )
-            for r in rows
-        ]
-        for section in sections:
-            if section.file_size and section.offset + section.file_size > len(
-                self.data
-            ):
-                raise ElfError(
-                    f"{self.label} ends before section {section.name} does.",
-                    hint="Download or build the truncated file again.",
-                )
+        sections = []
+        for name, *fields in rows:
+            section = Section(string_at(table, name, self.label), *fields)
+            if section.file_size:
+                self.read(section.end, 0)
+            sections.append(section)
         return tuple(sections)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -252,15 +218,16 @@ class ElfImage:
             ElfError: the file ends before the last of these bytes.
         """
         if offset + size > len(self.data):
-            raise ElfError(
-                f"{self.label} ends before byte {offset + size}.",
-                hint="Download or build the damaged file again.",
-            )
+            raise damaged(f"{self.label} ends before byte {offset + size}.")
         return bytes(self.data[offset : offset + size])
 
     def section(self, name: str) -> Section | None:
         """Return the first section with this name, or None."""
         return next((s for s in self.sections if s.name == name), None)
+
+    def of_type(self, kind: int) -> Section | None:
+        """Return the first section of this type, or None."""
+        return next((s for s in self.sections if s.type == kind), None)
 
     def contents(self, section: Section) -> bytes:
         """Return the bytes of a section in the file; empty for NOBITS."""
@@ -278,9 +245,8 @@ class ElfImage:
                 and 0 <= address - segment.address < segment.file_size
             ):
                 return address - segment.address + segment.offset
-        raise ElfError(
-            f"{self.label} refers to address {address:#x}, which no segment contains.",
-            hint="Download or build the damaged file again.",
+        raise damaged(
+            f"{self.label} refers to address {address:#x}, which no segment contains."
         )
 
     def dynamic(self) -> tuple[DynamicEntry, ...]:
@@ -290,20 +256,21 @@ class ElfImage:
         """
         for segment in self.segments:
             if segment.type == PT_DYNAMIC:
-                table = self.read(
-                    segment.offset, segment.file_size // DYNAMIC.size * DYNAMIC.size
-                )
-                pairs = enumerate(DYNAMIC.iter_unpack(table))
+                table = self.read(segment.offset, segment.file_size)
+                rows = enumerate(_whole_rows(table, DYNAMIC))
                 return tuple(
-                    DynamicEntry(tag, value, segment.offset + DYNAMIC.size * i)
-                    for i, (tag, value) in pairs
+                    DynamicEntry(tag, value, segment.offset + DYNAMIC.size * number)
+                    for number, (tag, value) in rows
                 )
         return ()
 
+    def live_dynamic(self) -> tuple[DynamicEntry, ...]:
+        """Return the entries of the dynamic table before its first DT_NULL."""
+        return tuple(takewhile(lambda entry: entry.tag != DT_NULL, self.dynamic()))
+
     def symbols(self, section: Section) -> Iterator[RawSymbol]:
         """Yield the rows of a symbol table section, the null symbol included."""
-        table = self.contents(section)
-        for row in SYMBOL.iter_unpack(table[: len(table) // SYMBOL.size * SYMBOL.size]):
+        for row in _whole_rows(self.contents(section), SYMBOL):
             yield RawSymbol._make(row)
 
     def dynamic_symbols(self) -> Iterator[tuple[RawSymbol, str]]:
@@ -312,14 +279,9 @@ class ElfImage:
         Raises:
             ElfError: the file has no dynamic symbols, or a damaged table.
         """
-        table = next(
-            (section for section in self.sections if section.type == SHT_DYNSYM), None
-        )
+        table = self.of_type(SHT_DYNSYM)
         if table is None or table.link >= len(self.sections):
-            raise ElfError(
-                f"{self.label} has no dynamic symbols.",
-                hint="Download or build the damaged file again.",
-            )
+            raise damaged(f"{self.label} has no dynamic symbols.")
         strings = self.contents(self.sections[table.link])
         for symbol in self.symbols(table):
             yield symbol, string_at(strings, symbol.name, self.label)
@@ -328,9 +290,7 @@ class ElfImage:
         self, addresses: Container[int], kind: int
     ) -> Iterator[tuple[int, str]]:
         """Yield address and name of each .symtab symbol of this type at these addresses."""
-        table = next(
-            (section for section in self.sections if section.type == SHT_SYMTAB), None
-        )
+        table = self.of_type(SHT_SYMTAB)
         if table is None or table.link >= len(self.sections):
             return
         content = self.contents(table)
@@ -373,7 +333,7 @@ class ElfImage:
         A library has a million rows, so callers select rows without a loop of Python.
         """
         for section in self.sections:
-            if section.type == SHT_RELA and section.flags & SHF_ALLOC:
+            if section.type == SHT_RELA and section.is_loaded:
                 content = self.contents(section)
                 words = memoryview(content[: len(content) // RELA.size * RELA.size])
                 table = words.cast("Q").tolist()
@@ -396,14 +356,21 @@ class ElfImage:
 
 
 def _rows(
-    data: bytes | mmap.mmap, offset: int, size: int, count: int, label: str
-) -> list[bytes]:
-    if offset + size * count > len(data):
-        raise ElfError(
-            f"{label} ends inside a header table.",
-            hint="Download or build the damaged file again.",
-        )
-    return [data[offset + size * i : offset + size * (i + 1)] for i in range(count)]
+    data: bytes | mmap.mmap, offset: int, row: struct.Struct, count: int, label: str
+) -> list[tuple[int, ...]]:
+    end = offset + row.size * count
+    if end > len(data):
+        raise damaged(f"{label} ends inside a header table.")
+    return list(row.iter_unpack(data[offset:end]))
+
+
+def _whole_rows(table: bytes, row: struct.Struct) -> Iterator[tuple[int, ...]]:
+    return row.iter_unpack(table[: len(table) // row.size * row.size])
+
+
+def damaged(problem: str) -> ElfError:
+    """Return an error about a damaged file."""
+    return ElfError(problem, hint="Download or build the damaged file again.")
 
 
 def bytes_at(table: bytes, offset: int, label: str) -> bytes:
@@ -414,10 +381,7 @@ def bytes_at(table: bytes, offset: int, label: str) -> bytes:
     """
     end = table.find(b"\0", offset) if offset < len(table) else -1
     if end < 0:
-        raise ElfError(
-            f"{label} has a name outside of its string table.",
-            hint="Download or build the damaged file again.",
-        )
+        raise damaged(f"{label} has a name outside of its string table.")
     return table[offset:end]
 
 

@@ -39,19 +39,15 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
     elif stack.flags & constants.PF_X:
         yield "stack-executable", "needs an executable stack"
 
-    for address in _writable_code(image):
-        yield (
-            "code-writable",
-            f"has a segment at {address:#x} that is both writable and executable",
-        )
+    both = constants.PF_W | constants.PF_X
+    for segment in image.segments:
+        if segment.type == constants.PT_LOAD and segment.flags & both == both:
+            place = f"a segment at {segment.address:#x}"
+            yield "code-writable", f"has {place} that is both writable and executable"
     if constants.PT_GNU_RELRO not in segments:
         yield "relro-missing", "keeps its relocated pointers writable (no PT_GNU_RELRO)"
 
-    tags: dict[int, int] = {}
-    for entry in image.dynamic():
-        if entry.tag == constants.DT_NULL:
-            break
-        tags[entry.tag] = entry.value
+    tags = {entry.tag: entry.value for entry in image.live_dynamic()}
     flags = tags.get(constants.DT_FLAGS, 0)
     # SELinux refuses to load such a library: viblo/pymunk#36.
     if constants.DT_TEXTREL in tags or flags & constants.DF_TEXTREL:
@@ -66,11 +62,3 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
                 " left"
             ),
         )
-
-
-def _writable_code(image: ElfImage) -> Iterator[int]:
-    """Yield the address of each segment that is both writable and executable."""
-    both = constants.PF_W | constants.PF_X
-    for segment in image.segments:
-        if segment.type == constants.PT_LOAD and segment.flags & both == both:
-            yield segment.address

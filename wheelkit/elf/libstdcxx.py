@@ -5,18 +5,16 @@ libstdc++ lists all earlier versions (GCC manual, "ABI Policy and Guidelines"). 
 library linked against a stub or the wrong archive refers to symbols without a version,
 and other tools do not notice that an old system lacks these symbols.
 
-`python -m wheelkit.elf.libstdcxx LIBRARY` regenerates the table from a newer
-libstdc++.so.6.
+The table has the defined symbols of `readelf --dyn-syms --wide libstdc++.so.6`, each
+below the oldest of its versions.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 SONAME = "libstdc++.so.6"
 _TABLE = Path(__file__).with_name("libstdcxx.txt")
@@ -45,49 +43,3 @@ def versions() -> Mapping[str, str]:
 def is_standard(symbol: str) -> bool:
     """Return whether a mangled name belongs to the standard library or the C++ run time."""
     return _STANDARD.match(symbol) is not None
-
-
-def render(library: Path) -> str:
-    """Return the table's text from the version definitions of a libstdc++.so.6."""
-    # Start-up time: only this generator needs pyelftools.
-    from elftools.elf.elffile import ELFFile
-
-    oldest: dict[str, str] = {}
-    with library.open("rb") as file:
-        elf: Any = ELFFile(file)
-        symbols, indices, nodes = map(
-            elf.get_section_by_name, (".dynsym", ".gnu.version", ".gnu.version_d")
-        )
-        names = {
-            definition["vd_ndx"]: next(aux).name
-            for definition, aux in nodes.iter_versions()
-        }
-        for number, symbol in enumerate(symbols.iter_symbols()):
-            index = indices.get_symbol(number)["ndx"]
-            if symbol["st_shndx"] in ("SHN_UNDEF", "SHN_ABS") or not isinstance(
-                index, int
-            ):
-                continue
-            node = names[index & 0x7FFF]
-            oldest[symbol.name] = min(node, oldest.get(symbol.name, node), key=_order)
-    groups: dict[str, set[str]] = {}
-    for name, node in oldest.items():
-        groups.setdefault(node, set()).add(name)
-    lines = [
-        (
-            f"# Symbols of {library.resolve().name} by the version that brought them; see"
-            " libstdcxx.py."
-        )
-    ]
-    for node in sorted(groups, key=_order):
-        lines += [f"[{node}]", *sorted(groups[node])]
-    return "\n".join(lines) + "\n"
-
-
-def _order(version: str) -> tuple[str, list[int]]:
-    prefix, _, number = version.rpartition("_")
-    return prefix, [int(part) for part in re.findall(r"\d+", number)]
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render(Path(sys.argv[1])))

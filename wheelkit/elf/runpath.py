@@ -43,8 +43,6 @@ class _Table:
         spare: unused DT_NULL entries before the last DT_NULL.
         offset: file offset of the string table.
         used: string table offsets that are referenced, except by the RUNPATH entry.
-        complete: True if `used` includes the names of symbols, which cannot be found
-            without section headers.
     """
 
     label: str
@@ -54,25 +52,16 @@ class _Table:
     offset: int
     strings: bytes
     used: frozenset[int]
-    complete: bool
 
     @classmethod
     def read(cls, image: ElfImage) -> _Table:
-        table = image.dynamic()
-        count = next(
-            (i for i, entry in enumerate(table) if entry.tag == constants.DT_NULL),
-            len(table),
-        )
-        entries = table[:count]
-        rest = table[count:]
+        entries = image.live_dynamic()
+        rest = image.dynamic()[len(entries) :]
         first = {entry.tag: entry.value for entry in reversed(entries)}
         runpath = [entry for entry in entries if entry.tag == constants.DT_RUNPATH]
         if len(runpath) != 1 or constants.DT_STRTAB not in first:
-            kind = (
-                "RPATH instead of RUNPATH"
-                if constants.DT_RPATH in first
-                else "no RUNPATH"
-            )
+            rpath = constants.DT_RPATH in first
+            kind = "RPATH instead of RUNPATH" if rpath else "no RUNPATH"
             raise ElfError(
                 f"{image.label} has {kind}.",
                 hint="Link the library with -rpath and --enable-new-dtags.",
@@ -87,9 +76,6 @@ class _Table:
             offset=offset,
             strings=strings,
             used=frozenset(_references(image, entries, runpath[0])),
-            complete=any(
-                section.type == constants.SHT_DYNSYM for section in image.sections
-            ),
         )
 
     @property
@@ -106,14 +92,9 @@ class _Table:
         A RUNPATH that was shortened in place, for example by patchelf, is followed by
         unused bytes.
         """
-        start = self.runpath.value
-        if not self.complete:
-            return self.length
-        after = min(
-            (offset for offset in self.used if offset >= start + self.length),
-            default=len(self.strings),
-        )
-        return max(self.length, after - start - 1)
+        end = self.runpath.value + self.length
+        after = min((o for o in self.used if o >= end), default=len(self.strings))
+        return max(self.length, after - self.runpath.value - 1)
 
 
 def _references(
@@ -122,9 +103,9 @@ def _references(
     for entry in entries:
         if entry.tag in _NAMES and entry is not runpath:
             yield entry.value
-    for section in image.sections:
-        if section.type == constants.SHT_DYNSYM:
-            yield from (symbol.name for symbol in image.symbols(section))
+    symbols = image.of_type(constants.SHT_DYNSYM)
+    if symbols:
+        yield from (symbol.name for symbol in image.symbols(symbols))
     tags = {entry.tag: entry.value for entry in reversed(entries)}
     for _, name, library in needs(image, tags):
         yield from (name, library)
@@ -215,14 +196,9 @@ def add_needed(path: Path, soname: str) -> list[ByteRange]:
 def _free_place(table: _Table, size: int, soname: str) -> int:
     """Return the string table offset of unused NULs after the RUNPATH and its own NUL."""
     start = table.runpath.value + table.length + 1
-    rest = table.strings[start:]
-    stop = start + len(rest) - len(rest.lstrip(b"\0"))
-    stop = (
-        min((offset for offset in table.used if start <= offset), default=stop)
-        if stop > start
-        else start
-    )
-    if stop - start < size:
+    stop = min((o for o in table.used if o >= start), default=len(table.strings))
+    # Bytes that no entry refers to may contain text.
+    if stop - start < size or any(table.strings[start : start + size]):
         raise ElfError(
             f"{table.label} has no room for the name {soname}.",
             hint="Set a shorter RUNPATH first to make room.",

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from core.errors import ElfError
 from core.rocm_releases import rocm_of_compiler
 from wheelkit.elf import constants, symbol_versions
 from wheelkit.elf import elf_tables as reader
@@ -113,15 +112,8 @@ class Elf:
     @property
     def hip_symbols(self) -> tuple[str, ...]:
         """Undefined symbols of the HIP runtime, sorted."""
-        return tuple(
-            sorted(
-                {
-                    symbol.name
-                    for symbol in self.undefined
-                    if HIP_RUNTIME.fullmatch(symbol.name)
-                }
-            )
-        )
+        names = {symbol.name for symbol in self.undefined}
+        return tuple(sorted(filter(HIP_RUNTIME.fullmatch, names)))
 
     @property
     def rocm_versions(self) -> tuple[str, ...]:
@@ -129,21 +121,11 @@ class Elf:
 
         Empty if it names no known ROCm compiler.
         """
-        return tuple(
-            sorted(
-                {
-                    versions[0]
-                    for versions in map(rocm_of_compiler, self.comments)
-                    if versions
-                }
-            )
-        )
+        known = filter(None, map(rocm_of_compiler, self.comments))
+        return tuple(sorted({versions[0] for versions in known}))
 
     def highest_versions(self) -> dict[str, str]:
-        """Return the highest required version per prefix, such as {"GLIBC": "2.27", "GLIBCXX".
-
-        "3.4.22"}.
-        """
+        """Return the highest required version per prefix, such as {"GLIBC": "2.27"}."""
         return highest_versions(chain.from_iterable(self.version_needs.values()))
 
 
@@ -180,12 +162,8 @@ def _debug_link(
 
 
 def _snapshot(image: ElfImage) -> Elf:
-    entries = image.dynamic()
-    count = next(
-        (i for i, entry in enumerate(entries) if entry.tag == constants.DT_NULL),
-        len(entries),
-    )
-    tags = {entry.tag: entry.value for entry in reversed(entries[:count])}
+    entries = image.live_dynamic()
+    tags = {entry.tag: entry.value for entry in reversed(entries)}
     strings = b""
     if constants.DT_STRTAB in tags:
         strings = image.read(
@@ -207,9 +185,8 @@ def _snapshot(image: ElfImage) -> Elf:
         libraries.setdefault(library, set()).add(version)
     own = {1: ""}
     for index, offset in symbol_versions.definitions(image, tags):
-        own.setdefault(
-            index, string(offset)
-        )  # the first name is the version's own, the next are its parents
+        # The first name is the version's own, the next are its parents.
+        own.setdefault(index, string(offset))
     undefined, offered = _symbols(image, tags, strings, needs, own)
     sections: dict[str, Section] = {}
     for section in image.sections:
@@ -225,9 +202,7 @@ def _snapshot(image: ElfImage) -> Elf:
         machine=_MACHINES.get(image.machine, str(image.machine)),
         size=len(image.data),
         needed=tuple(
-            string(entry.value)
-            for entry in entries[:count]
-            if entry.tag == constants.DT_NEEDED
+            string(entry.value) for entry in entries if entry.tag == constants.DT_NEEDED
         ),
         runpath=name(constants.DT_RUNPATH),
         rpath=name(constants.DT_RPATH),
@@ -254,12 +229,11 @@ def _symbols(
     own: Mapping[int, str],
 ) -> tuple[tuple[Symbol, ...], dict[str, tuple[str, ...]]]:
     """Return the undefined symbols, and the exported ones with their versions."""
-    table = next((s for s in image.sections if s.type == constants.SHT_DYNSYM), None)
+    table = image.of_type(constants.SHT_DYNSYM)
     if table is None:
         if constants.DT_SYMTAB in tags:
-            raise ElfError(
-                f"{image.label} has dynamic symbols but no section for them.",
-                hint="Download or build the damaged file again.",
+            raise reader.damaged(
+                f"{image.label} has dynamic symbols but no section for them."
             )
         return (), {}
     indices = [1] * (len(image.contents(table)) // constants.SYMBOL.size)

@@ -27,6 +27,7 @@ Edit = tuple[int, bytes]
 """Offset in a file, and the bytes to write there."""
 
 _LINK = ".gnu_debuglink"
+_DEBUG = (".debug_", ".zdebug_", ".rela.debug_", ".gdb_index")
 _COUNTS = struct.Struct("<QIHHHHHH")  # the ELF header from e_shoff on
 _BLOCK = 1 << 20
 _SHNDX = struct.Struct("<H")
@@ -73,7 +74,7 @@ def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
                 link = (
                     name
                     + bytes(4 - len(name) % 4)
-                    + struct.pack("<I", _write_debug(image, path, partial, dropped))
+                    + struct.pack("<I", _write_debug(image, path, partial))
                 )
             edits, end = _edits(image, dropped, link)
             sections = [image.sections[index] for index in sorted(dropped)]
@@ -95,123 +96,82 @@ def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
     )
 
 
-def _droppable(image: ElfImage) -> frozenset[int]:
+def _droppable(image: ElfImage) -> set[int]:
     """Return the indices of sections, string tables included, that only debuggers read."""
-    drop = {
-        index
-        for index, section in enumerate(image.sections)
-        if not section.flags & constants.SHF_ALLOC
-        and (
+    sections = image.sections
+    drop = set()
+    for index, section in enumerate(sections):
+        if not section.is_loaded and (
             section.type in (constants.SHT_SYMTAB, constants.SHT_SYMTAB_SHNDX)
-            or section.name.startswith((".debug_", ".zdebug_", ".gdb_index"))
-        )
-    }
-    if not drop:
-        return frozenset()
-    for index, section in enumerate(image.sections):
-        relocates = (
-            section.type in (constants.SHT_RELA, constants.SHT_REL)
-            and not section.flags & constants.SHF_ALLOC
-        )
-        if (relocates and section.info in drop) or section.name == _LINK:
+            or section.name.startswith(_DEBUG)
+        ):
             drop.add(index)
-    linked = {image.sections[i].link for i in drop} - {0, image.names_index}
-    kept = {
-        section.link
-        for index, section in enumerate(image.sections)
-        if index not in drop
-    }
-    if kept & drop:
+    if not drop:
+        return drop
+    drop |= {index for index, section in enumerate(sections) if section.name == _LINK}
+    used = {section.link for i, section in enumerate(sections) if i not in drop}
+    if used & drop:
         raise ElfError(
             f"Cannot strip {image.label}: a section that stays refers to the symbol"
             " table.",
             hint="Keep its symbols with `--no-strip`.",
         )
-    return frozenset(
-        drop
-        | {
-            i
-            for i in linked - kept
-            if not image.sections[i].flags & constants.SHF_ALLOC
-        }
-    )
+    strings = {sections[i].link for i in drop} - used - {0, image.names_index}
+    return drop | {i for i in strings if not sections[i].is_loaded}
 
 
 def _edits(
     image: ElfImage, dropped: Collection[int], link: bytes
 ) -> tuple[list[Edit], int]:
     """Return the writes that remove the sections, in order, and the file's new length."""
-    first = min(image.sections[index].offset for index in dropped)
-    kept = [
-        i
-        for i in range(len(image.sections))
-        if i not in dropped and i != image.names_index
-    ]
-    moved = {
-        i
-        for i in kept
-        if (s := image.sections[i]).file_size
-        and not s.flags & constants.SHF_ALLOC
-        and s.offset >= first
-    }
-    leaving = [image.sections[i] for i in sorted({*moved, *dropped, image.names_index})]
+    sections = image.sections
+    first = min(sections[index].offset for index in dropped)
+    kept = []
+    rows: list[tuple[Section, bytes | None]] = []
+    leaving: list[Section] = []
+    fixed: list[Section] = []
+    for index, section in enumerate(sections):
+        if index in dropped or index == image.names_index:
+            leaving.append(section)
+            continue
+        moves = section.file_size and not section.is_loaded and section.offset >= first
+        (leaving if moves else fixed).append(section)
+        kept.append(index)
+        rows.append((section, image.contents(section) if moves else None))
     _check_apart(image, leaving)
-    base = _end_of_fixed(image, [image.sections[i] for i in kept if i not in moved])
-    rows = [
-        (image.sections[i], image.contents(image.sections[i]) if i in moved else None)
-        for i in kept
-    ]
+    base = _end_of_fixed(image, fixed)
+
     if link:
-        rows.append(
-            (
-                Section(0, len(link), constants.SHT_PROGBITS, 0, _LINK, 0, 0, 0, 4, 0),
-                link,
-            )
-        )
-    names = {*(section.name for section, _ in rows), ".shstrtab"}
-    strings = b"\0" + b"".join(
-        os.fsencode(name) + b"\0" for name in sorted(names - {""})
-    )
-    rows.append(
-        (
-            Section(
-                0, len(strings), constants.SHT_STRTAB, 0, ".shstrtab", 0, 0, 0, 1, 0
-            ),
-            strings,
-        )
-    )
-    numbers = {old: new for new, old in enumerate(kept)} | {
-        image.names_index: len(rows) - 1
-    }
+        rows.append((_new_section(_LINK, constants.SHT_PROGBITS, link, 4), link))
+    names = sorted({*(section.name for section, _ in rows), ".shstrtab"} - {""})
+    strings = b"\0" + b"".join(os.fsencode(name) + b"\0" for name in names)
+    own = _new_section(".shstrtab", constants.SHT_STRTAB, strings, 1)
+    rows.append((own, strings))
+    numbers = {old: new for new, old in enumerate(kept)}
+    numbers[image.names_index] = len(rows) - 1
     tail, table = _tail(rows, base, numbers, strings)
+
     header = list(_COUNTS.unpack(image.read(40, _COUNTS.size)))
     header[0], header[6], header[7] = table, len(rows), len(rows) - 1
-    holes = [(s.offset, s.offset + s.file_size) for s in leaving]
-    holes.append(
-        (image.section_table, image.section_table + SECTION.size * len(image.sections))
-    )
-    zeros = [
-        (start, bytes(min(end, base) - start))
-        for start, end in holes
-        if start < min(end, base)
-    ]
-    edits = [
-        (40, _COUNTS.pack(*header)),
-        *_symbol_edits(image, numbers),
-        *zeros,
-        (base, tail),
-    ]
+    holes = [(section.offset, section.end) for section in leaving]
+    old_end = image.section_table + SECTION.size * len(sections)
+    holes.append((image.section_table, old_end))
+    edits = [(40, _COUNTS.pack(*header)), *_symbol_edits(image, numbers), (base, tail)]
+    for start, end in holes:
+        if start < min(end, base):
+            edits.append((start, bytes(min(end, base) - start)))
     return sorted(edits), base + len(tail)
+
+
+def _new_section(name: str, kind: int, content: bytes, alignment: int) -> Section:
+    return Section(name, kind, 0, 0, 0, len(content), 0, 0, alignment, 0)
 
 
 def _check_apart(image: ElfImage, leaving: Iterable[Section]) -> None:
     for section in leaving:
         for segment in image.segments:
-            end = segment.offset + segment.file_size
-            if (
-                section.file_size
-                and section.offset < end
-                and segment.offset < section.offset + section.file_size
+            if section.file_size and (
+                section.offset < segment.end and segment.offset < section.end
             ):
                 raise ElfError(
                     f"Cannot strip {image.label}: section {section.name} is part of a"
@@ -225,15 +185,10 @@ def _end_of_fixed(image: ElfImage, sections: Iterable[Section]) -> int:
 
     Headers, segments, and sections before the first dropped one.
     """
-    program_headers: int = HEADER.unpack(image.read(0, HEADER.size))[5]
     end = max(
-        program_headers + SEGMENT.size * len(image.segments),
-        *(segment.offset + segment.file_size for segment in image.segments),
-        *(
-            section.offset + section.file_size
-            for section in sections
-            if section.file_size
-        ),
+        image.segment_table + SEGMENT.size * len(image.segments),
+        *(segment.end for segment in image.segments),
+        *(section.end for section in sections if section.file_size),
     )
     image.read(end, 0)  # raises ElfError if the end lies outside the file
     return end
@@ -252,50 +207,40 @@ def _tail(
         offset = section.offset
         if content is not None:
             offset = section.align(base + len(tail))
-            tail.extend(bytes(offset - base - len(tail)))
-            tail.extend(content)
+            tail += bytes(offset - base - len(tail)) + content
         info = section.info
         if section.flags & constants.SHF_INFO_LINK or section.type in (
             constants.SHT_RELA,
             constants.SHT_REL,
         ):
             info = numbers.get(info, 0)
-        name = (
-            strings.index(b"\0" + os.fsencode(section.name) + b"\0") + 1
-            if section.name
-            else 0
-        )
-        table += section._replace(
-            offset=offset, link=numbers.get(section.link, 0), info=info
-        ).row(name)
-    tail.extend(bytes(-(base + len(tail)) % 8))
+        link = numbers.get(section.link, 0)
+        name = b"\0" + os.fsencode(section.name) + b"\0"
+        place = strings.index(name) + 1 if section.name else 0
+        table += section._replace(offset=offset, link=link, info=info).row(place)
+    tail += bytes(-(base + len(tail)) % 8)
     return bytes(tail + table), base + len(tail)
 
 
 def _symbol_edits(image: ElfImage, numbers: dict[int, int]) -> Iterable[Edit]:
     """Yield edits that update the section numbers of dynamic symbols."""
-    for section in image.sections:
-        if section.type != constants.SHT_DYNSYM:
+    section = image.of_type(constants.SHT_DYNSYM)
+    if section is None:
+        return
+    for row, symbol in enumerate(image.symbols(section)):
+        old = symbol.section
+        if not 0 < old < constants.SHN_LORESERVE or numbers.get(old) == old:
             continue
-        for row, symbol in enumerate(image.symbols(section)):
-            if (
-                0 < symbol.section < constants.SHN_LORESERVE
-                and numbers.get(symbol.section) != symbol.section
-            ):
-                if symbol.section not in numbers:
-                    raise ElfError(
-                        f"{image.label} exports a symbol of a debug section.",
-                        hint="Keep its symbols with `--no-strip`.",
-                    )
-                yield (
-                    section.offset + row * constants.SYMBOL.size + 6,
-                    _SHNDX.pack(numbers[symbol.section]),
-                )
+        if old not in numbers:
+            raise ElfError(
+                f"{image.label} exports a symbol of a debug section.",
+                hint="Keep its symbols with `--no-strip`.",
+            )
+        place = section.offset + row * constants.SYMBOL.size + 6
+        yield place, _SHNDX.pack(numbers[old])
 
 
-def _write_debug(
-    image: ElfImage, source: Path, out: Path, dropped: Collection[int]
-) -> int:
+def _write_debug(image: ElfImage, source: Path, out: Path) -> int:
     """Write the debug file of a library.
 
     Its section table, and the contents of sections that are not loaded.
@@ -309,20 +254,14 @@ def _write_debug(
     head = list(HEADER.unpack(image.read(0, HEADER.size)))
     position = HEADER.size + SEGMENT.size * len(image.segments)
     placed: list[Section] = []
-    for index, section in enumerate(image.sections):
-        kept = (
-            index in dropped
-            or section.type == constants.SHT_NOTE
-            or not section.flags & constants.SHF_ALLOC
-        )
-        if kept and section.file_size:
+    for section in image.sections:
+        kind = section.type
+        if section.is_loaded and kind != constants.SHT_NOTE:
+            kind = constants.SHT_NOBITS
+        elif section.file_size:
             position = section.align(position)
-        placed.append(
-            section._replace(
-                offset=position, type=section.type if kept else constants.SHT_NOBITS
-            )
-        )
-        position += placed[-1].file_size
+        placed.append(section._replace(offset=position, type=kind))
+        position = placed[-1].end
     table = position + -position % 8
     head[5], head[6] = HEADER.size if image.segments else 0, table
     crc = 0
@@ -353,7 +292,7 @@ def _debug_blocks(
             yield os.pread(
                 library, min(_BLOCK, new.file_size - start), old.offset + start
             )
-        position = new.offset + new.file_size
+        position = new.end
     yield bytes(table - position)
     rows = SECTION.iter_unpack(
         image.read(image.section_table, SECTION.size * len(image.sections))
@@ -367,23 +306,10 @@ def _debug_segments(image: ElfImage, placed: list[Section]) -> Iterator[bytes]:
 
     Only segments of headers and notes have bytes in it.
     """
-    start = HEADER.unpack(image.read(0, HEADER.size))[5]
-    table = image.read(start, SEGMENT.size * len(image.segments))
-    notes = {
-        section.address: section
-        for section in placed
-        if section.type == constants.SHT_NOTE
-    }
-    for (
-        kind,
-        flags,
-        offset,
-        address,
-        physical,
-        file_size,
-        size,
-        align,
-    ) in SEGMENT.iter_unpack(table):
+    table = image.read(image.segment_table, SEGMENT.size * len(image.segments))
+    notes = {s.address: s for s in placed if s.type == constants.SHT_NOTE}
+    for row in SEGMENT.iter_unpack(table):
+        kind, flags, offset, address, physical, file_size, size, align = row
         new_offset = 0
         present = 0
         if kind == constants.PT_PHDR:

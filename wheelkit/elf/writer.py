@@ -46,20 +46,27 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
+    """A section of the memory of the process.
+
+    Attributes:
+        flags: SHF_ALLOC and these.
+        size: size of a section without content.
+    """
+
     name: str
     type: int
-    flags: int
-    content: bytes | bytearray
+    content: bytes | bytearray = b""
+    flags: int = 0
     link: str = ""
     info: int = 0
     entry: int = 0
     align: int = 8
-    size: int = -1
+    size: int = 0
 
     @property
     def memory(self) -> int:
         """Size of the section in memory, in bytes."""
-        return len(self.content) if self.size < 0 else self.size
+        return len(self.content) or self.size
 
 
 @dataclass(slots=True)
@@ -90,55 +97,35 @@ def shared_library(
     """
     exports = tuple(exports)
     strings = _Strings()
-    versions = list(
-        dict.fromkeys(export.version for export in exports if export.version)
-    )
+    versions = list(dict.fromkeys(e.version for e in exports if e.version))
     text, places = _code(exports)
     tags = [(elf.DT_NEEDED, strings.add(name)) for name in needed]
     tags.append((elf.DT_SONAME, strings.add(soname)))
-    tags += [(elf.DT_RUNPATH, strings.add(runpath))] if runpath else []
+    if runpath:
+        tags.append((elf.DT_RUNPATH, strings.add(runpath)))
     names = [strings.add(export.name) for export in exports]
     definitions = _definitions([soname, *versions], strings) if versions else b""
-    alloc = elf.SHF_ALLOC
-    write = elf.SHF_ALLOC | elf.SHF_WRITE
-    symbols = bytearray(
-        elf.SYMBOL.size * (len(exports) + 1)
-    )  # filled in when all addresses are known
+
+    # Filled in when all addresses are known.
+    symbols = bytearray(elf.SYMBOL.size * (len(exports) + 1))
+    hashes = _hash_table([export.name for export in exports])
+    row = elf.SYMBOL.size
     fixed = [
-        _Section(
-            ".dynsym", elf.SHT_DYNSYM, alloc, symbols, ".dynstr", 1, elf.SYMBOL.size
-        ),
-        _Section(
-            ".hash",
-            elf.SHT_HASH,
-            alloc,
-            _hash_table([e.name for e in exports]),
-            ".dynsym",
-            entry=4,
-        ),
-        _Section(
-            ".gnu.version",
-            elf.SHT_GNU_VERSYM,
-            alloc,
-            _indices(exports, versions),
-            ".dynsym",
-            entry=2,
-        ),
-        _Section(
-            ".gnu.version_d",
-            elf.SHT_GNU_VERDEF,
-            alloc,
-            definitions,
-            ".dynstr",
-            len(versions) + 1,
-        ),
-        _Section(".dynstr", elf.SHT_STRTAB, alloc, bytes(strings.data), align=1),
-        _Section(".text", elf.SHT_PROGBITS, alloc | elf.SHF_EXECINSTR, text, align=16),
+        _Section(".dynsym", elf.SHT_DYNSYM, symbols, 0, ".dynstr", 1, row),
+        _Section(".hash", elf.SHT_HASH, hashes, 0, ".dynsym", entry=4),
     ]
-    fixed = [
-        section
-        for section in fixed
-        if versions or not section.name.startswith(".gnu.version")
+    if versions:
+        indices = _indices(exports, versions)
+        count = len(versions) + 1
+        fixed += [
+            _Section(".gnu.version", elf.SHT_GNU_VERSYM, indices, 0, ".dynsym", 0, 2),
+            _Section(
+                ".gnu.version_d", elf.SHT_GNU_VERDEF, definitions, 0, ".dynstr", count
+            ),
+        ]
+    fixed += [
+        _Section(".dynstr", elf.SHT_STRTAB, bytes(strings.data), align=1),
+        _Section(".text", elf.SHT_PROGBITS, text, elf.SHF_EXECINSTR, align=16),
     ]
     at = _addresses(fixed, elf.HEADER.size + _SEGMENTS * elf.SEGMENT.size)
     tags += [
@@ -146,36 +133,32 @@ def shared_library(
         (elf.DT_STRTAB, at[".dynstr"]),
         (elf.DT_SYMTAB, at[".dynsym"]),
         (elf.DT_STRSZ, len(strings.data)),
-        (elf.DT_SYMENT, elf.SYMBOL.size),
+        (elf.DT_SYMENT, row),
     ]
     if versions:
         tags += [
             (elf.DT_VERSYM, at[".gnu.version"]),
             (elf.DT_VERDEF, at[".gnu.version_d"]),
+            (elf.DT_VERDEFNUM, len(versions) + 1),
         ]
-        tags.append((elf.DT_VERDEFNUM, len(versions) + 1))
     dynamic = b"".join(itertools.starmap(elf.DYNAMIC.pack, [*tags, (elf.DT_NULL, 0)]))
-    zeros = max(
-        (export.place + export.data for export in exports if export.data), default=0
-    )
+    zeros = max((e.place + e.data for e in exports if e.data), default=0)
     writable = [
         _Section(
             ".dynamic",
             elf.SHT_DYNAMIC,
-            write,
             dynamic,
+            elf.SHF_WRITE,
             ".dynstr",
             entry=elf.DYNAMIC.size,
             align=_PAGE,
         ),
-        _Section(".bss", elf.SHT_NOBITS, write, b"", align=64, size=zeros),
+        _Section(".bss", elf.SHT_NOBITS, b"", elf.SHF_WRITE, align=64, size=zeros),
     ]
     at |= _addresses(writable, at[".text"] + len(text))
-    number = {
-        section.name: index
-        for index, section in enumerate((*fixed, *writable), start=1)
-    }
-    for row, (export, name) in enumerate(zip(exports, names, strict=True), start=1):
+
+    order = [section.name for section in (*fixed, *writable)]
+    for number, (export, name) in enumerate(zip(exports, names, strict=True), start=1):
         section = ".text"
         kind = elf.STT_FUNC
         size = len(export.code)
@@ -189,15 +172,10 @@ def shared_library(
             at_code = place + export.reference
             distance = at[".bss"] + export.place - (at[".text"] + at_code + 4)
             struct.pack_into("<i", text, at_code, distance)
-        symbol = (
-            name,
-            elf.STB_GLOBAL << 4 | kind,
-            0,
-            number[section],
-            at[section] + place,
-            size,
-        )
-        elf.SYMBOL.pack_into(symbols, row * elf.SYMBOL.size, *symbol)
+        info = elf.STB_GLOBAL << 4 | kind
+        index = order.index(section) + 1
+        address = at[section] + place
+        elf.SYMBOL.pack_into(symbols, number * row, name, info, 0, index, address, size)
     return _assemble([*fixed, *writable], at, split=len(fixed))
 
 
@@ -239,20 +217,13 @@ def _indices(exports: Sequence[Export], versions: Sequence[str]) -> bytes:
 
     0 is local, 1 is global without a version, and each higher index is a version.
     """
-    indices = {"": 1} | {
-        version: index for index, version in enumerate(versions, start=2)
-    }
-    hidden = (
-        0 if export.default or not export.version else elf.VERSYM_HIDDEN
-        for export in exports
-    )
-    rows = [
-        0,
-        *(
-            indices[export.version] | bit
-            for export, bit in zip(exports, hidden, strict=True)
-        ),
-    ]
+    order = ["", *versions]
+    rows = [0]
+    for export in exports:
+        index = order.index(export.version) + 1
+        if export.version and not export.default:
+            index |= elf.VERSYM_HIDDEN
+        rows.append(index)
     return struct.pack(f"<{len(rows)}H", *rows)
 
 
@@ -286,24 +257,17 @@ def _assemble(sections: Sequence[_Section], at: dict[str, int], *, split: int) -
     for section in sections:
         if section.content:
             body += bytes(at[section.name] - len(body)) + section.content
-    code = sections[split - 1]
-    dynamic = sections[split]
-    zeros = sections[-1]
+    code, dynamic, zeros = sections[split - 1 :]
     read_end = at[code.name] + code.memory
     start = at[dynamic.name]
-    file_end = at[dynamic.name] + dynamic.memory
+    size = dynamic.memory
+    end = at[zeros.name] + zeros.memory
+    write = elf.PF_R | elf.PF_W
     segments = [
         (elf.PT_LOAD, elf.PF_R | elf.PF_X, 0, read_end, read_end, _PAGE),
-        (
-            elf.PT_LOAD,
-            elf.PF_R | elf.PF_W,
-            start,
-            file_end - start,
-            at[zeros.name] + zeros.memory - start,
-            _PAGE,
-        ),
-        (elf.PT_DYNAMIC, elf.PF_R | elf.PF_W, start, dynamic.memory, dynamic.memory, 8),
-        (elf.PT_GNU_STACK, elf.PF_R | elf.PF_W, 0, 0, 0, 16),
+        (elf.PT_LOAD, write, start, size, end - start, _PAGE),
+        (elf.PT_DYNAMIC, write, start, size, size, 8),
+        (elf.PT_GNU_STACK, write, 0, 0, 0, 16),
     ]
     program = b"".join(
         elf.SEGMENT.pack(kind, flags, place, place, place, *rest)
@@ -319,7 +283,7 @@ def _assemble(sections: Sequence[_Section], at: dict[str, int], *, split: int) -
             elf.SECTION.pack(
                 names.add(section.name),
                 section.type,
-                section.flags,
+                elf.SHF_ALLOC | section.flags,
                 place,
                 min(place, len(body)),
                 section.memory,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.constants import MAGIC
-from wheelkit.elf.snapshot import Elf
+from wheelkit.elf.elf_tables import open_image
 
-_READ = 1 << 20
+_STEP = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,15 +49,13 @@ def compare_wheels(before: Path, now: Path, scratch: Path) -> tuple[Difference, 
 def _compare(
     before: WheelArchive, now: WheelArchive, scratch: Path
 ) -> Iterator[Difference]:
-    names = []
-    for archive in (before, now):
-        names.append({member.name for member in archive.members})
-    for name in sorted(names[0] | names[1]):
+    names = {member.name for member in (*before.members, *now.members)}
+    for name in sorted(names):
         if name.endswith(".dist-info/RECORD"):
             continue
-        if name not in names[1]:
+        if name not in now:
             yield Difference(member=name, section="", what="was removed")
-        elif name not in names[0]:
+        elif name not in before:
             yield Difference(member=name, section="", what="was added")
         elif before.digest(name) != now.digest(name):
             yield from _member(before, now, name, scratch)
@@ -86,42 +84,39 @@ def _member(
 
 def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference]:
     """Yield every section in which two libraries differ."""
-    old = Elf.read(before).sections
-    new = Elf.read(now).sections
     differs = False
-    for section in dict.fromkeys((*old, *new)):
-        if section not in new or section not in old:
-            what = "was removed" if section not in new else "was added"
-        elif (
-            old[section].type != new[section].type
-            or old[section].size != new[section].size
-        ):
-            what = f"{old[section].size} bytes, now {new[section].size}"
-        else:
-            size = old[section].file_size
-            count = _differing(
-                before, old[section].offset, now, new[section].offset, size
-            )
-            if not count:
-                continue
-            what = f"{count} of {size} bytes differ"
-        differs = True
-        yield Difference(member=name, section=section, what=what)
+    with open_image(before) as first, open_image(now) as second:
+        old = {section.name: section for section in first.sections}
+        new = {section.name: section for section in second.sections}
+        for section in dict.fromkeys((*old, *new)):
+            if section not in new:
+                what = "was removed"
+            elif section not in old:
+                what = "was added"
+            elif old[section].type != new[section].type or (
+                old[section].size != new[section].size
+            ):
+                what = f"{old[section].size} bytes, now {new[section].size}"
+            else:
+                content = first.contents(old[section])
+                count = _differing(content, second.contents(new[section]))
+                if not count:
+                    continue
+                what = f"{count} of {len(content)} bytes differ"
+            differs = True
+            yield Difference(member=name, section=section, what=what)
     if not differs:
         yield Difference(member=name, section="", what="headers or padding differ")
 
 
-def _differing(before: Path, at: int, now: Path, there: int, size: int) -> int:
-    """Return the number of bytes that differ between two ranges."""
+def _differing(before: bytes, now: bytes) -> int:
+    """Return the number of bytes that differ."""
     count = 0
-    with before.open("rb") as first, now.open("rb") as second:
-        first.seek(at)
-        second.seek(there)
-        for done in range(0, size, _READ):
-            old = first.read(min(_READ, size - done))
-            new = second.read(min(_READ, size - done))
-            if old != new:
-                count += sum(a != b for a, b in zip(old, new, strict=True))
+    for start in range(0, len(before), _STEP):
+        old = before[start : start + _STEP]
+        new = now[start : start + _STEP]
+        if old != new:
+            count += sum(a != b for a, b in zip(old, new, strict=True))
     return count
 
 
