@@ -104,7 +104,7 @@ def check_wheel(
         elfs: facts about the libraries of the wheel.
         info: the wheel's build information; empty if it has none.
     """
-    generators = archive.wheel_info().get_all("Generator", [])
+    generators = archive.headers("WHEEL").get_all("Generator", [])
     if not info and GENERATOR not in generators:
         return
     for clause, names in check_canonical(archive).items():

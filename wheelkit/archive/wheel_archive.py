@@ -269,17 +269,11 @@ class WheelArchive:
             )
         return dict(rows)
 
-    def metadata(self) -> Message:
-        """Return METADATA (core metadata, PEP 566)."""
+    def headers(self, name: str) -> Message:
+        """Return METADATA (core metadata specification) or WHEEL (PEP 427)."""
         import email  # Start-up time: re-tagging a wheel does not need it.
 
-        return email.message_from_string(self._info("METADATA"))
-
-    def wheel_info(self) -> Message:
-        """Return WHEEL (PEP 427): Wheel-Version, Generator, Root-Is-Purelib, Tag, Build."""
-        import email  # Start-up time: re-tagging a wheel does not need it.
-
-        return email.message_from_string(self._info("WHEEL"))
+        return email.message_from_string(self._info(name))
 
     def _info(self, name: str) -> str:
         try:

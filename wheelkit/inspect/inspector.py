@@ -171,18 +171,14 @@ class _Inspection:
         libraries = {name: self.root / name for name in self._libraries()}
         for path in libraries.values():
             path.parent.mkdir(parents=True, exist_ok=True)
-        digests = (
-            self._extract(libraries)
-            if self.shared is None
-            else self._link(libraries, self.shared)
-        )
+        digests = self._unpack(libraries)
         meta, problems = read_metadata(self.archive)
         self.findings += problems
-        elfs = [
-            facts
-            for name in digests
-            if (facts := self._elf(name, libraries[name], digests[name]))
-        ]
+        elfs = []
+        for name, digest in digests.items():
+            facts = self._elf(name, libraries[name], digest)
+            if facts:
+                elfs.append(facts)
         host = [elf for elf in elfs if elf.machine != "amdgpu"]
         files = {elf.path: libraries[elf.path] for elf in host}
         platforms = self.archive.name.platform.split(".")
@@ -222,7 +218,7 @@ class _Inspection:
                 f"the wheel has {human(report.size)}; the budget is"
                 f" {human(metadata.SIZE_BUDGET)}."
             )
-            self.findings.append(finding("size-budget", text))
+            self._report("size-budget", text)
         if kernel_wheel.is_kernel_wheel(self.archive):
             exported = {elf.path: elf.exported for elf in host}
             self.findings += kernel_wheel.check_kernel_wheel(self.archive, exported)
@@ -251,63 +247,39 @@ class _Inspection:
             if head.startswith(ELF64_LITTLE):
                 names.append(member.name)
             elif _LIBRARY.fullmatch(member.name):
-                self.findings.append(
-                    finding(
-                        "library-not-elf",
-                        f"the file has {member.size} bytes, but no header of a 64-bit"
-                        " little-endian ELF file.",
-                        member=member.name,
-                    )
+                text = (
+                    f"the file has {member.size} bytes, but no header of a 64-bit"
+                    " little-endian ELF file."
                 )
+                self._report("library-not-elf", text, member.name)
         return names
 
-    def _extract(self, libraries: Mapping[str, Path]) -> dict[str, str]:
+    def _unpack(self, libraries: Mapping[str, Path]) -> dict[str, str]:
         """Write the libraries to disk, check RECORD, and return name -> SHA-256."""
-        if self.expectations.verify:
-            findings = verify_record(
-                self.archive, extract=libraries, progress=self.progress
-            )
-            self.findings += findings
-            if not findings:  # RECORD is correct, so its hashes save time
-                record = self.archive.record()
-                return {name: record[name].sha256 or "" for name in libraries}
-        damaged = {
-            item.member for item in self.findings if item.code == "member-damaged"
-        }
-        digests = {}
-        for name, path in libraries.items():
-            if name in damaged:
-                continue
-            try:
-                digests[name] = self.archive.extract(name, path, progress=self.progress)
-            except ArchiveError as error:
-                self.findings.append(
-                    finding("member-damaged", error.message, member=name)
-                )
-        return digests
-
-    def _link(self, libraries: Mapping[str, Path], shared: Libraries) -> dict[str, str]:
-        """Link the caller's library files, check RECORD, and return as `_extract` does."""
         digests = {}
         damage = {}
         for name, path in libraries.items():
             try:
-                path.hardlink_to(shared.unpack(self.archive, name))
-                digests[name] = sha256_of(path)
+                if self.shared is None:
+                    digests[name] = self.archive.extract(
+                        name, path, progress=self.progress
+                    )
+                else:
+                    path.hardlink_to(self.shared.unpack(self.archive, name))
+                    digests[name] = sha256_of(path)
             except ArchiveError as error:
                 damage[name] = error.message
-        self.findings += verify_record(
-            self.archive, digests=digests, progress=self.progress
-        )
-        reported = {
-            item.member for item in self.findings if item.code == "member-damaged"
-        }
-        self.findings += [
-            finding("member-damaged", text, member=name)
-            for name, text in damage.items()
-            if name not in reported
-        ]
+        if self.expectations.verify:
+            self.findings += verify_record(
+                self.archive, digests=digests, progress=self.progress
+            )
+        reported = {f.member for f in self.findings if f.code == "member-damaged"}
+        for name in damage.keys() - reported:
+            self._report("member-damaged", damage[name], name)
         return digests
+
+    def _report(self, code: str, text: str, member: str = "") -> None:
+        self.findings.append(finding(code, text, member=member))
 
     def _elf(self, name: str, path: Path, sha256: str) -> ElfFacts | None:
         try:
@@ -319,12 +291,11 @@ class _Inspection:
             else:
                 code = self.shared.device_code(self.archive, name)
         except CiBuildError as error:
-            self.findings.append(finding("elf-unreadable", error.message, member=name))
+            self._report("elf-unreadable", error.message, name)
             return None
         self.findings += code.entry_findings
-        self.findings += [
-            finding(kind, f"the library {text}.", member=name) for kind, text in defects
-        ]
+        for kind, text in defects:
+            self._report(kind, f"the library {text}.", name)
         device = code.device
         if elf.machine == "amdgpu":
             # The file is itself a code object, without a bundle.
@@ -338,9 +309,7 @@ class _Inspection:
             device,
             stored=self.archive[name].compressed_size,
             sha256=sha256,
-            checkpoints=(
-                self.archive.checkpoints_of(name) if self.shared is None else ()
-            ),
+            checkpoints=self.archive.checkpoints.get(name, ()),
         )
 
     def _library_rules(
@@ -387,9 +356,8 @@ def _sum_targets(elfs: Sequence[ElfFacts]) -> tuple[TargetCode, ...]:
     for code in chain.from_iterable(elf.device.targets for elf in elfs):
         size, bundles = sums.get(code.target, (0, 0))
         sums[code.target] = size + code.code_bytes, bundles + code.bundles
-    return tuple(
-        TargetCode(target=name, code_bytes=size, bundles=bundles)
-        for name, (size, bundles) in sorted(
-            sums.items(), key=lambda item: library.target_order(item[0])
-        )
-    )
+    codes = []
+    for name in sorted(sums, key=library.target_order):
+        size, bundles = sums[name]
+        codes.append(TargetCode(target=name, code_bytes=size, bundles=bundles))
+    return tuple(codes)

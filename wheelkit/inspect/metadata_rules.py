@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from email.message import Message
 from itertools import chain
 
@@ -25,6 +25,7 @@ _STAMP = re.compile(
     r"^_release_version\b[^=\n]*=\s*(?:None|(['\"])(?P<version>.*?)\1)", re.MULTILINE
 )
 _MAX_TEXT = 4 << 20
+_LICENSE = re.compile(r"licenses/.|(LICEN[CS]E|COPYING|NOTICE)[^/]*$", re.IGNORECASE)
 _WHEEL_FIELDS = {"Wheel-Version": ("1.0",), "Root-Is-Purelib": ("true", "false")}
 
 
@@ -34,51 +35,47 @@ def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
     Missing files and fields are empty.
     """
     findings: list[Finding] = []
-
-    def headers(read: Callable[[], Message], name: str) -> Message:
-        try:
-            return read()
-        except ArchiveError as error:
-            findings.append(
-                finding(
-                    "metadata-unreadable",
-                    error.message,
-                    member=f"{archive.dist_info}/{name}",
-                )
-            )
-            return Message()
-
-    def text(message: Message, field: str) -> str:
-        return " ".join(str(message.get(field, "")).split())
-
-    def texts(message: Message, field: str) -> tuple[str, ...]:
-        return tuple(
-            " ".join(str(value).split()) for value in message.get_all(field, [])
-        )
-
-    meta = headers(archive.metadata, "METADATA")
-    wheel = headers(archive.wheel_info, "WHEEL")
+    meta = _headers(archive, "METADATA", findings)
+    wheel = _headers(archive, "WHEEL", findings)
     findings += check_specification(archive)
     findings += check_wheel_fields(wheel, f"{archive.dist_info}/WHEEL")
-    tags = set(chain.from_iterable(map(parse_tag, texts(wheel, "Tag"))))
+    tags = set(chain.from_iterable(map(parse_tag, _texts(wheel, "Tag"))))
     return (
         WheelMetadata(
-            name=text(meta, "Name"),
-            version=text(meta, "Version"),
-            summary=text(meta, "Summary"),
-            requires_python=text(meta, "Requires-Python"),
-            requires_dist=texts(meta, "Requires-Dist"),
-            extras=texts(meta, "Provides-Extra"),
-            license=text(meta, "License-Expression") or text(meta, "License")[:80],
-            license_files=_license_files(archive, texts(meta, "License-File")),
-            purelib=text(wheel, "Root-Is-Purelib").lower() == "true",
-            tags=tuple(sorted(str(tag) for tag in tags)),
-            generator=", ".join(texts(wheel, "Generator")),
+            name=_text(meta, "Name"),
+            version=_text(meta, "Version"),
+            summary=_text(meta, "Summary"),
+            requires_python=_text(meta, "Requires-Python"),
+            requires_dist=_texts(meta, "Requires-Dist"),
+            extras=_texts(meta, "Provides-Extra"),
+            license=_text(meta, "License-Expression") or _text(meta, "License")[:80],
+            license_files=_license_files(archive, _texts(meta, "License-File")),
+            purelib=_text(wheel, "Root-Is-Purelib").lower() == "true",
+            tags=tuple(sorted(map(str, tags))),
+            generator=", ".join(_texts(wheel, "Generator")),
             entry_points=_entry_points(archive, findings),
             stamped=_stamps(archive),
         ),
         findings,
     )
+
+
+def _headers(archive: WheelArchive, name: str, findings: list[Finding]) -> Message:
+    try:
+        return archive.headers(name)
+    except ArchiveError as error:
+        member = f"{archive.dist_info}/{name}"
+        findings.append(finding("metadata-unreadable", error.message, member=member))
+        return Message()
+
+
+def _texts(message: Message, field: str) -> tuple[str, ...]:
+    """Return the values of a field, each in one line."""
+    return tuple(" ".join(str(v).split()) for v in message.get_all(field, []))
+
+
+def _text(message: Message, field: str) -> str:
+    return next(iter(_texts(message, field)), "")
 
 
 def check_specification(archive: WheelArchive) -> Iterator[Finding]:
@@ -101,9 +98,8 @@ def check_specification(archive: WheelArchive) -> Iterator[Finding]:
             member=name,
         )
         return
-    roots = (f"{archive.dist_info}/licenses/", f"{archive.dist_info}/")
     for file in checked.license_files or ():
-        if not any(root + file in archive for root in roots):
+        if not _has_license(archive, file):
             yield finding(
                 "metadata-invalid",
                 f"License-File is {file}, which the wheel lacks.",
@@ -119,10 +115,8 @@ def check_wheel_fields(wheel: Message, member: str) -> Iterator[Finding]:
             is read.
     """
     for field, allowed in _WHEEL_FIELDS.items() if wheel else ():
-        values = wheel.get_all(field, [])
-        if [value.strip().lower() for value in values] not in [
-            [value] for value in allowed
-        ]:
+        values = _texts(wheel, field)
+        if len(values) != 1 or values[0].lower() not in allowed:
             text = (
                 f"WHEEL has {field} {', '.join(values) or '(nothing)'}, not"
                 f" {' or '.join(allowed)}."
@@ -132,21 +126,21 @@ def check_wheel_fields(wheel: Message, member: str) -> Iterator[Finding]:
 
 def _license_files(archive: WheelArchive, declared: tuple[str, ...]) -> tuple[str, ...]:
     """Return existing License-File values (PEP 639), else files named like a licence."""
-    roots = (f"{archive.dist_info}/licenses/", f"{archive.dist_info}/")
-    there = []
-    for name in declared:
-        if any(root + name in archive for root in roots):
-            there.append(name)
+    there = tuple(name for name in declared if _has_license(archive, name))
     if there:
-        return tuple(there)
-    named = re.compile(
-        re.escape(archive.dist_info)
-        + r"/(licenses/.+|(LICEN[CS]E|COPYING|NOTICE)[^/]*)",
-        re.IGNORECASE,
-    )
+        return there
+    folder = f"{archive.dist_info}/"
     return tuple(
-        m.name.rpartition("/")[2] for m in archive.members if named.fullmatch(m.name)
+        member.name.rpartition("/")[2]
+        for member in archive.members
+        if member.name.startswith(folder)
+        and _LICENSE.match(member.name.removeprefix(folder))
     )
+
+
+def _has_license(archive: WheelArchive, name: str) -> bool:
+    folder = archive.dist_info
+    return f"{folder}/licenses/{name}" in archive or f"{folder}/{name}" in archive
 
 
 def _entry_points(
@@ -210,6 +204,7 @@ _ROCM_LIBRARIES = (
     "rocm-language-runtime",
     "rocm-llvm",
 )
+_JAX = frozenset({"jax", "jaxlib"})
 _UNINSTALLABLE = frozenset(f"amd-{name}-instinct" for name in _ROCM_LIBRARIES)
 """Normalized names of distributions that published extras require but no index has."""
 
@@ -298,14 +293,7 @@ def check_description(
 
 def rocm_in_summary(summary: str) -> str:
     """Return the ROCm version in a Summary, such as `(ROCm:7.14.0)`, "" without one."""
-    return next(
-        (
-            match[1]
-            for match in _ROCM_IN_SUMMARY.finditer(summary)
-            if _version(match[1])
-        ),
-        "",
-    )
+    return next(filter(_version, _ROCM_IN_SUMMARY.findall(summary)), "")
 
 
 def check_versions(meta: WheelMetadata) -> Iterator[Finding]:
@@ -326,65 +314,21 @@ def check_versions(meta: WheelMetadata) -> Iterator[Finding]:
 
 def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
     """Check the pins between plugin, pjrt and jaxlib, and report uninstallable extras."""
-    parsed = [(line, _requirement(line)) for line in meta.requires_dist]
-    for line, requirement in parsed:
-        if requirement is None:
-            yield finding(
-                "metadata-mismatch",
-                f"Requires-Dist {line!r} is not a requirement (PEP 508).",
-            )
-    if direct := [
-        requirement.name for _, requirement in parsed if requirement and requirement.url
-    ]:
-        yield finding(
-            "requirement-direct", f"Requires-Dist takes {some(direct)} from a URL."
-        )
-    # A marker may exclude every machine of the wheel.
-    always: dict[str, Requirement] = {
-        canonicalize_name(r.name): r for _, r in parsed if r and r.marker is None
-    }
+    requirements = []
+    for line in meta.requires_dist:
+        try:
+            requirements.append(Requirement(line))
+        except InvalidRequirement:
+            text = f"Requires-Dist {line!r} is not a requirement (PEP 508)."
+            yield finding("metadata-mismatch", text)
+    if direct := [requirement.name for requirement in requirements if requirement.url]:
+        text = f"Requires-Dist takes {some(direct)} from a URL."
+        yield finding("requirement-direct", text)
     match = JAX_ROCM.fullmatch(canonicalize_name(meta.name))
     if match:
-        required = {
-            str(canonicalize_name(r.name))
-            for _, r in parsed
-            if r and not _in_extra(r, meta.extras)
-        }
-        if others := sorted(
-            name
-            for name in required - {"jax", "jaxlib"}
-            if not JAX_ROCM.fullmatch(name)
-        ):
-            yield finding(
-                "requirement-unexpected", f"the wheel requires {some(others)}."
-            )
-        marked = [
-            r for _, r in parsed if r and r.marker and "extra" not in str(r.marker)
-        ]
-        if not {"jax", "jaxlib"} & always.keys():
-            yield finding(
-                "jaxlib-unpinned",
-                "the wheel accepts every jaxlib, even one with another PJRT API.",
-            )
-        elif excluded := [
-            r for r in marked if canonicalize_name(r.name) in ("jax", "jaxlib")
-        ]:
-            yield finding(
-                "jaxlib-unpinned",
-                f"the wheel requires {excluded[0]}, which a marker can exclude.",
-            )
-        pjrt = f"jax-rocm{match['major']}-pjrt"
-        if conditional := [r for r in marked if canonicalize_name(r.name) == pjrt]:
-            yield finding(
-                "pin-stale",
-                f"the plugin requires {conditional[0]}, which a marker can exclude.",
-            )
-        elif match["kind"] == "plugin":
-            yield from _pjrt_pin(always.get(pjrt), match["major"], meta.version)
+        yield from _jax_requirements(meta, requirements, match)
     for extra in meta.extras:
-        names = [
-            canonicalize_name(r.name) for _, r in parsed if r and _in_extra(r, (extra,))
-        ]
+        names = [canonicalize_name(r.name) for r in requirements if _in_extra(r, extra)]
         dead = [name for name in names if name in _UNINSTALLABLE]
         if dead:
             yield finding(
@@ -392,6 +336,42 @@ def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
                 f"[{extra}] requires {len(dead)} distributions that no index has, such"
                 f" as {dead[0]}.",
             )
+
+
+def _jax_requirements(
+    meta: WheelMetadata, requirements: Iterable[Requirement], match: re.Match[str]
+) -> Iterator[Finding]:
+    """Check the requirements of a pjrt or plugin wheel."""
+    always: dict[str, Requirement] = {}
+    # A marker may exclude every machine of the wheel.
+    marked: dict[str, Requirement] = {}
+    others = set()
+    for requirement in requirements:
+        name = canonicalize_name(requirement.name)
+        if requirement.marker is None:
+            always[name] = requirement
+        elif "extra" not in str(requirement.marker):
+            marked.setdefault(name, requirement)
+        is_jax = name in _JAX or JAX_ROCM.fullmatch(name)
+        if not is_jax and not any(_in_extra(requirement, e) for e in meta.extras):
+            others.add(name)
+    if others:
+        text = f"the wheel requires {some(sorted(others))}."
+        yield finding("requirement-unexpected", text)
+    if _JAX.isdisjoint(always):
+        yield finding(
+            "jaxlib-unpinned",
+            "the wheel accepts every jaxlib, even one with another PJRT API.",
+        )
+    for project in sorted(_JAX & marked.keys()):
+        text = f"the wheel requires {marked[project]}, which a marker can exclude."
+        yield finding("jaxlib-unpinned", text)
+    pjrt = f"jax-rocm{match['major']}-pjrt"
+    if pjrt in marked:
+        text = f"the plugin requires {marked[pjrt]}, which a marker can exclude."
+        yield finding("pin-stale", text)
+    elif match["kind"] == "plugin":
+        yield from _pjrt_pin(always.get(pjrt), match["major"], meta.version)
 
 
 def _pjrt_pin(
@@ -477,18 +457,9 @@ def same_release(first: str, second: str) -> bool:
     return one is None or other is None or one.release[:2] == other.release[:2]
 
 
-def _requirement(line: str) -> Requirement | None:
-    try:
-        return Requirement(line)
-    except InvalidRequirement:
-        return None
-
-
-def _in_extra(requirement: Requirement, extras: Iterable[str]) -> bool:
-    """Return whether a requirement applies only if one of the extras is requested."""
+def _in_extra(requirement: Requirement, extra: str) -> bool:
+    """Return whether a requirement applies only if an extra is requested."""
     marker = requirement.marker
     if marker is None or "extra" not in str(marker):
         return False
-    return any(
-        marker.evaluate({"extra": extra}) for extra in extras
-    ) and not marker.evaluate({"extra": ""})
+    return marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})

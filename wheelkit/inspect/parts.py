@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from isal import isal_zlib
-
-from wheelkit.archive.inflate import BROKEN
 from wheelkit.archive.wheel_archive import WheelArchive
-from wheelkit.archive.zip_format import STORED
 from wheelkit.elf import constants
 from wheelkit.elf.elf_tables import Section
 from wheelkit.inspect.inspection_model import ContentPart
@@ -38,9 +34,6 @@ _LINKING_TYPES = frozenset(
     }
 )
 _FATBIN = ".hip_fatbin"
-
-_STEP = 4096
-_SMALL = 8 << 20
 
 Checkpoint = tuple[int, int]
 """(unpacked bytes, stored bytes) at one moment while a member is inflated.
@@ -72,13 +65,6 @@ class TracedArchive(WheelArchive):
             line.append((done, self._read_to - start))
             yield chunk
 
-    def checkpoints_of(self, name: str) -> Sequence[Checkpoint]:
-        """Return the recorded checkpoints; small members are inflated again in smaller steps."""
-        member = self[name]
-        if member.method == STORED or member.compressed_size > _SMALL:
-            return self.checkpoints.get(name, ())
-        return checkpoints(self.pread(member.compressed_size, member.data_offset))
-
 
 def part_of_section(section: Section) -> str:
     """Return the part that a section belongs to, by its name and its gABI type and flags."""
@@ -86,14 +72,12 @@ def part_of_section(section: Section) -> str:
         return DEVICE
     if section.name.startswith((".eh_frame", ".gcc_except_table")):
         return UNWIND
-    if not section.flags & constants.SHF_ALLOC:
+    if not section.is_loaded:
         if section.name.startswith((".debug", ".zdebug", ".gdb_index")):
             return DEBUG
-        return (
-            SYMBOLS
-            if section.type == constants.SHT_SYMTAB or section.name == ".strtab"
-            else OTHER
-        )
+        if section.type == constants.SHT_SYMTAB or section.name == ".strtab":
+            return SYMBOLS
+        return OTHER
     if section.flags & constants.SHF_EXECINSTR:
         return HOST
     if section.type in _LINKING_TYPES or section.type >= constants.SHT_GNU_FIRST:
@@ -127,58 +111,45 @@ def split_library(
             bytes of the library do.
     """
     line = [(0, 0), *checkpoints, (size, stored)]
-    unpacked: dict[str, int] = {}
-    packed: dict[str, float] = {}
+    unpacked = Counter[str]()
+    packed = defaultdict[str, float](float)
     end = 0
     for section in sorted(sections, key=lambda item: item.offset):
         start = max(section.offset, end)
-        stop = min(section.offset + section.file_size, size)
+        stop = min(section.end, size)
         if stop > start:
             kind = part_of_section(section)
-            unpacked[kind] = unpacked.get(kind, 0) + stop - start
-            packed[kind] = (
-                packed.get(kind, 0.0) + _stored_at(line, stop) - _stored_at(line, start)
-            )
+            unpacked[kind] += stop - start
+            packed[kind] += _stored_at(line, stop) - _stored_at(line, start)
             end = stop
-    whole = {kind: round(value) for kind, value in packed.items()}
-    unpacked[OTHER] = unpacked.get(OTHER, 0) + size - sum(unpacked.values())
-    whole[OTHER] = max(0, whole.get(OTHER, 0) + stored - sum(whole.values()))
+    whole = Counter({kind: round(value) for kind, value in packed.items()})
+    unpacked[OTHER] += size - unpacked.total()
+    whole[OTHER] = max(0, whole[OTHER] + stored - whole.total())
     return tuple(
         ContentPart(name=kind, unpacked=unpacked[kind], stored=whole[kind])
         for kind in unpacked
     )
 
 
-def checkpoints(packed: bytes) -> list[Checkpoint]:
-    """Inflate raw deflate data in steps of a few kB and return the checkpoints up to any damage."""
-    line = []
-    done = 0
-    inflater = isal_zlib.decompressobj(-15)
-    with contextlib.suppress(BROKEN):
-        for at in range(_STEP, len(packed) + _STEP, _STEP):
-            done += len(inflater.decompress(packed[at - _STEP : at]))
-            line.append((done, min(at, len(packed))))
-    return line
-
-
 def sum_parts(parts: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
     """Add up parts with the same name; sort by stored size, largest first, and omit empty parts."""
-    sums: dict[str, tuple[int, int]] = {}
+    unpacked = Counter[str]()
+    stored = Counter[str]()
     for part in parts:
-        unpacked, stored = sums.get(part.name, (0, 0))
-        sums[part.name] = unpacked + part.unpacked, stored + part.stored
-    ranked = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
+        unpacked[part.name] += part.unpacked
+        stored[part.name] += part.stored
     return tuple(
-        ContentPart(name=name, unpacked=u, stored=s)
-        for name, (u, s) in ranked
-        if u or s
+        ContentPart(name=name, unpacked=unpacked[name], stored=stored[name])
+        for name in sorted(unpacked, key=lambda name: (-stored[name], name))
+        if unpacked[name] or stored[name]
     )
 
 
 def _stored_at(line: Sequence[Checkpoint], offset: int) -> float:
     """Return the stored bytes up to an unpacked offset, by linear interpolation."""
     right = bisect.bisect_left(line, (offset, 0), lo=1, hi=len(line) - 1)
-    (x0, y0), (x1, y1) = line[right - 1], line[right]
-    return (
-        float(y1) if x1 <= x0 else y0 + (y1 - y0) * min(1.0, (offset - x0) / (x1 - x0))
-    )
+    x0, y0 = line[right - 1]
+    x1, y1 = line[right]
+    if x1 <= x0:
+        return float(y1)
+    return y0 + (y1 - y0) * min(1.0, (offset - x0) / (x1 - x0))

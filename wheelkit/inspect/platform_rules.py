@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -36,10 +36,6 @@ ROCM_SONAME = re.compile(
 )
 """Sonames of a ROCm installation; allowed if the caller passes no list."""
 
-_LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
-_MANYLINUX = re.compile(
-    r"(?P<legacy>manylinux(?:1|2010|2014))_(?P<arch>\w+)|manylinux_(\d+)_(\d+)_(?P<machine>\w+)"
-)
 _DEFAULT = "manylinux_2_28"
 """Platform that libraries are checked against if the wheel has no manylinux tag."""
 
@@ -110,8 +106,7 @@ def platform_verdict(
         elves: member path -> snapshot of its file; None reads the files.
 
     Raises:
-        RepairError: the platform is unknown, or the files are not laid out as in the
-            wheel.
+        RepairError: the platform is unknown, or there are no libraries.
         ElfError: `Elf` or auditwheel cannot read a file as ELF.
     """
     policies, policy = _policies(platform)
@@ -121,25 +116,17 @@ def platform_verdict(
     exported: set[str] = set()
     for elf in elves.values():
         exported.update(elf.exported)
-    members = [
-        _member(
-            name,
-            elf,
-            root=root,
-            policies=policies,
-            allowed=allowed_sonames,
-            exported=exported,
-        )
-        for name, elf in elves.items()
-    ]
+    members = []
+    findings: list[Finding] = []
+    for name, elf in elves.items():
+        member = _member(name, elf, root, policies, allowed_sonames, exported)
+        members.append(member)
+        findings += _findings(member, policy)
+    external = set(chain.from_iterable(member.allowed for member in members))
     return PlatformVerdict(
         policy=_best(members, policies).name,
-        findings=tuple(
-            chain.from_iterable(_findings(member, policy) for member in members)
-        ),
-        external=tuple(
-            sorted(set(chain.from_iterable(member.allowed for member in members)))
-        ),
+        findings=tuple(findings),
+        external=tuple(sorted(external)),
     )
 
 
@@ -176,23 +163,14 @@ def _policies(platform: str) -> tuple[WheelPolicies, Policy]:
 
 
 def _root(libraries: Mapping[str, Path]) -> Path:
-    roots = {
-        path.parents[len(PurePosixPath(name).parts) - 1]
-        for name, path in libraries.items()
-    }
-    if len(roots) != 1 or any(
-        path != next(iter(roots)) / name for name, path in libraries.items()
-    ):
-        raise RepairError(
-            "The libraries are not laid out as in their wheel, or there are none."
-        )
-    return roots.pop()
+    for name, path in libraries.items():
+        return path.parents[len(PurePosixPath(name).parts) - 1]
+    raise RepairError("The wheel has no libraries.")
 
 
 def _member(
     name: str,
     elf: Elf,
-    *,
     root: Path,
     policies: WheelPolicies,
     allowed: frozenset[str],
@@ -244,21 +222,17 @@ def _references(
     used instead; libraries with forbidden symbols are never external.
     """
     restricted = set(chain.from_iterable(policy.blacklist for policy in policies))
-    others = replace(
-        tree, needed=tuple(soname for soname in tree.needed if soname not in restricted)
-    )
+    unrestricted = tuple(name for name in tree.needed if name not in restricted)
+    others = replace(tree, needed=unrestricted)
     references: dict[str, ExternalReference] = policies.lddtree_external_references(
         others, root
     )
     strong = {symbol.name for symbol in elf.undefined if symbol.bind != "WEAK"}
     for policy in policies:
-        used = {
-            soname: sorted(policy.blacklist.get(soname, frozenset()) & strong)
-            for soname in tree.needed
-        }
-        references[policy.name].blacklist.update(
-            {soname: symbols for soname, symbols in used.items() if symbols}
-        )
+        for soname in tree.needed:
+            used = policy.blacklist.get(soname, frozenset()) & strong
+            if used:
+                references[policy.name].blacklist[soname] = sorted(used)
     return references
 
 
@@ -267,21 +241,20 @@ def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:
     if any(member.problems for member in members):
         return policies.linux
     versions: dict[str, set[str]] = {}
+    incomplete = set()
     for member in members:
-        for soname, names in (
-            *member.elf.version_needs.items(),
-            (libstdcxx.SONAME, member.assumed.values()),
-        ):
+        needs = {**member.elf.version_needs}
+        needs[libstdcxx.SONAME] = needs.get(libstdcxx.SONAME, frozenset()).union(
+            member.assumed.values()
+        )
+        for soname, names in needs.items():
             if not soname.startswith("ld-linux"):
                 versions.setdefault(soname, set()).update(names)
-    complete = []
-    for policy in policies:
-        if not any(
-            m.references[policy.name].libs or m.references[policy.name].blacklist
-            for m in members
-        ):
-            complete.append(policy)
-    return min(max(complete), policies.versioned_symbols_policy(versions))
+        for name, reference in member.references.items():
+            if reference.libs or reference.blacklist:
+                incomplete.add(name)
+    complete = max(policy for policy in policies if policy.name not in incomplete)
+    return min(complete, policies.versioned_symbols_policy(versions))
 
 
 def _machine_problems(
@@ -369,12 +342,10 @@ def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
     """Return the versions that a policy lacks although it lists their prefix with other numbers."""
     result = []
     for version in sorted(versions):
-        for prefix, _, number in [version.partition("_")]:
-            if (
-                prefix in policy.symbol_versions
-                and number not in policy.symbol_versions[prefix]
-            ):
-                result.append(version)
+        prefix, _, number = version.partition("_")
+        known = policy.symbol_versions.get(prefix)
+        if known is not None and number not in known:
+            result.append(version)
     return result
 
 
@@ -382,7 +353,7 @@ def check_platform(
     elfs: Sequence[ElfFacts],
     files: Mapping[str, Path],
     platforms: Sequence[str],
-    allowed_sonames: Collection[str] | None,
+    allowed_sonames: Iterable[str] | None,
     elves: Mapping[str, Elf],
 ) -> tuple[PlatformSupport | None, list[Finding]]:
     """Compare the needs of the libraries with the platform tags.
@@ -399,71 +370,53 @@ def check_platform(
     needed: set[str] = set()
     for elf in elfs:
         needed.update(elf.needed)
+    if allowed_sonames is None:
+        allowed_sonames = filter(ROCM_SONAME.fullmatch, needed)
     own = {Path(elf.path).name for elf in elfs}
-    allowed = (
-        frozenset(
-            filter(ROCM_SONAME.fullmatch, needed)
-            if allowed_sonames is None
-            else allowed_sonames
-        )
-        - own
-    )
-    claimed = sorted(filter(_MANYLINUX.fullmatch, platforms), key=_glibc)
-    findings = (
-        [
-            finding(
-                "tag-untrue", "the platform tag is `any`, but the wheel has libraries."
-            )
-        ]
-        if "any" in platforms
-        else []
-    )
-    if not claimed and not any(p == "any" or p.startswith("linux_") for p in platforms):
+    claimed = [name for name in platforms if name.startswith("manylinux")]
+    findings = []
+    if "any" in platforms:
+        text = "the platform tag is `any`, but the wheel has libraries."
+        findings.append(finding("tag-untrue", text))
+    elif not claimed and not platforms[0].startswith("linux_"):
         return None, findings
     try:
+        lowest = max(claimed, key=_policy, default=f"{_DEFAULT}_{elfs[0].machine}")
         result = platform_verdict(
             files,
-            allowed_sonames=allowed,
-            platform=claimed[0] if claimed else f"{_DEFAULT}_{elfs[0].machine}",
+            allowed_sonames=frozenset(allowed_sonames) - own,
+            platform=lowest,
             elves=elves,
         )
-    except CiBuildError as error:
-        return None, [*findings, finding("tag-unjudged", error.message)]
     except Exception as error:
         # Auditwheel and pyelftools raise many kinds of errors for damaged libraries.
-        return None, [
-            *findings,
-            finding(
-                "tag-unjudged", f"auditwheel cannot read the libraries ({error!r})."
-            ),
-        ]
-    findings += _against_tags(result, claimed, platforms)
+        text = f"auditwheel cannot read the libraries ({error!r})."
+        if isinstance(error, CiBuildError):
+            text = error.message
+        return None, [*findings, finding("tag-unjudged", text)]
+    if claimed:
+        findings += _against_tag(result, lowest)
+    elif result.policy.startswith("manylinux") and "any" not in platforms:
+        text = f"{platforms[0]} promises nothing, but the libraries run on"
+        findings.append(finding("tag-too-new", f"{text} {result.policy}."))
     return PlatformSupport(policy=result.policy, external=result.external), findings
 
 
-def _against_tags(
-    result: PlatformVerdict, claimed: Sequence[str], platforms: Sequence[str]
-) -> Iterator[Finding]:
-    """Yield the findings of the verdict and findings on the tag.
+def _policy(platform: str) -> Policy:
+    """Return the policy of a platform; policies of older platforms are greater."""
+    return _policies(platform)[1]
 
-    Without a manylinux tag, only the latter.
-    """
-    honest = result.policy
-    if not claimed:
-        if _MANYLINUX.fullmatch(honest) and "any" not in platforms:
-            yield finding(
-                "tag-too-new",
-                f"{platforms[0]} promises nothing, but the libraries run on {honest}.",
-            )
-        return
+
+def _against_tag(result: PlatformVerdict, lowest: str) -> Iterator[Finding]:
+    """Yield the findings of the verdict and findings on the lowest manylinux tag."""
     yield from result.findings
-    lowest = claimed[0]
+    honest = result.policy
     if not result.ok:
         yield finding(
             "tag-untrue",
             f"the tag promises {lowest}, but the libraries support only {honest}.",
         )
-    elif _MANYLINUX.fullmatch(honest) and _glibc(honest) < _glibc(lowest):
+    elif _policy(honest) > _policy(lowest):
         yield finding(
             "tag-too-new",
             f"the tag promises {lowest}, but the libraries also run on {honest}.",
@@ -474,15 +427,3 @@ def _against_tags(
             f"the tag {lowest} is true only if users have"
             f" {', '.join(result.external)}.",
         )
-
-
-def _glibc(platform: str) -> tuple[int, int]:
-    """Return the glibc version of a manylinux tag (PEP 600).
-
-    PEP 513, 571 and 599 define the old names.
-    """
-    match = _MANYLINUX.fullmatch(platform)
-    assert match is not None
-    return (
-        _LEGACY[match["legacy"]] if match["legacy"] else (int(match[3]), int(match[4]))
-    )

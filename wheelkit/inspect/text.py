@@ -6,10 +6,13 @@ Readable in 100 columns.
 from __future__ import annotations
 
 import itertools
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import PurePosixPath
 
+from rich.columns import Columns
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -24,6 +27,8 @@ from wheelkit.inspect.inspection_model import WheelMetadata, WheelReport
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _INDENT = 2
 _SHOWN_MEMBERS = 3
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+"""Characters that could move the cursor."""
 _SHOWN_LIBRARIES = 12
 
 
@@ -37,7 +42,7 @@ def render(report: WheelReport, console: Console) -> None:
     _print(console, _facts(report, width))
     for heading, block in (
         ("Content", _parts(report, width) if report.parts else None),
-        (_device_heading(report), _device(report, width) if report.targets else None),
+        (_device_heading(report), _device(report) if report.targets else None),
         ("Libraries", _libraries(report, width) if report.elfs else None),
     ):
         if block is not None:
@@ -52,25 +57,21 @@ def render_findings(findings: Sequence[Finding], console: Console) -> None:
         _findings(findings) if findings else _line("nothing found"),
         heading="Findings",
     )
-    counts = []
-    for s in Severity:
-        counts.append(f"{sum(f.severity is s for f in findings)} {s.value}s")
+    counts = Counter(item.severity for item in findings)
     if findings:
-        console.print(
-            "  "
-            + ", ".join(
-                c.removesuffix("s") if c.startswith("1 ") else c for c in counts
-            )
-        )
+        console.print(f"  {', '.join(_count(counts[s], s.value) for s in Severity)}")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _print(console: Console, block: RenderableType, *, heading: str = "") -> None:
     if heading:
         console.print()
         console.print(heading, style="bold", markup=False, highlight=False)
-    if isinstance(
-        block, Text
-    ):  # it has the right width, apart from words that users copy
+    # Text has the right width, apart from words that users copy.
+    if isinstance(block, Text):
         console.print(
             Text("\n").join(Text(" " * _INDENT) + line for line in block.split("\n")),
             soft_wrap=True,
@@ -79,28 +80,13 @@ def _print(console: Console, block: RenderableType, *, heading: str = "") -> Non
         console.print(Padding(block, (0, 0, 0, _INDENT)), highlight=False)
 
 
-def _grid(*columns: str) -> Table:
-    """Return a table without lines and headings; columns named `*` take the remaining width."""
-    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    for column in columns:
-        grid.add_column(no_wrap=column != "*", overflow="fold")
-    return grid
-
-
 def _line(text: str, style: str = "") -> Text:
     """Return text without markup; control characters are replaced."""
     return Text(_safe(text), style=style, overflow="fold")
 
 
 def _safe(text: str) -> str:
-    return "".join(
-        (
-            letter
-            if letter.isprintable() or letter == "\n"
-            else "\N{REPLACEMENT CHARACTER}"
-        )
-        for letter in text
-    )
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _rows(pairs: Sequence[tuple[str, str]], width: int) -> Text:
@@ -109,12 +95,9 @@ def _rows(pairs: Sequence[tuple[str, str]], width: int) -> Text:
     lines = []
     for name, value in pairs:
         if value:
-            rows = fold(_safe(value), max(width - first, 1), 0).split("\n")
-            lines.append(
-                Text.assemble(
-                    (name.ljust(first), "dim"), ("\n" + " " * first).join(rows)
-                )
-            )
+            folded = fold(_safe(value), max(width - first, 1), 0)
+            indented = folded.replace("\n", "\n" + " " * first)
+            lines.append(Text.assemble((name.ljust(first), "dim"), indented))
     return Text("\n").join(lines)
 
 
@@ -130,37 +113,19 @@ def _table(
 def _facts(report: WheelReport, width: int) -> Text:
     checked = "hashes not verified"
     if report.verified:
-        checked = (
-            "RECORD and device code checked" if report.targets else "RECORD checked"
-        )
-    rows = [
-        (
-            "size",
-            (
-                f"{human(report.size)} in {report.files} files, {checked}"
-                if report.files
-                else human(report.size)
-            ),
-        ),
-        ("sha256", report.sha256),
-    ]
+        checked = f"RECORD{' and device code' if report.targets else ''} checked"
+    files = f" in {report.files} files, {checked}" if report.files else ""
+    rows = [("size", f"{human(report.size)}{files}"), ("sha256", report.sha256)]
     if report.metadata:
         rows += _metadata(report.metadata)
     if report.rocm:
-        rows.append(
-            (
-                "ROCm",
-                f"{', '.join(report.rocm)}, from the compiler's mark in the libraries",
-            )
-        )
+        origin = "from the compiler's mark in the libraries"
+        rows.append(("ROCm", f"{', '.join(report.rocm)}, {origin}"))
     if report.platform:
-        allowed = report.platform.external
-        but = (
-            f", given {len(allowed)} libraries of ROCm: {' '.join(allowed)}"
-            if allowed
-            else ""
-        )
-        rows.append(("runs on", f"{report.platform.policy}{but}"))
+        text = report.platform.policy
+        if allowed := report.platform.external:
+            text += f", given {len(allowed)} libraries of ROCm: {' '.join(allowed)}"
+        rows.append(("runs on", text))
     return _rows(rows, width)
 
 
@@ -171,36 +136,20 @@ def _metadata(meta: WheelMetadata) -> Iterator[tuple[str, str]]:
     always = [line for line in meta.requires_dist if "extra ==" not in line]
     yield "requires", ", ".join(always) or "nothing"
     if meta.extras:
-        lines = [line.replace("'", '"') for line in meta.requires_dist]
-        counts = {}
-        for extra in meta.extras:
-            counts[extra] = sum(f'extra == "{extra}"' in line for line in lines)
-        yield (
-            "extras",
-            ", ".join(f"{extra} ({count})" for extra, count in counts.items()),
-        )
+        yield "extras", ", ".join(meta.extras)
     for group, entries in meta.entry_points.items():
-        yield (
-            "entry points",
-            f"[{group}] "
-            + ", ".join(f"{name} = {ref}" for name, ref in entries.items()),
-        )
+        listed = ", ".join(f"{name} = {ref}" for name, ref in entries.items())
+        yield "entry points", f"[{group}] {listed}"
 
 
 def _parts(report: WheelReport, width: int) -> Text:
     whole = sum(part.stored for part in report.parts) or 1
-    rows = [
-        (
-            part.name,
-            human(part.stored),
-            f"{100 * part.stored / whole:.1f} %",
-            human(part.unpacked),
-        )
-        for part in report.parts
-    ]
-    rows.append(
-        ("sum", human(whole), "", human(sum(part.unpacked for part in report.parts)))
-    )
+    rows = []
+    for part in report.parts:
+        share = f"{100 * part.stored / whole:.1f} %"
+        rows.append((part.name, human(part.stored), share, human(part.unpacked)))
+    unpacked = sum(part.unpacked for part in report.parts)
+    rows.append(("sum", human(whole), "", human(unpacked)))
     return _table(("part", "in the wheel", "share", "unpacked"), rows, (1, 2, 3), width)
 
 
@@ -209,36 +158,21 @@ def _device_heading(report: WheelReport) -> str:
     formats = sorted(set(chain.from_iterable(device.formats for device in devices)))
     stored = sum(d.stored for d in devices)
     unpacked = sum(d.unpacked for d in devices)
-    targets = (
-        "1 target" if len(report.targets) == 1 else f"{len(report.targets)} targets"
-    )
+    targets = _count(len(report.targets), "target")
     if not formats:  # plain code objects, without a bundle around them
-        objects = sum(1 for elf in report.elfs if elf.machine == "amdgpu")
-        return (
-            f"Device code: {targets} in {objects} code"
-            f" object{'s' if objects > 1 else ''}"
-        )
+        objects = sum(elf.machine == "amdgpu" for elf in report.elfs)
+        return f"Device code: {targets} in {_count(objects, 'code object')}"
     bundles = sum(d.bundles for d in devices)
     many = "1 fat binary" if bundles == 1 else f"{bundles} fat binaries"
     return (
-        f"Device code: {targets} in {many} ({', '.join(formats)}), {human(stored)} ->"
-        f" {human(unpacked)}"
+        f"Device code: {targets} in {many} ({', '.join(formats)}),"
+        f" {human(stored)} -> {human(unpacked)}"
     )
 
 
-def _device(report: WheelReport, width: int) -> Table:
-    cells = [f"{code.target} {human(code.code_bytes)}" for code in report.targets]
-    across = max(1, width // (max(map(len, cells)) + 2))
-    grid = _grid(*[""] * across)
-    height = -(-len(cells) // across)
-    for row in range(height):
-        grid.add_row(
-            *(
-                _line(cells[i]) if i < len(cells) else ""
-                for i in range(row, height * across, height)
-            )
-        )
-    return grid
+def _device(report: WheelReport) -> Columns:
+    cells = [_line(f"{c.target} {human(c.code_bytes)}") for c in report.targets]
+    return Columns(cells, padding=(0, 2), column_first=True)
 
 
 def _libraries(report: WheelReport, width: int) -> Text:
@@ -249,17 +183,14 @@ def _libraries(report: WheelReport, width: int) -> Text:
             for prefix, number in elf.symbol_versions.items()
             if "GLIBC" in prefix
         )
+        bundles = elf.device.bundles
         rows.append(
             (
                 _safe(PurePosixPath(elf.path).name),
                 human(elf.size),
                 human(elf.symbol_table_bytes) if elf.symbol_table_bytes else "-",
-                (
-                    f"{len(elf.device.targets)} x {elf.device.bundles}"
-                    if elf.device.bundles
-                    else "-"
-                ),
-                f"{len(elf.runpath) or '-'}" + (" (RPATH)" if elf.rpath else ""),
+                f"{len(elf.device.targets)} x {bundles}" if bundles else "-",
+                f"{len(elf.runpath)}{' (RPATH)' if elf.rpath else ''}",
                 _safe(versions),
             )
         )
@@ -274,7 +205,9 @@ def _libraries(report: WheelReport, width: int) -> Text:
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
-    grid = _grid("", "*")
+    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     for (severity, code), group in itertools.groupby(
         findings, key=lambda item: (item.severity, item.code)
     ):
@@ -285,22 +218,9 @@ def _findings(findings: Sequence[Finding]) -> Table:
         grid.add_row(Text(severity.value, style=_STYLE[severity]), head)
         for item in items[:_SHOWN_MEMBERS]:
             place = PurePosixPath(item.member).name
-            message = (
-                item.message.replace("It ", "it ", 1)
-                if item.message.startswith("It ")
-                else item.message
-            )
-            grid.add_row("", _line(f"{place}: {message}" if place else item.message))
+            message = f"{place}: {item.message}" if place else item.message
+            grid.add_row("", _line(message))
         if len(items) > _SHOWN_MEMBERS:
-            hidden = items[_SHOWN_MEMBERS:]
-            names = list(
-                dict.fromkeys(PurePosixPath(item.member).name for item in hidden)
-            )
-            named = (
-                f" in {', '.join(names)}"
-                if all(names) and len(names) <= _SHOWN_LIBRARIES
-                else ""
-            )
-            grid.add_row("", _line(f"and {len(hidden)} more{named}"))
+            grid.add_row("", _line(f"and {len(items) - _SHOWN_MEMBERS} more"))
         grid.add_row("", _line(f"-> {items[0].remedy}", "green"))
     return grid

@@ -189,7 +189,7 @@ def wheel_record(
         source_sha256, source_size: digest and size of the input.
     """
     with WheelArchive(path) as archive:
-        metadata = archive.metadata()
+        metadata = archive.headers("METADATA")
         return Wheel(
             filename=path.name,
             name=archive.name.canonical,
@@ -278,7 +278,7 @@ def _check_summary(
     archive: WheelArchive, rocm: str, edits: Sequence[MemberEdit]
 ) -> None:
     """Refuse a wheel whose Summary names another ROCm, unless the plan's is proved."""
-    claimed = rocm_in_summary(str(archive.metadata().get("Summary", "")))
+    claimed = rocm_in_summary(str(archive.headers("METADATA").get("Summary", "")))
     proven = any(edit.elf.rocm_versions for edit in edits)
     if (
         rocm

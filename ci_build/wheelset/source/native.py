@@ -243,7 +243,7 @@ def _recorded(record: Path) -> Resolved | None:
 def _describe(path: Path, commit: str) -> Resolved:
     """Return a built wheel in the form of a fetched distribution."""
     with WheelArchive(path) as archive:
-        requires = str(archive.metadata()["Requires-Python"] or "")
+        requires = str(archive.headers("METADATA")["Requires-Python"] or "")
     name, version, _, _ = parse_wheel_filename(path.name)
     return Resolved(
         name=name,

@@ -222,7 +222,7 @@ def test_repair_published_pjrt(real_wheel: RealWheel, tmp_path: Path) -> None:
     assert info.symbol_versions["GLIBC"] == "2.27"
     with WheelArchive(made.path) as wheel:
         assert verify_record(wheel, extract={LIBRARY: tmp_path / "lib.so"}) == ()
-        assert wheel.wheel_info()["Root-Is-Purelib"] == "false"
+        assert wheel.headers("WHEEL")["Root-Is-Purelib"] == "false"
     elf = Elf.read(tmp_path / "lib.so")
     assert (elf.runpath, ".symtab" in elf.sections) == (RUNPATH, False)
     assert set(elf.needed) >= PJRT_SONAMES

@@ -54,8 +54,8 @@ def test_members_keep_order_modes_and_times(tmp_path: Path) -> None:
         assert "tiny/a.py" in archive
         assert "tiny/b.py" not in archive
         assert archive.dist_info == INFO
-        assert archive.metadata()["Name"] == "tiny"
-        assert archive.wheel_info().get_all("Tag") == ["py3-none-any"]
+        assert archive.headers("METADATA")["Name"] == "tiny"
+        assert archive.headers("WHEEL").get_all("Tag") == ["py3-none-any"]
         assert archive.size == path.stat().st_size
         with pytest.raises(ArchiveError, match=r"no member tiny/b\.py"):
             archive["tiny/b.py"]
@@ -327,7 +327,7 @@ def test_metadata_not_utf8_is_reported(tmp_path: Path) -> None:
         WheelArchive(make_wheel(tmp_path, members=members)) as archive,
         pytest.raises(ArchiveError, match="not UTF-8"),
     ):
-        archive.metadata()
+        archive.headers("METADATA")
 
 
 def zip64(
@@ -350,7 +350,7 @@ def test_archive_reads_zip64_end_records(tmp_path: Path) -> None:
     good = raw_zip(raw_members())
     path.write_bytes(zip64(good))
     with WheelArchive(path) as archive:
-        assert archive.metadata()["Name"] == "tiny"
+        assert archive.headers("METADATA")["Name"] == "tiny"
     for broken, named in (
         (zip64(good, at=3), "not at the offset in its locator"),
         (

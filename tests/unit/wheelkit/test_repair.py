@@ -78,11 +78,11 @@ def test_repair_makes_complete_wheel_with_planned_name(attempt: Repair) -> None:
     with WheelArchive(made.path) as wheel:
         assert verify_record(wheel) == ()
         assert wheel.dist_info == "tiny-1.0+rocm7.2.0.dist-info"
-        assert wheel.wheel_info().get_all("Tag") == [
+        assert wheel.headers("WHEEL").get_all("Tag") == [
             "cp312-cp312-manylinux_2_28_x86_64"
         ]
-        assert wheel.wheel_info()["Root-Is-Purelib"] == "false"
-        assert wheel.metadata()["Version"] == "1.0+rocm7.2.0"
+        assert wheel.headers("WHEEL")["Root-Is-Purelib"] == "false"
+        assert wheel.headers("METADATA")["Version"] == "1.0+rocm7.2.0"
         assert (
             wheel.read("tiny-1.0+rocm7.2.0.dist-info/licenses/LICENSE.txt")
             == b"as you like\n"
