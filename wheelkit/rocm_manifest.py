@@ -15,14 +15,13 @@ import functools
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
-from core.model import RocmVersion
+from core.model import RocmVersion, to_json
 from core.records import read_json
 from wheelkit.elf import libstdcxx
 from wheelkit.elf.snapshot import Elf
@@ -41,11 +40,12 @@ class RocmLibrary:
     """One shared library of a ROCm.
 
     Attributes:
-        soname: value of DT_SONAME.
+        soname: value of DT_SONAME, which is the key of the library in the file.
         path: path below the root of the ROCm tree, ending in the soname, such as
             lib/libamdhip64.so.7.
         symbols: exported symbol -> its versions, default version first; "" means no
-            version. Symbols of the C++ standard library are omitted.
+            version. Symbols of the C++ standard library are omitted. In the file: `@@`
+            and the default version, `@` and another version, or nothing -> names.
         needed: DT_NEEDED sonames in order.
         runpath: entries of DT_RUNPATH, or of DT_RPATH if there is no RUNPATH.
         size: size of the file in bytes; 0 if no file was read.
@@ -53,14 +53,14 @@ class RocmLibrary:
         sha256: SHA-256 of the file; empty if no file was read.
     """
 
-    soname: str
+    soname: str = ""
     path: str
-    symbols: Mapping[str, tuple[str, ...]]
-    needed: tuple[str, ...] = ()
-    runpath: tuple[str, ...] = ()
     size: int = 0
     build_id: str = ""
     sha256: str = ""
+    needed: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    symbols: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,48 +74,19 @@ class RocmManifest:
     """
 
     rocm_version: str
-    libraries: Mapping[str, RocmLibrary]
     weak: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _LibraryBody:
-    """A library in the file, where names of symbols are grouped by version.
-
-    Attributes:
-        symbols: `@@` and the default version, `@` and another version, or nothing ->
-            names of symbols.
-    """
-
-    path: str
-    size: int
-    build_id: str
-    sha256: str
-    needed: tuple[str, ...]
-    runpath: tuple[str, ...]
-    symbols: Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ManifestFile:
-    """Content of `rocm-manifest.json`."""
-
-    rocm_version: str
-    weak: bool
-    libraries: Mapping[str, _LibraryBody]
+    libraries: Mapping[str, RocmLibrary]
 
 
 def dump_manifest(manifest: RocmManifest) -> bytes:
     """Return the reproducible content of `rocm-manifest.json`."""
-    body = {
-        "schema": SCHEMA_VERSION,
-        "rocm_version": manifest.rocm_version,
-        "weak": manifest.weak,
-        "libraries": {
-            name: _library_body(library)
-            for name, library in sorted(manifest.libraries.items())
-        },
-    }
+    libraries = {}
+    for name, library in manifest.libraries.items():
+        libraries[name] = replace(library, symbols=_by_version(library.symbols))
+    body = to_json(replace(manifest, libraries=libraries))
+    for row in body["libraries"].values():
+        del row["soname"]
+    body = {"schema": SCHEMA_VERSION, **body}
     return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
 
 
@@ -126,13 +97,13 @@ def load_manifest(data: bytes) -> RocmManifest:
         FormatError: the data is not a manifest, or has an unsupported schema.
     """
     hint = "Build the set again with --rocm-manifest."
-    body = read_json(
-        data, _ManifestFile, ROCM_MANIFEST, schema=SCHEMA_VERSION, hint=hint
+    manifest = read_json(
+        data, RocmManifest, ROCM_MANIFEST, schema=SCHEMA_VERSION, hint=hint
     )
-    libraries = {name: _library(name, row) for name, row in body.libraries.items()}
-    return RocmManifest(
-        rocm_version=body.rocm_version, weak=body.weak, libraries=libraries
-    )
+    libraries = {}
+    for name, row in manifest.libraries.items():
+        libraries[name] = replace(row, soname=name, symbols=_by_symbol(row.symbols))
+    return replace(manifest, libraries=libraries)
 
 
 @functools.cache
@@ -168,34 +139,25 @@ def from_needs(
         for soname in needed:
             symbols.setdefault(soname, {})
         for symbol in elf.undefined:
-            if symbol.library is not None:
-                if symbol.library in rocm_sonames:
-                    versions = symbols.setdefault(symbol.library, {}).setdefault(
-                        symbol.name, set()
-                    )
-                    versions.add(symbol.version or "")
+            if symbol.library and symbol.library in rocm_sonames:
+                found = symbols.setdefault(symbol.library, {})
+                found.setdefault(symbol.name, set()).add(symbol.version or "")
             elif (
-                needed
+                symbol.library is None
+                and needed
                 and symbol.bind != "WEAK"
                 and symbol.name not in own
                 and not is_foreign(symbol.name)
             ):
-                named = [
-                    soname for soname in needed if _stem(soname) in symbol.name.lower()
-                ]
-                owner = max(
-                    named, key=lambda soname: len(_stem(soname)), default=needed[0]
-                )
+                lower = symbol.name.lower()
+                named = [soname for soname in needed if _stem(soname) in lower]
+                owner = max(named, key=lambda name: len(_stem(name)), default=needed[0])
                 symbols[owner].setdefault(symbol.name, set()).add("")
     libraries = {}
-    for soname, versions_of in sorted(symbols.items()):
-        sorted_versions = {
-            name: tuple(sorted(versions))
-            for name, versions in sorted(versions_of.items())
-        }
-        libraries[soname] = RocmLibrary(
-            soname=soname, path=f"lib/{soname}", symbols=sorted_versions
-        )
+    for soname, found in sorted(symbols.items()):
+        listed = {name: tuple(sorted(found[name])) for name in sorted(found)}
+        path = f"lib/{soname}"
+        libraries[soname] = RocmLibrary(soname=soname, path=path, symbols=listed)
     return RocmManifest(rocm_version=rocm_version, libraries=libraries, weak=True)
 
 
@@ -218,38 +180,22 @@ def _stem(soname: str) -> str:
     }.get(stem, stem)
 
 
-def _library_body(library: RocmLibrary) -> dict[str, Any]:
+def _by_version(
+    symbols: Mapping[str, tuple[str, ...]],
+) -> dict[str, tuple[str, ...]]:
+    """Return mark and version -> names of symbols."""
     groups: dict[str, list[str]] = {}
-    for name, versions in sorted(library.symbols.items()):
+    for name, versions in sorted(symbols.items()):
         for position, version in enumerate(versions):
             mark = "@" if position else "@@"
-            group = mark + version if version else ""
-            groups.setdefault(group, []).append(name)
-    return {
-        "path": library.path,
-        "size": library.size,
-        "build_id": library.build_id,
-        "sha256": library.sha256,
-        "needed": list(library.needed),
-        "runpath": list(library.runpath),
-        "symbols": dict(sorted(groups.items())),
-    }
+            groups.setdefault(mark + version if version else "", []).append(name)
+    return {group: tuple(names) for group, names in groups.items()}
 
 
-def _library(soname: str, body: _LibraryBody) -> RocmLibrary:
-    symbols: dict[str, list[str]] = {}
-    groups = sorted(body.symbols.items(), key=lambda row: not row[0].startswith("@@"))
-    for group, names in groups:
-        version = group.removeprefix("@").removeprefix("@")
-        for name in names:
-            symbols.setdefault(name, []).append(version)
-    return RocmLibrary(
-        soname=soname,
-        path=body.path,
-        symbols={name: tuple(versions) for name, versions in sorted(symbols.items())},
-        needed=body.needed,
-        runpath=body.runpath,
-        size=body.size,
-        build_id=body.build_id,
-        sha256=body.sha256,
-    )
+def _by_symbol(groups: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return symbol -> its versions, default version first."""
+    symbols: dict[str, tuple[str, ...]] = {}
+    for group in sorted(groups, key=lambda group: not group.startswith("@@")):
+        for name in groups[group]:
+            symbols[name] = (*symbols.get(name, ()), group.lstrip("@"))
+    return dict(sorted(symbols.items()))

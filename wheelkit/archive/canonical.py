@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from core.errors import ArchiveError
-from wheelkit.archive.member_writer import EPOCH, central_directory, local_header
+from wheelkit.archive.member_writer import central_directory, local_header
 from wheelkit.archive.record import RecordEntry, format_record, parse_record
 from wheelkit.archive.wheel_archive import WheelArchive
 
@@ -33,7 +33,7 @@ def _differences(archive: WheelArchive) -> Iterator[tuple[str, str]]:
     position = 0
     record = f"{archive.dist_info}/RECORD"
     for member in archive.members:
-        header = local_header(member._replace(flags=0, date_time=EPOCH))
+        header = local_header(member)
         if archive.pread(len(header), position) != header:
             yield (
                 member.name,
@@ -50,10 +50,8 @@ def _differences(archive: WheelArchive) -> Iterator[tuple[str, str]]:
         position = member.data_end
     if archive.members and archive.members[-1].name != record:
         yield archive.members[-1].name, "RECORD is not the last file"
-    members = [member._replace(flags=0, date_time=EPOCH) for member in archive.members]
-    if archive.pread(max(0, archive.size - position), position) != central_directory(
-        members, position
-    ):
+    directory = central_directory(archive.members, position)
+    if archive.pread(max(0, archive.size - position), position) != directory:
         yield (
             "",
             (

@@ -6,7 +6,7 @@ Records use the zip64 format only for numbers that require it (APPNOTE 4.3 to 4.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,6 @@ from wheelkit.archive.record import RecordEntry, format_record
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.archive.zip_format import (
     CENTRAL,
-    DEFLATED,
     END,
     END64,
     LOCAL,
@@ -30,12 +29,11 @@ from wheelkit.archive.zip_format import (
     MAX32,
     UTF8_NAME,
     ZIP64_EXTRA,
-    DateTime,
     ZipMember,
 )
 
-EPOCH: DateTime = (1980, 1, 1, 0, 0, 0)
-"""The earliest timestamp of the zip format, for new members and reproducible output."""
+_TIME, _DATE = 0, 1 << 5 | 1
+"""1980-01-01, the earliest timestamp of the zip format, for reproducible output."""
 _NEW_FILE = 0o100644 << 16
 """External attributes of a new member: a regular file, rw-r--r--."""
 
@@ -65,12 +63,10 @@ class MemberWriter:
         self,
         source: WheelArchive,
         out: OutFile,
-        date_time: DateTime | None,
         files: dict[str, FileCompression],
     ) -> None:
         self._source = source
         self._out = out
-        self._date_time = date_time
         self._files = files
         self._old_record = source.record()
         self._members: list[ZipMember] = []
@@ -91,40 +87,24 @@ class MemberWriter:
                 file = self._files.pop(name)
                 compressed, digest = file.result()
                 self._write(name, entry, compressed, file.size, digest)
-            case bytes() as data:
-                self._write(
-                    name, entry, compress(name, data), len(data), sha256_of(data)
-                )
-            case late:
-                data = late(self.record)
-                self._write(
-                    name, entry, compress(name, data), len(data), sha256_of(data)
-                )
+            case new:
+                data = new if isinstance(new, bytes) else new(self.record)
+                compressed = compress(name, data)
+                self._write(name, entry, compressed, len(data), sha256_of(data))
 
     def finish(self, record: str) -> None:
         """Write RECORD as the member `record`, then the central directory."""
         text = format_record([*self.record.items(), (record, RecordEntry(None, None))])
-        self.add(
-            record,
-            MemberChange(
-                old=self._source[f"{self._source.dist_info}/RECORD"], new=text
-            ),
-        )
+        old = self._source[f"{self._source.dist_info}/RECORD"]
+        self.add(record, MemberChange(old=old, new=text))
         self._out.write(central_directory(self._members, self._out.position))
 
     def _copy(self, name: str, entry: MemberChange) -> None:
         old = entry.old
         assert old is not None, "a change has an old member or new content"
-        recorded = self._old_record.get(old.name)
-        digest = (
-            recorded.sha256
-            if recorded and recorded.sha256
-            else self._source.digest(old.name)
-        )
-        member = self._member(name, entry)._replace(
-            method=old.method, crc32=old.crc32, size=old.size
-        )
-        member = member._replace(compressed_size=old.compressed_size)
+        recorded = self._old_record.get(old.name, RecordEntry(None, None))
+        digest = recorded.sha256 or self._source.digest(old.name)
+        member = old._replace(name=name, header_offset=self._out.position)
         self._out.write(local_header(member))
         self._out.copy(self._source.fileno(), old.data_offset, old.compressed_size)
         self._done(member, digest)
@@ -137,29 +117,19 @@ class MemberWriter:
         size: int,
         digest: str,
     ) -> None:
-        member = self._member(name, entry)._replace(
+        member = ZipMember(
+            name=name,
             method=compressed.method,
             crc32=compressed.crc32,
             compressed_size=len(compressed.data),
             size=size,
+            external_attr=entry.old.external_attr if entry.old else _NEW_FILE,
+            header_offset=self._out.position,
+            data_offset=0,
         )
         self._out.write(local_header(member))
         self._out.write(compressed.data)
         self._done(member, digest)
-
-    def _member(self, name: str, entry: MemberChange) -> ZipMember:
-        old = entry.old
-        return ZipMember(
-            name=name,
-            method=DEFLATED,
-            crc32=0,
-            compressed_size=0,
-            size=0,
-            external_attr=old.external_attr if old else _NEW_FILE,
-            date_time=self._date_time or (old.date_time if old else EPOCH),
-            header_offset=self._out.position,
-            data_offset=0,
-        )
 
     def _done(self, member: ZipMember, digest: str) -> None:
         self._members.append(member)
@@ -170,20 +140,16 @@ def local_header(member: ZipMember) -> bytes:
     """Return the local header of `member`, in zip64 format if a size requires it."""
     name = member.name.encode()
     wide = max(member.size, member.compressed_size) >= MAX32
-    extra = (
-        struct.pack("<HHQQ", ZIP64_EXTRA, 16, member.size, member.compressed_size)
-        if wide
-        else b""
-    )
-    date, time = _to_dos(member.date_time)
+    sizes = struct.pack("<HHQQ", ZIP64_EXTRA, 16, member.size, member.compressed_size)
+    extra = sizes if wide else b""
     packed, size = (MAX32, MAX32) if wide else (member.compressed_size, member.size)
     head = LOCAL.pack(
         b"PK\3\4",
         45 if wide else 20,
         _name_flag(name),
         member.method,
-        time,
-        date,
+        _TIME,
+        _DATE,
         member.crc32,
         packed,
         size,
@@ -193,7 +159,7 @@ def local_header(member: ZipMember) -> bytes:
     return head + name + extra
 
 
-def central_directory(members: list[ZipMember], offset: int) -> bytes:
+def central_directory(members: Sequence[ZipMember], offset: int) -> bytes:
     """Return the central directory and end records for members, written at `offset`."""
     entries = b"".join(_central_entry(member) for member in members)
     count = len(members)
@@ -223,7 +189,6 @@ def _central_entry(member: ZipMember) -> bytes:
         if wide
         else b""
     )
-    date, time = _to_dos(member.date_time)
     need = 45 if wide else 20
     head = CENTRAL.pack(
         b"PK\1\2",
@@ -231,8 +196,8 @@ def _central_entry(member: ZipMember) -> bytes:
         need,
         _name_flag(name),
         member.method,
-        time,
-        date,
+        _TIME,
+        _DATE,
         member.crc32,
         min(member.compressed_size, MAX32),
         min(member.size, MAX32),
@@ -245,11 +210,6 @@ def _central_entry(member: ZipMember) -> bytes:
         min(member.header_offset, MAX32),
     )
     return head + name + extra
-
-
-def _to_dos(when: DateTime) -> tuple[int, int]:
-    year, month, day, hour, minute, second = when
-    return (year - 1980) << 9 | month << 5 | day, hour << 11 | minute << 5 | second // 2
 
 
 def _name_flag(name: bytes) -> int:

@@ -36,40 +36,23 @@ def verify_record(
     try:
         rows, malformed = parse_record(archive.read(record_path).decode())
     except (ArchiveError, UnicodeDecodeError) as error:
-        return (
-            finding(
-                "record-unreadable",
-                f"RECORD cannot be read: {error}",
-                member=record_path,
-            ),
-        )
-    findings = [
-        finding(
-            "record-malformed", f"RECORD is malformed: {problem}.", member=record_path
-        )
-        for problem in malformed
-    ]
-    counts = Counter(path for path, _ in rows)
-    findings += [
-        finding(
-            "record-duplicate-entry", f"RECORD lists {path} {count} times.", member=path
-        )
-        for path, count in counts.items()
-        if count > 1
-    ]
-    findings += [
-        finding(
-            "record-no-such-file",
-            f"RECORD lists {path}, which the archive does not contain.",
-            member=path,
-        )
-        for path in counts
-        if path not in archive
-    ]
-    without_hash = {
-        record_path,
-        *(f"{archive.dist_info}/{name}" for name in SIGNATURES),
-    }
+        text = f"RECORD cannot be read: {error}"
+        return (finding("record-unreadable", text, member=record_path),)
+    findings = []
+
+    def report(code: str, text: str, member: str) -> None:
+        findings.append(finding(code, text, member=member))
+
+    for problem in malformed:
+        report("record-malformed", f"RECORD is malformed: {problem}.", record_path)
+    for path, count in Counter(path for path, _ in rows).items():
+        if count > 1:
+            text = f"RECORD lists {path} {count} times."
+            report("record-duplicate-entry", text, path)
+        if path not in archive:
+            text = f"RECORD lists {path}, which the archive does not contain."
+            report("record-no-such-file", text, path)
+    signatures = [f"{archive.dist_info}/{name}" for name in SIGNATURES]
     entries = dict(rows)
     for member in archive.members:
         try:
@@ -80,39 +63,29 @@ def verify_record(
             else:
                 digest = archive.digest(member.name)
         except ArchiveError as error:
-            findings.append(
-                finding("member-damaged", error.message, member=member.name)
-            )
+            report("member-damaged", error.message, member.name)
             continue
-        if member.name not in without_hash:
-            findings += _compare(
-                member.name, member.size, digest, entries.get(member.name)
-            )
+        if member.name not in (record_path, *signatures):
+            entry = entries.get(member.name)
+            for code, text in _compare(member.name, member.size, digest, entry):
+                report(code, text, member.name)
     return tuple(findings)
 
 
 def _compare(
     name: str, size: int, digest: str, entry: RecordEntry | None
-) -> Iterator[Finding]:
+) -> Iterator[tuple[str, str]]:
+    """Yield the code and text of a finding for each difference from a row."""
     if entry is None:
-        yield finding("record-missing-entry", f"{name} is not in RECORD.", member=name)
+        yield "record-missing-entry", f"{name} is not in RECORD."
         return
     if entry.sha256 is None:
         what = f"the {entry.algorithm} hash" if entry.algorithm else "no hash"
-        yield finding(
-            "record-no-sha256",
-            f"RECORD has {what} instead of a sha256 for {name}.",
-            member=name,
-        )
+        text = f"RECORD has {what} instead of a sha256 for {name}."
+        yield "record-no-sha256", text
     elif entry.sha256 != digest:
-        yield finding(
-            "record-wrong-hash",
-            f"{name} has sha256 {digest}; RECORD lists {entry.sha256}.",
-            member=name,
-        )
+        text = f"{name} has sha256 {digest}; RECORD lists {entry.sha256}."
+        yield "record-wrong-hash", text
     if entry.size is not None and entry.size != size:
-        yield finding(
-            "record-wrong-size",
-            f"{name} has {size} bytes; RECORD lists {entry.size}.",
-            member=name,
-        )
+        text = f"{name} has {size} bytes; RECORD lists {entry.size}."
+        yield "record-wrong-size", text

@@ -19,7 +19,6 @@ from wheelkit.archive.member_writer import LateContent, MemberChange, MemberWrit
 from wheelkit.archive.output_file import OutFile
 from wheelkit.archive.record import SIGNATURES, RecordEntry
 from wheelkit.archive.wheel_archive import WheelArchive
-from wheelkit.archive.zip_format import DateTime
 
 
 class WrittenWheel:
@@ -45,19 +44,14 @@ class WheelRewrite:
     """Changes to a wheel, collected first and applied by `write`.
 
     Member names are those of the new wheel: after `rename` a member is known by its new
-    name.
+    name. All members get the timestamp 1980-01-01.
 
     Args:
         source: old wheel, which must stay open and is not changed.
-        date_time: timestamp of every member; None keeps the old timestamps, and new
-            members get 1980-01-01.
     """
 
-    def __init__(
-        self, source: WheelArchive, *, date_time: DateTime | None = None
-    ) -> None:
+    def __init__(self, source: WheelArchive) -> None:
         self._source = source
-        self._date_time = date_time
         self._dist_info = source.dist_info
         self._entries = {
             member.name: MemberChange(old=member) for member in source.members
@@ -83,36 +77,14 @@ class WheelRewrite:
         old = self._entries.get(name, MemberChange()).old
         self._entries[name] = MemberChange(old=old, new=new)
 
-    def remove(self, name: str) -> None:
-        """Remove a member.
-
-        Raises:
-            ArchiveError: the member does not exist.
-        """
-        if self._entries.pop(name, None) is None:
-            raise ArchiveError(f"{self._source.path.name} has no member {name}.")
-
     def rename(self, old: str, new: str) -> None:
-        """Rename a member, or a directory with everything below it.
-
-        Raises:
-            ArchiveError: the old name does not exist, or the new name already exists.
-        """
-        moved = {
-            name: new + name.removeprefix(old)
-            for name in self._entries
-            if name == old or name.startswith(f"{old}/")
-        }
-        if not moved:
-            raise ArchiveError(f"{self._source.path.name} has no member {old}.")
-        taken = [name for name in moved.values() if name in self._entries]
-        if taken:
-            raise ArchiveError(
-                f"Cannot rename {old} to {new}: {taken[0]} already exists."
-            )
-        self._entries = {
-            moved.get(name, name): entry for name, entry in self._entries.items()
-        }
+        """Rename a folder, if it exists."""
+        entries = {}
+        for name, entry in self._entries.items():
+            if name.startswith(f"{old}/"):
+                name = new + name.removeprefix(old)
+            entries[name] = entry
+        self._entries = entries
         if old == self._dist_info:
             self._dist_info = new
 
@@ -142,9 +114,7 @@ class WheelRewrite:
                 draft.open("wb", buffering=0) as file,
                 compress_files(paths) as files,
             ):
-                writer = MemberWriter(
-                    self._source, OutFile(file.fileno()), self._date_time, files
-                )
+                writer = MemberWriter(self._source, OutFile(file.fileno()), files)
                 for name, entry in entries:
                     writer.add(name, entry)
                 writer.finish(f"{self._dist_info}/RECORD")

@@ -30,9 +30,8 @@ from wheelkit.archive.zip_format import (
     read_end,
 )
 
-if (
-    TYPE_CHECKING
-):  # modules that re-tagging a wheel does not need are imported where they are used
+# Modules that re-tagging a wheel does not need are imported where they are used.
+if TYPE_CHECKING:
     from email.message import Message
 
     from core.model import Progress
@@ -154,28 +153,22 @@ class WheelArchive:
         """
         member = self[name]
         crc = size = 0
-        for chunk in (
-            self._stored(member) if member.method == STORED else self._inflated(member)
-        ):
+        read = self._stored if member.method == STORED else self._inflated
+        problem = ""
+        for chunk in read(member):
             size += len(chunk)
             if size > member.size:
-                raise self._damaged(
-                    member,
-                    f"the content is larger than the declared {member.size} bytes",
-                )
+                break
             crc = isal_zlib.crc32(chunk, crc)
             yield chunk
-        if size != member.size:
-            raise self._damaged(
-                member,
-                f"the content has {size} bytes instead of the declared {member.size}",
-            )
-        if crc != member.crc32:
-            raise self._damaged(
-                member,
-                f"the content has CRC {crc:08x} instead of the declared"
-                f" {member.crc32:08x}",
-            )
+        if size > member.size:
+            problem = f"is larger than the declared {member.size} bytes"
+        elif size < member.size:
+            problem = f"has {size} bytes instead of the declared {member.size}"
+        elif crc != member.crc32:
+            problem = f"has CRC {crc:08x} instead of the declared {member.crc32:08x}"
+        if problem:
+            raise self._damaged(member, f"the content {problem}")
 
     def read(self, name: str, limit: int = 64 << 20) -> bytes:
         """Return all bytes of a member.

@@ -35,7 +35,6 @@ UNICODE_PATH_EXTRA = 0x7075
 # Start-up time: named tuples are used, since importing dataclasses takes half as long
 # as copying a wheel.
 
-DateTime = tuple[int, int, int, int, int, int]
 Pread = Callable[[int, int], bytes]
 """(size, offset) -> bytes of the archive; shorter at its end."""
 
@@ -49,7 +48,6 @@ class ZipMember(NamedTuple):
         mode: Unix permission bits, 0 if the archive has none.
         external_attr: the 32 bits of the central directory; the upper 16 are st_mode on
             Unix.
-        date_time: (year, month, day, hour, minute, second); seconds are even.
         header_offset: offset of the local header.
         data_offset: offset of the (compressed) data.
         flags: general purpose bit flag.
@@ -61,7 +59,6 @@ class ZipMember(NamedTuple):
     compressed_size: int
     size: int
     external_attr: int
-    date_time: DateTime
     header_offset: int
     data_offset: int
     flags: int = 0
@@ -126,9 +123,10 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
     _, disk, first_disk, here, count, size, offset, _ = END.unpack_from(tail, ends[0])
     classic = (disk, first_disk, here, count, size, offset)
     expected_end = at
-    if at >= LOCATOR64.size and (
-        locator := pread(LOCATOR64.size, at - LOCATOR64.size)
-    ).startswith(b"PK\6\7"):
+    locator = (
+        pread(LOCATOR64.size, at - LOCATOR64.size) if at >= LOCATOR64.size else b""
+    )
+    if locator.startswith(b"PK\6\7"):
         end64_at = LOCATOR64.unpack(locator)[2]
         raw = pread(END64.size, end64_at)
         if len(raw) < END64.size or not raw.startswith(b"PK\6\6"):
@@ -136,17 +134,14 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
                 "The zip64 end record is not at the offset in its locator.",
                 hint="Download the wheel again.",
             )
-        _, record_size, _, _, disk, first_disk, here, count, size, offset = (
-            END64.unpack(raw)
-        )
+        _, record_size, _, _, *wide = END64.unpack(raw)
+        disk, first_disk, here, count, size, offset = wide
         if end64_at + 12 + record_size + LOCATOR64.size != at:
             raise ArchiveError(
                 "There are bytes between the zip64 end record and its locator."
             )
         limits = (MAX16, MAX16, MAX16, MAX16, MAX32, MAX32)
-        for old, new, limit in zip(
-            classic, (disk, first_disk, here, count, size, offset), limits, strict=True
-        ):
+        for old, new, limit in zip(classic, wide, limits, strict=True):
             if old not in (new, limit):
                 raise ArchiveError(
                     "The zip64 end record disagrees with the classic one."
@@ -183,7 +178,7 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipM
                 f"The central directory is damaged at entry {len(members)}."
             )
         fields = CENTRAL.unpack_from(directory, at)
-        _, _, _, flags, method, time, date, crc, packed, size = fields[:10]
+        _, _, _, flags, method, _, _, crc, packed, size = fields[:10]
         name_size, extra_size, comment_size, disk, _, attr, offset = fields[10:]
         at += CENTRAL.size
         raw_name = directory[at : at + name_size]
@@ -198,14 +193,6 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipM
         size, packed, offset = _widen((size, packed, offset), extra, name, problems)
         if disk not in (0, MAX16):
             problems.append(f"{name}: it is on another disk")
-        date_time = (
-            (date >> 9) + 1980,
-            date >> 5 & 15,
-            date & 31,
-            time >> 11,
-            time >> 5 & 63,
-            (time & 31) * 2,
-        )
         members.append(
             ZipMember(
                 name=name,
@@ -214,7 +201,6 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipM
                 compressed_size=packed,
                 size=size,
                 external_attr=attr,
-                date_time=date_time,
                 header_offset=offset,
                 data_offset=0,
                 flags=flags,
@@ -262,22 +248,13 @@ def descriptor_size(pread: Pread, member: ZipMember) -> int | None:
     None for a wrong descriptor.
     """
     raw = pread(24, member.data_end)
-    for layout, signature in (
-        ("<4sLQQ", True),
-        ("<4sLLL", True),
-        ("<LQQ", False),
-        ("<LLL", False),
-    ):
-        if layout.endswith("LL") and max(member.size, member.compressed_size) > MAX32:
-            continue
-        values = (member.crc32, member.compressed_size, member.size)
-        right = (
-            struct.pack(layout, b"PK\7\x08", *values)
-            if signature
-            else struct.pack(layout, *values)
-        )
-        if raw.startswith(right):
-            return len(right)
+    sizes = (member.compressed_size, member.size)
+    layouts = ["<LQQ"] if max(sizes) > MAX32 else ["<LQQ", "<LLL"]
+    for signature in (b"PK\7\x08", b""):
+        for layout in layouts:
+            right = signature + struct.pack(layout, member.crc32, *sizes)
+            if raw.startswith(right):
+                return len(right)
     return None
 
 

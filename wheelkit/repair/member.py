@@ -157,7 +157,7 @@ def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> SlimRepor
                 " ".join(f.message for f in report.findings),
                 hint=report.findings[0].remedy,
             )
-        stored = sum(bundle.size for bundle in report.bundles)
+        stored = report.device.stored
         targets = tuple(sorted(code.target for code in report.device.targets))
         return SlimReport(
             targets_kept=targets, stored_before=stored, stored_after=stored
@@ -187,16 +187,11 @@ def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRang
 
 def _misplaced_code(edits: Sequence[MemberEdit], globs: Sequence[str]) -> Iterator[str]:
     for glob in globs:
-        matching = [edit for edit in edits if fnmatchcase(edit.name, glob)]
-        if not matching:
+        if not any(fnmatchcase(edit.name, glob) for edit in edits):
             yield f"No library matches {glob} of `device_members`."
-        yield from (
-            f"{edit.name} has no device code."
-            for edit in matching
-            if not edit.code.stored_before
-        )
     for edit in edits:
-        if edit.code.stored_before and not any(
-            fnmatchcase(edit.name, glob) for glob in globs
-        ):
+        expected = any(fnmatchcase(edit.name, glob) for glob in globs)
+        if expected and not edit.code.stored_before:
+            yield f"{edit.name} has no device code."
+        if edit.code.stored_before and not expected:
             yield f"{edit.name} has device code, but matches no glob of `device_members`."

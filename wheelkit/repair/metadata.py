@@ -50,7 +50,7 @@ _ORDER = (
 
 
 class _Field(NamedTuple):
-    """One header with its continuation lines, exactly as in the file."""
+    """One header with its continuation lines, exactly as in the file; its name in lower case."""
 
     name: str
     raw: bytes
@@ -69,23 +69,22 @@ class Headers:
 
     def __init__(self, raw: bytes, *, label: str) -> None:
         lines = raw.splitlines(keepends=True)
-        end = next(
-            (number for number, line in enumerate(lines) if line in (b"\n", b"\r\n")),
-            len(lines),
-        )
         self._newline = "\r\n" if lines and lines[0].endswith(b"\r\n") else "\n"
-        self._body = b"".join(lines[end:])
+        self._body = b""
         self._fields: list[_Field] = []
-        for number, line in enumerate(lines[:end], start=1):
+        for number, line in enumerate(lines):
             match = re.match(rb"([!-9;-~]+):", line)
+            if line in (b"\n", b"\r\n"):
+                self._body = b"".join(lines[number:])
+                break
             if match:
-                self._fields.append(_Field(match[1].decode("ascii"), line))
+                self._fields.append(_Field(match[1].decode("ascii").lower(), line))
             elif self._fields and line[:1] in (b" ", b"\t"):
-                last = self._fields.pop()
-                self._fields.append(_Field(last.name, last.raw + line))
+                last = self._fields[-1]
+                self._fields[-1] = _Field(last.name, last.raw + line)
             else:
                 raise RepairError(
-                    f"Line {number} of {label} is not a header.",
+                    f"Line {number + 1} of {label} is not a header.",
                     hint="The wheel is damaged.",
                 )
         try:
@@ -97,9 +96,7 @@ class Headers:
 
     def values(self, name: str) -> list[str]:
         """Return every value of a field, in order."""
-        return [
-            field.value for field in self._fields if field.name.lower() == name.lower()
-        ]
+        return [field.value for field in self._fields if field.name == name.lower()]
 
     def set(self, name: str, *values: str) -> None:
         """Replace all values of a field, or remove the field if there are no values.
@@ -117,33 +114,28 @@ class Headers:
                     f"{name} cannot be {value!r}: the value must be one non-empty line"
                     " of text."
                 )
-        place = self._place(name)
-        new = [
-            _Field(name, f"{name}: {value}{self._newline}".encode()) for value in values
+        key = name.lower()
+        place = self._place(key)
+        self._fields = [field for field in self._fields if field.name != key]
+        self._fields[place:place] = [
+            _Field(key, f"{name}: {value}{self._newline}".encode()) for value in values
         ]
-        before = self._fields[:place]
-        after = self._fields[place:]
-        self._fields = [*(f for f in before if f.name.lower() != name.lower()), *new]
-        self._fields += [f for f in after if f.name.lower() != name.lower()]
 
     def drop(self, name: str, values: Collection[str]) -> None:
         """Remove the given values of a field and keep its other values."""
         self._fields = [
-            f
-            for f in self._fields
-            if f.name.lower() != name.lower() or f.value not in values
+            field
+            for field in self._fields
+            if field.name != name.lower() or field.value not in values
         ]
 
-    def _place(self, name: str) -> int:
-        key = name.lower()
-        names = [field.name.lower() for field in self._fields]
+    def _place(self, key: str) -> int:
+        names = [field.name for field in self._fields]
         if key in names:
             return names.index(key)
         earlier = _ORDER[: _ORDER.index(key)]
-        return max(
-            (n for n, present in enumerate(names, start=1) if present in earlier),
-            default=0,
-        )
+        numbers = (n for n, name in enumerate(names, start=1) if name in earlier)
+        return max(numbers, default=0)
 
     def __bytes__(self) -> bytes:
         return b"".join(field.raw for field in self._fields) + self._body
@@ -175,14 +167,10 @@ def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
     headers.set(
         "License-File", *dict.fromkeys([*headers.values("License-File"), LICENSE_FILE])
     )
-    headers.drop(
-        "Classifier",
-        [c for c in headers.values("Classifier") if c.startswith("License ::")],
-    )
-    headers.drop(
-        "Dynamic",
-        [field for field in headers.values("Dynamic") if not headers.values(field)],
-    )
+    classifiers = headers.values("Classifier")
+    headers.drop("Classifier", [c for c in classifiers if c.startswith("License ::")])
+    dynamic = headers.values("Dynamic")
+    headers.drop("Dynamic", [name for name in dynamic if not headers.values(name)])
     result = bytes(headers)
     try:
         Metadata.from_email(result, validate=True)
@@ -215,10 +203,9 @@ def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
 def render_entry_points(groups: Mapping[str, Mapping[str, str]]) -> bytes:
     """Return entry_points.txt with groups and names in the given order."""
     blocks = []
-    for group, m in groups.items():
-        blocks.append(
-            f"[{group}]\n" + "".join(f"{n} = {target}\n" for n, target in m.items())
-        )
+    for group, entries in groups.items():
+        lines = [f"{name} = {target}\n" for name, target in entries.items()]
+        blocks.append(f"[{group}]\n{''.join(lines)}")
     return "\n".join(blocks).encode()
 
 

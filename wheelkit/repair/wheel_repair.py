@@ -26,7 +26,6 @@ from core.model import Finding, MemberInfo, Progress, Severity, Wheel, to_json
 from wheelkit import kernel_wheel
 from wheelkit.archive.compression import compressor
 from wheelkit.archive.filename import WheelName
-from wheelkit.archive.member_writer import EPOCH
 from wheelkit.archive.record import RecordEntry
 from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.rewrite import WheelRewrite
@@ -92,7 +91,7 @@ def repair(
                 f"{plan.version!r} is not a version (PEP 440)."
             ) from error
         name = archive.name._replace(version=version, build="")
-        rewrite = WheelRewrite(archive, date_time=EPOCH)
+        rewrite = WheelRewrite(archive)
         renamed = _rename_folders(rewrite, archive, name)
         _rewrite_texts(rewrite, archive, name, plan)
         # auditwheel is loaded while the libraries are unpacked.
@@ -106,11 +105,8 @@ def repair(
         }
         files = _unpack(archive, libraries, scratch / "tree", progress)
         _expect_members(files, plan, source.name)
-        _say(
-            progress,
-            f"edit {len(files)} librar{'y' if len(files) == 1 else 'ies'} of"
-            f" {name.project}",
-        )
+        libraries_of = "1 library" if len(files) == 1 else f"{len(files)} libraries"
+        _say(progress, f"edit {libraries_of} of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
         _check_summary(archive, plan.rocm_version, edits)
         elves = {edit.name: edit.elf for edit in edits}
@@ -126,18 +122,16 @@ def repair(
         def build_info(record: Mapping[str, RecordEntry]) -> bytes:
             members = to_json(_infos(edits, record))
             info = {**plan.build_info, "compression": compressor(), "members": members}
-            return (
-                json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-            ).encode()
+            text = json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False)
+            return f"{text}\n".encode()
 
         if plan.build_info_path:
             rewrite.set(plan.build_info_path, build_info)
         _say(progress, f"write {name}")
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
-        pool.submit(
-            shutil.rmtree, scratch / "tree"
-        )  # in parallel, since removing the tree takes as long as the digest
+        # In parallel, since removing the tree takes as long as the digest.
+        pool.submit(shutil.rmtree, scratch / "tree")
         members = _infos(edits, written.record)
         sha256 = written.sha256
         members += kernel_wheel.member_infos(archive, codes, archive.record())
@@ -153,24 +147,18 @@ def repair(
         return RepairResult(
             path=final,
             wheel=wheel,
-            targets_kept=tuple(
-                sorted(
-                    set(chain.from_iterable(edit.code.targets_kept for edit in edits))
-                )
-            ),
-            targets_dropped=tuple(
-                sorted(
-                    set(
-                        chain.from_iterable(edit.code.targets_dropped for edit in edits)
-                    )
-                )
-            ),
+            targets_kept=_union(edit.code.targets_kept for edit in edits),
+            targets_dropped=_union(edit.code.targets_dropped for edit in edits),
             code_before=sum(edit.code.stored_before for edit in edits),
             code_after=sum(edit.code.stored_after for edit in edits),
             symbols_saved=sum(edit.symbols_saved for edit in edits),
             findings=findings,
             debug_files=debug_files,
         )
+
+
+def _union(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(sorted(set(chain.from_iterable(names))))
 
 
 def wheel_record(
@@ -231,7 +219,7 @@ def retag(
         files = _unpack_libraries(archive, scratch, progress)
         chosen, findings = _check_libraries(files, frozenset(), source.name, platform)
         name = archive.name._replace(platform=chosen)
-        rewrite = WheelRewrite(archive, date_time=EPOCH)
+        rewrite = WheelRewrite(archive)
         _set_tags(rewrite, archive, name)
         written = rewrite.write(scratch / str(name))
         return written.path.replace(out_dir / str(name)), findings
@@ -328,10 +316,7 @@ def _rename_folders(
         top, slash, rest = member.name.partition("/")
         renamed[member.name] = folders.get(top, top) + slash + rest
     for old, new in folders.items():
-        if old != new and any(
-            member.name.startswith(f"{old}/") for member in archive.members
-        ):
-            rewrite.rename(old, new)
+        rewrite.rename(old, new)
     return renamed
 
 
@@ -391,9 +376,9 @@ def _is_elf(archive: WheelArchive, name: str) -> bool:
 def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> None:
     missing = sorted(set(plan.members) - set(files))
     extra = sorted(set(files) - set(plan.members))
-    problems = [f"lacks {name}" for name in missing] + [
-        f"also contains {name}" for name in extra if plan.members
-    ]
+    problems = [f"lacks {name}" for name in missing]
+    if plan.members:
+        problems += [f"also contains {name}" for name in extra]
     if problems:
         raise RepairError(
             f"The libraries of {source} differ from the recipe's `members`: the wheel"
@@ -440,13 +425,11 @@ def _check_libraries(
 
 
 def _listed(findings: Iterable[Finding]) -> str:
-    return (
-        "".join(
-            f"\n  - {f.member or 'wheel'} [{f.code}]: {f.message} {f.remedy}"
-            for f in findings
-        )
-        + "\n"
-    )
+    lines = [
+        f"\n  - {f.member or 'wheel'} [{f.code}]: {f.message} {f.remedy}"
+        for f in findings
+    ]
+    return "".join(lines) + "\n"
 
 
 def _infos(

@@ -37,7 +37,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_members_keep_order_modes_and_times(tmp_path: Path) -> None:
+def test_members_keep_order_and_modes(tmp_path: Path) -> None:
     path = make_wheel(
         tmp_path, {"tiny/z.so": SOME, "tiny/a.py": b""}, modes={"tiny/z.so": 0o755}
     )
@@ -47,7 +47,6 @@ def test_members_keep_order_modes_and_times(tmp_path: Path) -> None:
         )
         member = archive["tiny/z.so"]
         assert (member.mode, member.size, member.method) == (0o755, len(SOME), 8)
-        assert member.date_time == (2020, 2, 2, 2, 2, 2)
         assert member.crc32 == zlib.crc32(SOME)
         assert archive.read("tiny/z.so") == SOME
         assert archive.read("tiny/a.py") == b""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tests.support.made_wheel import clean_pjrt
 from wheelkit.archive.canonical import check_canonical
-from wheelkit.archive.member_writer import EPOCH
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.wheel_archive import WheelArchive
 
@@ -19,6 +18,6 @@ def test_written_archive_is_canonical(tmp_path: Path) -> None:
     out.mkdir()
     made = clean_pjrt()
     with WheelArchive(made.write(tmp_path)) as source:
-        written = WheelRewrite(source, date_time=EPOCH).write(out / made.filename)
+        written = WheelRewrite(source).write(out / made.filename)
     with WheelArchive(written.path) as archive:
         assert check_canonical(archive) == {}

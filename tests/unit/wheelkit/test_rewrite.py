@@ -7,7 +7,6 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,11 +45,11 @@ def members(path: Path) -> dict[str, bytes]:
 
 
 def rewritten(
-    wheel: Path, out: Path, *edits: Callable[[WheelRewrite], object], **options: Any
+    wheel: Path, out: Path, *edits: Callable[[WheelRewrite], object]
 ) -> WrittenWheel:
     """Return a wheel rewritten with some changes."""
     with WheelArchive(wheel) as source:
-        rewrite = WheelRewrite(source, **options)
+        rewrite = WheelRewrite(source)
         for edit in edits:
             edit(rewrite)
         return rewrite.write(out)
@@ -84,13 +83,9 @@ def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
             f"{INFO}/RECORD",
         ]
         for old in before:
-            assert (result[old.name].external_attr, result[old.name].date_time) == (
-                old.external_attr,
-                old.date_time,
-            )
+            assert result[old.name].external_attr == old.external_attr
         assert result["tiny/new.py"].mode == 0o644
         assert result[f"{INFO}/licenses/LICENSE"].mode == 0o644
-        assert result["tiny/new.py"].date_time == (1980, 1, 1, 0, 0, 0)
         assert result.pread(len(packed), result["tiny/big.so"].data_offset) == packed
     assert (written.path, written.size) == (out, out.stat().st_size)
     assert written.sha256 == hashlib.sha256(out.read_bytes()).hexdigest()
@@ -104,29 +99,27 @@ def test_rewrite_is_reproducible(wheel: Path, out: Path, content: Path) -> None:
         lambda r: r.set("tiny/new.so", content),
     )
     for _ in range(2):
-        digests.append(
-            rewritten(wheel, out, *edits, date_time=(1990, 1, 1, 0, 0, 0)).sha256
-        )
-        with WheelArchive(out) as result:
-            assert {member.date_time for member in result.members} == {
-                (1990, 1, 1, 0, 0, 0)
+        digests.append(rewritten(wheel, out, *edits).sha256)
+        with zipfile.ZipFile(out) as result:
+            assert {entry.date_time for entry in result.infolist()} == {
+                (1980, 1, 1, 0, 0, 0)
             }
     assert digests[0] == digests[1]
 
 
-def test_rewrite_removes_and_renames(wheel: Path, out: Path) -> None:
+def test_rewrite_renames_folders(wheel: Path, out: Path) -> None:
     new = out.with_name("tiny-1.0.post1-py3-none-any.whl")
     rewritten(
         wheel,
         new,
-        lambda rewrite: rewrite.remove("tiny/big.so"),
-        lambda rewrite: rewrite.rename("tiny/__init__.py", "tiny/main.py"),
+        lambda rewrite: rewrite.rename("tiny", "small"),
         lambda rewrite: rewrite.rename(INFO, "tiny-1.0.post1.dist-info"),
         lambda rewrite: rewrite.set("tiny-1.0.post1.dist-info/WHEEL", WHEEL),
     )
     found = members(new)
     assert list(found) == [
-        "tiny/main.py",
+        "small/__init__.py",
+        "small/big.so",
         *(f"tiny-1.0.post1.dist-info/{n}" for n in ("METADATA", "WHEEL", "RECORD")),
     ]
     with WheelArchive(new) as result:
@@ -136,12 +129,6 @@ def test_rewrite_removes_and_renames(wheel: Path, out: Path) -> None:
 def test_rewrite_refuses_impossible_changes(wheel: Path, out: Path) -> None:
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source)
-        with pytest.raises(ArchiveError, match="no member nope"):
-            rewrite.remove("nope")
-        with pytest.raises(ArchiveError, match="no member nope"):
-            rewrite.rename("nope", "x")
-        with pytest.raises(ArchiveError, match=" exists"):
-            rewrite.rename("tiny/big.so", "tiny/__init__.py")
         with pytest.raises(ArchiveError, match="RECORD cannot be set"):
             rewrite.set(f"{INFO}/RECORD", b"")
         rewrite.set("../escape", b"")
@@ -192,7 +179,6 @@ def test_local_header_of_large_member_is_zip64() -> None:
         compressed_size=5 << 30,
         size=5 << 30,
         external_attr=0,
-        date_time=(1980, 1, 1, 0, 0, 0),
         header_offset=6 << 30,
         data_offset=0,
     )
