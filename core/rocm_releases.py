@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import Version
+
 from core.errors import RequestError
 from core.records import read_toml
 
@@ -82,6 +84,11 @@ def rocm_of_compiler(comment: str) -> tuple[str, ...]:
         return (match[1],)
     match = _COMMIT.search(comment)
     return load_releases().compilers.get(match[1], ()) if match else ()
+
+
+def base_version(text: str) -> Version:
+    """Return a version without its pre-release part: 7.10.0 for 7.10.0a20251120."""
+    return Version(Version(text).base_version)
 
 
 def published_rocm(jax_version: str) -> str:

@@ -121,9 +121,7 @@ def as_published(items: Iterable[Finding], project: str) -> Iterator[Finding]:
             )
             yield replace(item, severity=Severity.WARNING, remedy=remedy)
     if unchanged:
-        counts = ", ".join(
-            f"{code} ({number})" for code, number in sorted(unchanged.items())
-        )
+        counts = ", ".join(f"{c} ({n})" for c, n in sorted(unchanged.items()))
         yield finding(
             "published-unchanged",
             f"{project} is used as its project published it, with {counts}.",

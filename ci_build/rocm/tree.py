@@ -177,7 +177,6 @@ def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrar
     omitted, because other libraries must not rely on it. Symbols that some linkers
     define as marks of symbol versions are omitted too.
     """
-    search = elf.rpath if elf.runpath is None else elf.runpath
     return RocmLibrary(
         soname=soname,
         path=path,
@@ -187,7 +186,7 @@ def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrar
             if name not in versions and not libstdcxx.is_standard(name)
         },
         needed=elf.needed,
-        runpath=tuple(search.split(":")) if search else (),
+        runpath=elf.search_path,
         size=elf.size,
         build_id=elf.build_id or "",
         sha256=sha256,

@@ -105,6 +105,12 @@ class Elf:
         return tuple(self.offered)
 
     @property
+    def search_path(self) -> tuple[str, ...]:
+        """Entries of DT_RUNPATH, or of DT_RPATH if there is no RUNPATH."""
+        path = self.rpath if self.runpath is None else self.runpath
+        return tuple(path.split(":")) if path else ()
+
+    @property
     def init_functions(self) -> tuple[str, ...]:
         """Names of the module initialisation functions of a Python extension."""
         return tuple(name for name in self.exported if name.startswith("PyInit_"))

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from core.rocm_releases import AMD_CLANG, rocm_of_compiler
+from core.rocm_releases import AMD_CLANG, base_version, rocm_of_compiler
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.constants import ELF64_LITTLE
 from wheelkit.elf.snapshot import Elf
@@ -111,12 +111,11 @@ def library_differences(elf: Elf, rocm: BuildRocm) -> tuple[str, ...]:
 
 
 def _sonames(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
-    of_stem: dict[str, list[str]] = {}
-    for soname in sorted(rocm.sonames):
-        of_stem.setdefault(_stem(soname), []).append(soname)
     for needed in elf.needed:
-        known = of_stem.get(_stem(needed), [])
-        if needed not in rocm.sonames and (known or ROCM_SONAME.fullmatch(needed)):
+        if needed in rocm.sonames:
+            continue
+        known = sorted(name for name in rocm.sonames if _stem(name) == _stem(needed))
+        if known or ROCM_SONAME.fullmatch(needed):
             yield (
                 f"needs {needed}, and ROCm {rocm.version} has"
                 f" {', '.join(known) or f'no {_stem(needed)}.so'}"
@@ -133,17 +132,16 @@ def _clangs(elf: Elf) -> tuple[str, ...]:
 
 def _compilers(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
     for comment in _clangs(elf):
+        match = AMD_CLANG.match(comment)
+        versions = rocm_of_compiler(comment)
         if rocm.identity:
             if comment.strip() != rocm.identity:
                 yield (
                     f"was compiled by {comment!r}, and the clang of ROCm {rocm.version}"
                     f" is {rocm.identity!r}"
                 )
-            continue
-        match = AMD_CLANG.match(comment)
-        versions = rocm_of_compiler(comment)
-        if versions:
-            if _numbers(rocm.version) not in map(_numbers, versions):
+        elif versions:
+            if base_version(rocm.version) not in map(base_version, versions):
                 yield (
                     f"was compiled by the clang of ROCm {versions[0]}, and the given"
                     f" ROCm is {rocm.version}"
@@ -155,27 +153,16 @@ def _compilers(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
             )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release without trailing zeros: (7, 10) for 7.10.0a20251120."""
-    match = re.match(r"\d+(\.\d+)*?(?=(\.0)*([^.\d]|$))", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
-
-
 def _search_path(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
-    path = elf.rpath if elf.runpath is None else elf.runpath
     own = (_INSTALLED, *map(PurePosixPath, rocm.folders))
-    for entry in dict.fromkeys(path.split(":") if path else ()):
+    for entry in dict.fromkeys(elf.search_path):
         # Bazel writes `_U` for `_` in the names of its link folders.
         if _DOWNLOADED.search(entry.replace("_U", "_")):
             yield f"has the RUNPATH {entry}, which is a ROCm that Bazel downloaded"
             continue
-        is_rocm = (
-            entry.startswith("/")
-            and _ROCM_FOLDER.search(entry)
-            and not _BUILD_FOLDER.search(entry)
-        )
-        if is_rocm and not any(
-            PurePosixPath(entry).is_relative_to(folder) for folder in own
-        ):
+        if not entry.startswith("/") or _BUILD_FOLDER.search(entry):
+            continue
+        given = any(PurePosixPath(entry).is_relative_to(folder) for folder in own)
+        if _ROCM_FOLDER.search(entry) and not given:
             seen = ", ".join(rocm.folders) or str(_INSTALLED)
             yield f"has the RUNPATH {entry}, and ROCm {rocm.version} is in {seen}"

@@ -318,9 +318,7 @@ class _Inspection:
         pythons = self.archive.name.python.split(".")
         abis = self.archive.name.abi.split(".")
         for elf in elfs:
-            yield from library.check_linking(elf)
-            yield from library.check_module_name(elf, pythons, abis)
-            yield from library.check_evenness(elf)
+            yield from library.check_library(elf, pythons, abis)
         expected = self.expectations.targets
         is_jax = metadata.JAX_ROCM.fullmatch(project)
         needed = chain.from_iterable(elf.needed for elf in elfs)

@@ -39,7 +39,6 @@ def library_facts(
         checkpoints: recorded while the library was inflated; used to estimate the
             stored size of its sections.
     """
-    path = elf.rpath if elf.runpath is None else elf.runpath
     marks = elf.rocm_versions
     debug_file, debug_crc32 = elf.debug_link or ("", 0)
     return ElfFacts(
@@ -49,7 +48,7 @@ def library_facts(
         sha256=sha256,
         machine=elf.machine,
         needed=elf.needed,
-        runpath=tuple(path.split(":")) if path else (),
+        runpath=elf.search_path,
         rpath=elf.runpath is None and elf.rpath is not None,
         soname=elf.soname or "",
         symbol_versions=elf.highest_versions(),
@@ -69,15 +68,12 @@ def library_facts(
 
 def _symbol_table_bytes(elf: Elf) -> int:
     """Return the size of .symtab and its string table in bytes."""
-    tables = [
-        section
-        for section in elf.sections.values()
-        if section.type == constants.SHT_SYMTAB
-    ]
+    sections = elf.sections.values()
+    tables = [s.size for s in sections if s.type == constants.SHT_SYMTAB]
     if not tables:
         return 0
     names = elf.sections.get(".strtab")
-    return sum(table.size for table in tables) + (names.size if names else 0)
+    return sum(tables) + (names.size if names else 0)
 
 
 def rocm_versions(elfs: Sequence[ElfFacts]) -> tuple[str, ...]:
@@ -115,36 +111,39 @@ _SYSTEM = re.compile(r"/(opt/rocm|usr/lib|usr/local/lib|lib)(64)?\b")
 _EXTENSION = re.compile(
     r"(?P<name>\w+)(\.(?P<abi>cpython-\d+t?|abi3|cp\d+t?)[\w.-]*)?\.so"
 )
+Problem = tuple[str, str]
+"""Code and text of a finding on one library."""
 
 
-def check_linking(elf: ElfFacts) -> Iterator[Finding]:
-    """Check the symbol tables, search path and NEEDED entries of one library."""
-    if elf.symbol_table_bytes >= MIN_SYMBOL_TABLE:
-        yield finding(
-            "symbols-not-stripped",
-            f"the library has {human(elf.symbol_table_bytes)} of symbol tables in"
-            f" {human(elf.size)}.",
-            member=elf.path,
-        )
-    if elf.rpath:
-        yield finding(
-            "rpath-used",
-            f"the library has a DT_RPATH with {len(elf.runpath)} entries.",
-            member=elf.path,
-        )
-    hip = next(
-        (soname for soname in elf.needed if soname.startswith("libamdhip64.so")), ""
-    )
-    if elf.hip_symbols and not hip:
-        names = some(
-            sorted(elf.hip_symbols, key=lambda name: name.lstrip("_")), limit=2
-        )
-        yield finding(
-            "hip-needed-missing",
-            f"the library uses {names}, but does not need libamdhip64.",
-            member=elf.path,
-        )
+def check_library(
+    elf: ElfFacts, pythons: Collection[str], abis: Collection[str]
+) -> Iterator[Finding]:
+    """Check the linking, the name and the device code of one library.
+
+    Args:
+        pythons: python tags of the wheel, such as cp312.
+        abis: ABI tags of the wheel, such as cp312 or none.
+    """
+    problems = (*_linking(elf), *_module_name(elf, pythons, abis), *_evenness(elf))
+    for code, text in problems:
+        yield finding(code, text, member=elf.path)
     yield from check_search_path(elf.runpath, elf.path)
+
+
+def _linking(elf: ElfFacts) -> Iterator[Problem]:
+    """Check the symbol tables and NEEDED entries."""
+    if elf.symbol_table_bytes >= MIN_SYMBOL_TABLE:
+        tables = f"{human(elf.symbol_table_bytes)} of symbol tables"
+        text = f"the library has {tables} in {human(elf.size)}."
+        yield "symbols-not-stripped", text
+    if elf.rpath:
+        text = f"the library has a DT_RPATH with {len(elf.runpath)} entries."
+        yield "rpath-used", text
+    hip = any(soname.startswith("libamdhip64.so") for soname in elf.needed)
+    if elf.hip_symbols and not hip:
+        names = sorted(elf.hip_symbols, key=lambda name: name.lstrip("_"))
+        text = f"the library uses {some(names, 2)}, but does not need libamdhip64."
+        yield "hip-needed-missing", text
 
 
 def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
@@ -161,27 +160,20 @@ def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
             groups.setdefault(code, []).append(entry or "(empty)")
     for code, bad in groups.items():
         example = bad[0] if len(bad[0]) <= 48 else f"{bad[0][:47]}…"
-        yield finding(
-            code,
-            f"{len(bad)} of {len(entries)} entries are affected, such as {example}",
-            member=member,
-        )
+        count = f"{len(bad)} of {len(entries)} entries are affected"
+        yield finding(code, f"{count}, such as {example}", member=member)
     if len(entries) > MAX_RUNPATH_ENTRIES:
         size = len(":".join(entries))
-        yield finding(
-            "runpath-excessive",
-            f"the RUNPATH has {len(entries)} entries in {size} bytes.",
-            member=member,
-        )
+        text = f"the RUNPATH has {len(entries)} entries in {size} bytes."
+        yield finding("runpath-excessive", text, member=member)
 
 
 def _entry_problem(entry: str, member: str) -> str | None:
     if _LEFTOVER.search(entry):
         return "runpath-build-leftover"
     if origin := _ORIGIN.match(entry):
-        path = posixpath.normpath(
-            posixpath.join(posixpath.dirname(member), entry[origin.end() :].lstrip("/"))
-        )
+        below = entry[origin.end() :]
+        path = posixpath.normpath((posixpath.dirname(member) or ".") + below)
         outside = path.startswith("..") and not _ROCM_BESIDE.fullmatch(path)
         return "runpath-outside" if outside else None
     if _SYSTEM.match(posixpath.normpath(entry)):
@@ -189,52 +181,44 @@ def _entry_problem(entry: str, member: str) -> str | None:
     return "runpath-build-machine" if entry.startswith("/") else "runpath-unsafe"
 
 
-def check_module_name(
+def _module_name(
     elf: ElfFacts, pythons: Collection[str], abis: Collection[str]
-) -> Iterator[Finding]:
-    """Check that Python can import an extension by its file name, and that tags match.
-
-    Args:
-        pythons: python tags of the wheel, such as cp312.
-        abis: ABI tags of the wheel, such as cp312 or none.
-    """
-    name = PurePosixPath(elf.path).name
+) -> Iterator[Problem]:
+    """Check that Python can import an extension by its file name, and that tags match."""
     if not elf.modules:
         return
+    name = PurePosixPath(elf.path).name
     match = _EXTENSION.fullmatch(name)
-    if match is None or (
-        match["name"] not in elf.modules and not match["name"].startswith("lib")
-    ):
-        yield finding(
-            "init-name-wrong",
-            f"{name} has PyInit functions only for {some(sorted(elf.modules))}.",
-            member=elf.path,
-        )
-    suffix = (match["abi"] or "") if match else ""
-    built = suffix.replace("cpython-", "cp")
-    if built.startswith("cp") and built.partition("-")[0] not in abis:
-        tags = " ".join(sorted(abis))
-        yield finding(
-            "python-tag-wrong",
-            f"{name} is for {built} in a wheel for {tags}.",
-            member=elf.path,
-        )
-    elif "abi3" in abis and built != "abi3":
-        yield finding(
-            "python-tag-wrong",
-            f"{name} is for one Python in a wheel for abi3.",
-            member=elf.path,
-        )
+    stem = match["name"] if match else ""
+    if stem not in elf.modules and not stem.startswith("lib"):
+        known = some(sorted(elf.modules))
+        yield "init-name-wrong", f"{name} has PyInit functions only for {known}."
+    built = (match["abi"] or "") if match else ""
+    built = built.replace("cpython-", "cp")
+    text = ""
+    if built.startswith("cp") and built not in abis:
+        text = f"{name} is for {built} in a wheel for {' '.join(sorted(abis))}."
+    elif built != "abi3" and "abi3" in abis:
+        text = f"{name} is for one Python in a wheel for abi3."
     elif (
-        "none" in abis
-        and all(python.startswith("py") for python in pythons)
-        and built != "abi3"
+        built != "abi3" and "none" in abis and all(p.startswith("py") for p in pythons)
     ):
-        yield finding(
-            "python-tag-wrong",
-            "the extension module needs one Python, the wheel's tag fits every Python.",
-            member=elf.path,
-        )
+        text = f"{name} needs one Python, the wheel's tag fits every Python."
+    if text:
+        yield "python-tag-wrong", text
+
+
+def _evenness(elf: ElfFacts) -> Iterator[Problem]:
+    """Check that all fat binaries of a library have code for the same targets."""
+    whole = elf.device.bundles
+    partial = [
+        f"{code.target} in {code.bundles}"
+        for code in elf.device.targets
+        if code.bundles < whole
+    ]
+    if partial:
+        text = f"code is present for {some(partial)} of {whole} fat binaries."
+        yield "bundles-uneven", text
 
 
 def check_device_code(
@@ -250,10 +234,8 @@ def check_device_code(
     """
     device = [elf for elf in elfs if elf.device.bundles]
     if whole and expected and not device:
-        yield finding(
-            "device-code-missing",
-            f"no library has device code for {some([str(t) for t in expected])}.",
-        )
+        text = f"no library has device code for {some(list(map(str, expected)))}."
+        yield finding("device-code-missing", text)
     for elf in device:
         entries = [
             BundleEntry(id=_ENTRY_ID + code.target, offset=0, size=1)
@@ -261,20 +243,15 @@ def check_device_code(
         ]
         chosen = select_entries(entries, expected)
         if chosen.missing:
-            yield finding(
-                "target-missing",
-                f"the library has no code for {_listed(map(str, chosen.missing))}.",
-                member=elf.path,
-            )
+            text = f"the library has no code for {_listed(map(str, chosen.missing))}."
+            yield finding("target-missing", text, member=elf.path)
         if chosen.dropped:
-            yield finding(
-                "target-extra",
-                f"the library has code for {_listed(e.name for e in chosen.dropped)}.",
-                member=elf.path,
-            )
+            names = _listed(entry.name for entry in chosen.dropped)
+            text = f"the library has code for {names}."
+            yield finding("target-extra", text, member=elf.path)
 
 
-def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
+def check_exports(elfs: Sequence[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
     """Check that the libraries of a JAX wheel for ROCm export their entry points and nothing else.
 
     The libraries share a process with others that contain the same LLVM, so private
@@ -283,38 +260,14 @@ def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding
     Args:
         plugin: True if one of the libraries must be a PJRT plugin.
     """
-    libraries = list(elfs)
-    if (
-        plugin
-        and libraries
-        and not any(PJRT_ENTRY in elf.exported for elf in libraries)
-    ):
+    if plugin and elfs and not any(PJRT_ENTRY in elf.exported for elf in elfs):
         yield finding("pjrt-api-missing", f"no library exports {PJRT_ENTRY}.")
-    for elf in libraries:
+    for elf in elfs:
         private = [name for name in elf.exported if not _PUBLIC.fullmatch(name)]
         if private:
-            yield finding(
-                "exports-unexpected",
-                f"the library exports {len(private)} private symbols, such as"
-                f" {some(private, 2)}.",
-                member=elf.path,
-            )
-
-
-def check_evenness(elf: ElfFacts) -> Iterator[Finding]:
-    """Check that all fat binaries of one library have code for the same targets."""
-    partial = [
-        f"{c.target} in {c.bundles}"
-        for c in elf.device.targets
-        if c.bundles < elf.device.bundles
-    ]
-    if partial:
-        yield finding(
-            "bundles-uneven",
-            f"code is present for {some(partial)} of {elf.device.bundles} fat"
-            " binaries.",
-            member=elf.path,
-        )
+            symbols = f"{len(private)} private symbols, such as {some(private, 2)}"
+            text = f"the library exports {symbols}."
+            yield finding("exports-unexpected", text, member=elf.path)
 
 
 def check_runtime_targets(

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from core.errors import RequestError
 from core.rocm_layouts import load_layouts
-from core.rocm_releases import load_releases, rocm_of_compiler
+from core.rocm_releases import base_version, load_releases, rocm_of_compiler
 from wheelkit.inspect.inspection_model import WheelReport
 from wheelkit.inspect.metadata_rules import JAX_ROCM, rocm_in_summary
 
@@ -74,11 +74,9 @@ def proven_rocm(reports: Sequence[WheelReport], given: str = "") -> str:
     claimed = list(chain.from_iterable(_summary_marks(report) for report in reports))
     # A given version settles a wrong Summary, but nothing settles the code.
     marks = compiled if given and compiled else [*compiled, *claimed]
-    candidates = (
-        [given]
-        if given
-        else list(chain.from_iterable(mark.versions for mark in (*claimed, *compiled)))
-    )
+    candidates = [given] if given else []
+    for mark in (*claimed, *compiled) if not given else ():
+        candidates += mark.versions
     majors = {
         match["major"]
         for report in reports
@@ -122,9 +120,9 @@ def _contradictions(
     version: str, marks: Sequence[RocmMark], reports: Sequence[WheelReport]
 ) -> Iterator[str]:
     """Yield every statement of the wheels that a version contradicts."""
-    base = Version(Version(version).base_version)
+    base = base_version(version)
     for mark in marks:
-        if base not in {Version(Version(v).base_version) for v in mark.versions}:
+        if base not in map(base_version, mark.versions):
             yield mark.text
     # A release without a list proves nothing about sonames.
     sonames = load_layouts().sonames.get((base.major, base.minor), frozenset())

@@ -71,9 +71,8 @@ def check_duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:
     Same project, version and build, and a common tag.
     """
     for one, other in itertools.combinations(reports, 2):
-        same = (one.project, one.build) == (other.project, other.build)
         if (
-            same
+            (one.project, one.build) == (other.project, other.build)
             and Version(one.version) == Version(other.version)
             and set(one.tags) & set(other.tags)
         ):
@@ -89,11 +88,10 @@ def check_pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
     """Check that each requirement on a project of the set is met by a wheel of the set."""
     for report in reports:
         for requirement in _requirements(report):
-            offered = [
-                r for r in reports if r.project == canonicalize_name(requirement.name)
-            ]
-            if offered and not any(_meets(requirement, r) for r in offered):
-                have = ", ".join(dict.fromkeys(r.version for r in offered))
+            name = canonicalize_name(requirement.name)
+            offered = [r.version for r in reports if r.project == name]
+            if offered and not any(_meets(requirement, v) for v in offered):
+                have = ", ".join(dict.fromkeys(offered))
                 text = f"the wheel requires {requirement}, but the set has {have}."
                 yield finding("set-pin-unmet", text, member=report.filename)
 
@@ -101,13 +99,13 @@ def check_pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
 def check_partners(reports: Sequence[WheelReport]) -> Iterator[Finding]:
     """Check that each plugin and its pjrt were built with one ROCm and for the same targets."""
     for plugin in reports:
-        match = JAX_ROCM.fullmatch(plugin.project)
-        pins = [r for r in _requirements(plugin) if match and r.name.endswith("pjrt")]
-        for requirement, pjrt in itertools.product(pins, reports):
-            if pjrt.project == canonicalize_name(requirement.name) and _meets(
-                requirement, pjrt
-            ):
-                yield from _pair(plugin, pjrt)
+        if not JAX_ROCM.fullmatch(plugin.project):
+            continue
+        for requirement in _requirements(plugin):
+            name = canonicalize_name(requirement.name)
+            for pjrt in reports if name.endswith("pjrt") else ():
+                if pjrt.project == name and _meets(requirement, pjrt.version):
+                    yield from _pair(plugin, pjrt)
 
 
 def _pair(plugin: WheelReport, pjrt: WheelReport) -> Iterator[Finding]:
@@ -148,5 +146,5 @@ def _requirements(report: WheelReport) -> list[Requirement]:
     return requirements
 
 
-def _meets(requirement: Requirement, report: WheelReport) -> bool:
-    return requirement.specifier.contains(report.version, prereleases=True)
+def _meets(requirement: Requirement, version: str) -> bool:
+    return requirement.specifier.contains(version, prereleases=True)

@@ -23,6 +23,7 @@ from packaging.version import InvalidVersion, Version
 from core.digests import sha256_of
 from core.errors import ArchiveError, MachineError, RepairError
 from core.model import Finding, MemberInfo, Progress, Severity, Wheel, to_json
+from core.rocm_releases import base_version
 from wheelkit import kernel_wheel
 from wheelkit.archive.compression import compressor
 from wheelkit.archive.filename import WheelName
@@ -268,12 +269,7 @@ def _check_summary(
     """Refuse a wheel whose Summary names another ROCm, unless the plan's is proved."""
     claimed = rocm_in_summary(str(archive.headers("METADATA").get("Summary", "")))
     proven = any(edit.elf.rocm_versions for edit in edits)
-    if (
-        rocm
-        and claimed
-        and not proven
-        and Version(Version(claimed).base_version) != Version(rocm)
-    ):
+    if rocm and claimed and not proven and base_version(claimed) != Version(rocm):
         raise RepairError(
             f"{archive.path.name}: Summary names ROCm {claimed}, not {rocm}, and no"
             f" known compiler proves {rocm}.",
