@@ -50,7 +50,7 @@ def defaults(index: str = "") -> dict[str, Any]:
         "requires_jaxlib": f"=={jax}",
         "xla_targets": _table("targets.toml")["lists"]["xla"],
         "rocm_index": values["rocm_packages"]["stable_index_url_before_10"],
-        "rocm_major": _table("rocm_releases.toml")["published"]["rocm_major"],
+        "rocm_major": _table("rocm_releases.toml")["published_major"],
         "pythons": values["pythons"]["supported"],
         "python": values["pythons"]["main"],
         "index": index,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,17 +60,14 @@ def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
         for path in sorted((root / kind).glob("*" if kind == _TREES else "[!.]*")):
             if _ENTRY.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 with suppress(FileNotFoundError):  # another run removed it meanwhile
-                    size = _size(path)
-                    used = path.stat().st_mtime
-                    rows.append(
-                        CacheEntry(
-                            path=path,
-                            kind=kind,
-                            size=size,
-                            used=used,
-                            busy=in_use(path),
-                        )
+                    entry = CacheEntry(
+                        path=path,
+                        kind=kind,
+                        size=_size(path),
+                        used=path.stat().st_mtime,
+                        busy=in_use(path),
                     )
+                    rows.append(entry)
     return tuple(sorted(rows, key=lambda entry: entry.used, reverse=True))
 
 
@@ -125,19 +122,11 @@ def _size(folder: Path) -> int:
     """Return the bytes on disk; hard links count once."""
     seen = set()
     total = 0
-    for status in _stats(folder):
-        if status.st_ino not in seen:
-            seen.add(status.st_ino)
-            total += status.st_blocks * 512
+    for top, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with suppress(FileNotFoundError):  # another run removed it just now
+                status = Path(top, name).lstat()
+                if status.st_ino not in seen:
+                    seen.add(status.st_ino)
+                    total += status.st_blocks * 512
     return total
-
-
-def _stats(folder: Path) -> Iterator[os.stat_result]:
-    try:
-        with os.scandir(folder) as directory:
-            for entry in directory:
-                yield entry.stat(follow_symlinks=False)
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _stats(Path(entry.path))
-    except FileNotFoundError:  # another run removed it just now
-        return

@@ -45,19 +45,15 @@ def lock_holders(root: Path, proc: Path = Path("/proc")) -> tuple[LockHolder, ..
         # that waits.
         if len(words) == 8 and words[1] == "FLOCK" and words[4].isdecimal():
             major, minor, inode = words[5].split(":")
-            held.setdefault(
-                (os.makedev(int(major, 16), int(minor, 16)), int(inode)), set()
-            ).add(int(words[4]))
+            device = os.makedev(int(major, 16), int(minor, 16))
+            held.setdefault((device, int(inode)), set()).add(int(words[4]))
     paths: dict[int, list[Path]] = {}
     for path, status in _below(root, _DEPTH) if held else ():
         for pid in held.get((status.st_dev, status.st_ino), ()):
             paths.setdefault(pid, []).append(path)
-    holders = [
-        holder
-        for pid, found in paths.items()
-        if (holder := _holder(pid, sorted(found), proc)) is not None
-    ]
-    return tuple(sorted(holders, key=lambda holder: (holder.started, holder.pid)))
+    holders = [_holder(pid, sorted(found), proc) for pid, found in paths.items()]
+    alive = [holder for holder in holders if holder]
+    return tuple(sorted(alive, key=lambda holder: (holder.started, holder.pid)))
 
 
 def _below(root: Path, depth: int) -> Iterator[tuple[Path, os.stat_result]]:
@@ -73,23 +69,16 @@ def _below(root: Path, depth: int) -> Iterator[tuple[Path, os.stat_result]]:
 
 def _holder(pid: int, paths: list[Path], proc: Path) -> LockHolder | None:
     """Return a process; None if it ended."""
+    folder = proc / str(pid)
     try:
-        argv = tuple(
-            (proc / str(pid) / "cmdline")
-            .read_text(errors="replace")
-            .rstrip("\0")
-            .split("\0")
-        )
+        command = (folder / "cmdline").read_text(errors="replace").rstrip("\0")
         # Field 22 of stat, after the name in parentheses: ticks between the boot and
         # the start of the process.
-        ticks = int(
-            (proc / str(pid) / "stat")
-            .read_text(errors="replace")
-            .rpartition(")")[2]
-            .split()[19]
-        )
+        stat = (folder / "stat").read_text(errors="replace").rpartition(")")[2]
+        ticks = int(stat.split()[19])
     except (OSError, IndexError, ValueError):
         return None
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     started = time.time() - since_boot + ticks / os.sysconf("SC_CLK_TCK")
+    argv = tuple(command.split("\0"))
     return LockHolder(pid=pid, argv=argv, started=started, paths=tuple(paths))

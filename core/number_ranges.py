@@ -41,18 +41,15 @@ class NumberRanges(Collection[int]):
             first, _, last = part.partition("-")
             bounds += (int(first), int(last or first) + 1)
         found = cls(tuple(bounds))
-        if str(found) != text or any(
-            one >= other
-            for one, other in zip(found.bounds, found.bounds[1:], strict=False)
-        ):
+        if str(found) != text or sorted({*bounds}) != bounds:
             raise ValueError(f"{text!r:.80} is not a list of ascending ranges")
         return found
 
     def __str__(self) -> str:
-        return ",".join(
-            str(first) if last == first + 1 else f"{first}-{last - 1}"
-            for first, last in self._ranges()
-        )
+        parts = []
+        for first, end in self._ranges():
+            parts.append(str(first) if end == first + 1 else f"{first}-{end - 1}")
+        return ",".join(parts)
 
     def __len__(self) -> int:
         return sum(last - first for first, last in self._ranges())

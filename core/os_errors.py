@@ -74,14 +74,10 @@ def _full_disk(file: object) -> str:
         return ""
     # Temporary folders are removed by now; the nearest folder that exists is the
     # user's.
-    folder = next(
-        place for place in Path(_text(file)).absolute().parents if place.is_dir()
-    )
-    mount = next(place for place in (folder, *folder.parents) if place.is_mount())
-    return (
-        f": the disk at {mount} is"
-        f" full{'' if mount == folder else f' (written to: {folder})'}"
-    )
+    folder = next(filter(Path.is_dir, Path(_text(file)).absolute().parents))
+    mount = next(filter(Path.is_mount, (folder, *folder.parents)))
+    below = "" if mount == folder else f" (written to: {folder})"
+    return f": the disk at {mount} is full{below}"
 
 
 def _text(file: object) -> str:

@@ -23,17 +23,14 @@ _PROGRESS = "Progress "
 _CHECKED = "device-code-checked"
 """Name of the file with the digest of the program that verified an input's device code."""
 
-PIP_ENV_OVERRIDES = dict.fromkeys(
-    (
-        "PIP_USER",
-        "PIP_TARGET",
-        "PIP_PREFIX",
-        "PIP_ROOT",
-        "PIP_REQUIRE_HASHES",
-        "PIP_VERBOSE",
-    ),
-    "",
-)
+PIP_ENV_OVERRIDES = {
+    "PIP_USER": "",
+    "PIP_TARGET": "",
+    "PIP_PREFIX": "",
+    "PIP_ROOT": "",
+    "PIP_REQUIRE_HASHES": "",
+    "PIP_VERBOSE": "",
+}
 """Changes of the environment that remove the user's settings for installations.
 
 Pip installs nothing here.
@@ -116,10 +113,8 @@ def pip_problem(output: str) -> tuple[type[InputError], str]:
     if broken:
         host = re.search(r"host='([^']+)'", broken[-1])
         reason = re.sub(r"^HTTPS?Connection\w*\([^)]*\): ", "", broken[-1])
-        return (
-            InputError,
-            f"pip cannot reach {host[1] if host else 'its index'}: {reason}.",
-        )
+        index = host[1] if host else "its index"
+        return InputError, f"pip cannot reach {index}: {reason}."
     if missing:
         return NothingFitsError, f"pip found no distribution for {missing[1]}."
     errors = [
@@ -231,12 +226,11 @@ class InputStore(ContentStore):
         """
         with self.scratch() as folder:
             requirements = folder / "requirements.txt"
-            requirements.write_text(
-                "".join(
-                    f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n"
-                    for item in items
-                )
-            )
+            rows = [
+                f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n"
+                for item in items
+            ]
+            requirements.write_text("".join(rows))
             argv = fetch_argv(python, requirements, folder / "files", find_links)
             run_pip(
                 argv,

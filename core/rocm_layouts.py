@@ -159,15 +159,12 @@ def search_dirs(
 def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
     """Return the families whose rocm-sdk-libraries wheel supports a target."""
     table = load_table()
-    families = {name: table.families[name] for name in table.indexes} | dict(
-        load_layouts().former_families
-    )
-    processors = None if targets is None else set(processors_of(targets))
-    return tuple(
-        name.replace("-", "_")
-        for name, members in families.items()
-        if processors is None or processors.intersection(members)
-    )
+    families = {name: table.families[name] for name in table.indexes}
+    families |= load_layouts().former_families
+    if targets is not None:
+        wanted = set(processors_of(targets))
+        families = {n: p for n, p in families.items() if wanted.intersection(p)}
+    return tuple(name.replace("-", "_") for name in families)
 
 
 def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
@@ -214,11 +211,10 @@ def rocm_with(sonames: Collection[str]) -> str:
         for (major, minor), names in rows
         if sonames and names.issuperset(sonames)
     ]
-    return (
-        f"Choose --rocm-version: ROCm {' or '.join(releases)} has {', '.join(sonames)}."
-        if releases
-        else ""
-    )
+    if not releases:
+        return ""
+    found = f"ROCm {' or '.join(releases)} has {', '.join(sonames)}"
+    return f"Choose --rocm-version: {found}."
 
 
 def package_of(soname: str) -> str:

@@ -25,51 +25,25 @@ class RocmReleases:
     """Content of `rocm_releases.toml`.
 
     Attributes:
-        compilers: commit of ROCm's llvm-project -> ROCm versions that contain it, the
-            release first.
         published_major: ROCm major in the names of the published wheels.
+        compilers: ROCm release -> commit of its llvm-project.
+        development: ROCm release -> development versions with the same commit.
         published: JAX release -> proven ROCm of its published wheels.
         contradictory: JAX release -> contradiction between the marks of its published
             wheels.
     """
 
-    compilers: Mapping[str, tuple[str, ...]]
     published_major: int
-    published: Mapping[str, str]
-    contradictory: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Published:
-    """Published wheels of JAX; see `RocmReleases`."""
-
-    rocm_major: int
-    rocm: Mapping[str, str]
-    contradictory: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ReleaseFile:
-    """Content of `rocm_releases.toml`, which documents the tables."""
-
     compilers: Mapping[str, str]
     development: Mapping[str, tuple[str, ...]]
-    published: _Published
+    published: Mapping[str, str]
+    contradictory: Mapping[str, str]
 
 
 @functools.cache
 def load_releases() -> RocmReleases:
     """Read `rocm_releases.toml`, once per process."""
-    file = read_toml(Path(__file__).with_suffix(".toml"), _ReleaseFile)
-    compilers = {}
-    for release, commit in file.compilers.items():
-        compilers[commit] = (release, *file.development.get(release, ()))
-    return RocmReleases(
-        compilers=compilers,
-        published_major=file.published.rocm_major,
-        published=file.published.rocm,
-        contradictory=file.published.contradictory,
-    )
+    return read_toml(Path(__file__).with_suffix(".toml"), RocmReleases)
 
 
 def rocm_of_compiler(comment: str) -> tuple[str, ...]:
@@ -83,7 +57,11 @@ def rocm_of_compiler(comment: str) -> tuple[str, ...]:
     if match := _RELEASE.search(comment):
         return (match[1],)
     match = _COMMIT.search(comment)
-    return load_releases().compilers.get(match[1], ()) if match else ()
+    table = load_releases()
+    for release, commit in table.compilers.items():
+        if match and match[1] == commit:
+            return (release, *table.development.get(release, ()))
+    return ()
 
 
 def base_version(text: str) -> Version:

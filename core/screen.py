@@ -271,18 +271,16 @@ class Screen:
             parts.append(f"step {total - len(coming)} of {total}")
         if count := len(self._warnings):
             parts.append(f"{count} warning{'s' if count > 1 else ''}")
-        title = ", ".join(parts)
-        if self._titles:
-            title = f"{title}: {self._titles[-1]}" if title else self._titles[-1]
-        rows: list[Text | Progress] = [Text(printable(title), style="bold cyan")]
+        title = ": ".join(filter(None, [", ".join(parts), *self._titles[-1:]]))
+
+        def line(text: str, style: str = "") -> Text:
+            return Text(printable(text), style, no_wrap=True, overflow="ellipsis")
+
+        rows: list[Text | Progress] = [line(title, "bold cyan")]
         if self._bars is not None:
             rows.append(self._bars)
         if names := [*self._groups_plan, *coming]:
-            rows.append(Text(f"to come: {', '.join(names)}"))
-        for row in rows:
-            if isinstance(row, Text):
-                row.no_wrap = True
-                row.overflow = "ellipsis"
+            rows.append(line(f"to come: {', '.join(names)}"))
         return Group(*rows)
 
     def show(self, text: str) -> TaskID | None:
@@ -302,7 +300,7 @@ class Screen:
         """Set the finished and total work of a line of the display, and its text."""
         if self._bars is None or shown not in self._bars.task_ids:
             return
-        task = next(task for task in self._bars.tasks if task.id == shown)
+        (task,) = (task for task in self._bars.tasks if task.id == shown)
         if task.total != total or done < task.completed:
             # The next file of a step: earlier bytes do not count for the rate.
             self._bars.reset(shown, total=total, completed=done)

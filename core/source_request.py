@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 class Compiler(enum.StrEnum):
@@ -128,13 +128,7 @@ class SourceInputs:
 
     def source(self, name: str) -> Checkout | None:
         """Return the source tree with a name; None if the build has none."""
-        return next(
-            (checkout for checkout in self.sources if checkout.name == name), None
-        )
-
-    def with_tools(self, *, rocm: str, builder: str) -> SourceInputs:
-        """Return the same inputs with the digests of ROCm and of the builder."""
-        return replace(self, rocm=rocm, builder=builder)
+        return next((tree for tree in self.sources if tree.name == name), None)
 
     def stamps(self) -> dict[str, str]:
         """Return the commits and digests that the wheels record, by name."""

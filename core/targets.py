@@ -10,7 +10,7 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core import kfd
@@ -30,7 +30,7 @@ NATIVE = "native"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetInfo:
-    """One row of the table.
+    """One row of the table; the file has its first fields, except the name.
 
     Attributes:
         name: processor, such as gfx942 or gfx9-4-generic.
@@ -50,17 +50,17 @@ class TargetInfo:
         aiter: whether AITER has kernels for the target.
     """
 
-    name: str
-    product: str
-    architecture: str
+    name: str = ""
+    product: str = ""
+    architecture: str = ""
     mach: int
     features: tuple[str, ...]
-    families: tuple[str, ...]
-    covers: tuple[str, ...]
-    xla: bool
-    default: bool
-    gated: bool
-    aiter: bool
+    families: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
+    xla: bool = False
+    default: bool = False
+    gated: bool = False
+    aiter: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,18 +81,6 @@ class TargetTable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    """A row of `targets.toml`; see `TargetInfo`."""
-
-    product: str = ""
-    architecture: str = ""
-    mach: int
-    features: tuple[str, ...]
-    families: tuple[str, ...] = ()
-    covers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Lists:
     """Lists of `targets.toml`, which documents them."""
 
@@ -108,8 +96,8 @@ class _TargetFile:
     """Content of `targets.toml`."""
 
     lists: _Lists
-    targets: Mapping[str, _Row]
-    generics: Mapping[str, _Row]
+    targets: Mapping[str, TargetInfo]
+    generics: Mapping[str, TargetInfo]
 
 
 def sort_key(target: GfxTarget | str) -> tuple[int, int, int, str]:
@@ -139,13 +127,10 @@ def load_table() -> TargetTable:
     for name, row in (*file.targets.items(), *file.generics.items()):
         covers = row.covers or (name,)
         architectures = [file.targets[covered].architecture for covered in covers]
-        rows[name] = TargetInfo(
+        rows[name] = replace(
+            row,
             name=name,
-            product=row.product,
             architecture=", ".join(dict.fromkeys(architectures)),
-            mach=row.mach,
-            features=row.features,
-            families=row.families,
             covers=covers,
             xla=not set(lists.xla).isdisjoint(covers),
             default=name in lists.default,
@@ -323,14 +308,10 @@ def family_of(targets: Iterable[GfxTarget]) -> str:
     """
     processors = set(processors_of(targets))
     families = load_table().families
-    return next(
-        (
-            name
-            for name in load_table().indexes
-            if processors and processors <= set(families[name])
-        ),
-        MULTI_ARCH,
-    )
+    for name in load_table().indexes:
+        if processors and processors <= set(families[name]):
+            return name
+    return MULTI_ARCH
 
 
 def families_equal_to(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
@@ -338,12 +319,9 @@ def families_equal_to(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
 
     None if a target has a feature suffix.
     """
-    target_names = {str(target) for target in targets}
-    names = [
-        name
-        for name, members in load_table().families.items()
-        if set(members) == target_names
-    ]
+    wanted = set(map(str, targets))
+    families = load_table().families
+    names = [name for name, members in families.items() if set(members) == wanted]
     return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
@@ -362,11 +340,8 @@ def for_aiter(targets: Iterable[GfxTarget]) -> str:
 
     The processors that AITER has kernels for, empty for none.
     """
-    return ";".join(
-        dict.fromkeys(
-            target.processor for target in in_order(targets) if _row(target).aiter
-        )
-    )
+    known = [target for target in in_order(targets) if _row(target).aiter]
+    return ";".join(dict.fromkeys(target.processor for target in known))
 
 
 def _concrete() -> tuple[str, ...]:
@@ -408,14 +383,11 @@ def _processors(name: str) -> tuple[str, ...]:
 def _unknown(name: str) -> UnknownTargetError:
     lower = {other.lower(): other for other in _vocabulary()}
     longer = [other for other in lower if other.startswith(name.lower())]
-    near = list(
-        dict.fromkeys([*longer, *difflib.get_close_matches(name.lower(), lower, n=4)])
-    )[:4]
-    hint = (
-        f"Did you mean {', '.join(lower[other] for other in near)}?"
-        if near
-        else "See `ci_build targets`."
-    )
+    near = difflib.get_close_matches(name.lower(), lower, n=4)
+    names = [lower[other] for other in dict.fromkeys([*longer, *near])]
+    hint = "See `ci_build targets`."
+    if names:
+        hint = f"Did you mean {', '.join(names[:4])}?"
     return UnknownTargetError(
         f"{name!r} is neither a gfx target nor a family.", hint=hint
     )
@@ -429,11 +401,9 @@ def _checked(target: GfxTarget) -> GfxTarget:
     names = [feature[:-1] for feature in target.features]
     supported = _row(target).features
     if lacking := sorted(set(names) - set(supported)):
-        hint = (
-            f"Its features are {', '.join(supported)}."
-            if supported
-            else "Write it without a suffix."
-        )
+        hint = "Write it without a suffix."
+        if supported:
+            hint = f"Its features are {', '.join(supported)}."
         raise RequestError(
             f"{target.processor} has no feature {', '.join(lacking)}.", hint=hint
         )

@@ -279,11 +279,8 @@ def _targets_label(targets: Sequence[GfxTarget]) -> str:
 
 def _target_label(target: GfxTarget) -> str:
     """Return the label of a target: gfx90a.srameccon.xnackoff for gfx90a:sramecc+:xnack-."""
-    features = [
-        feature[:-1] + {"+": "on", "-": "off"}[feature[-1]]
-        for feature in target.features
-    ]
-    return ".".join((_segments(target.processor), *features))
+    label = ".".join((_segments(target.processor), *target.features))
+    return label.replace("+", "on").replace("-", "off")
 
 
 def _segments(name: str) -> str:

@@ -33,12 +33,9 @@ def serves(filename: str, python: str) -> bool:
     Only tags such as py3 and cp312 occur.
     """
     tags = parse_wheel_filename(filename)[3]
-    python_tags = {
-        "py3",
-        f"py{python.replace('.', '')}",
-        f"cp{python.replace('.', '')}",
-    }
-    return any(tag.interpreter in python_tags for tag in tags)
+    digits = python.replace(".", "")
+    known = ("py3", f"py{digits}", f"cp{digits}")
+    return any(tag.interpreter in known for tag in tags)
 
 
 def read_set(folder: Path) -> WheelSet:
@@ -79,19 +76,19 @@ def sha256sums(wheel_set: WheelSet) -> bytes:
 
     The wheels and other files of a set, as `sha256sum --check` reads it.
     """
-    sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(
-        wheel_set.files
-    )
-    return "".join(
-        f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())
-    ).encode()
+    rows = sorted(_digests(wheel_set).items())
+    return "".join(f"{sha256}  {name}\n" for name, sha256 in rows).encode()
+
+
+def _digests(wheel_set: WheelSet) -> dict[str, str]:
+    digests = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
+    return {**digests, **wheel_set.files}
 
 
 def sizes_of(wheel_set: WheelSet) -> Mapping[str, int]:
     """Return file name -> size in bytes of the wheels and of the other files."""
-    return {wheel.filename: wheel.size for wheel in wheel_set.wheels} | dict(
-        wheel_set.file_sizes
-    )
+    sizes = {wheel.filename: wheel.size for wheel in wheel_set.wheels}
+    return {**sizes, **wheel_set.file_sizes}
 
 
 def _listed(folder: Path) -> set[tuple[str, str]]:
@@ -130,9 +127,7 @@ def file_problems(folder: Path, wheel_set: WheelSet) -> Mapping[str, str]:
         listed = _listed(folder)
     except (OSError, UnicodeDecodeError) as error:
         return {SHA256SUMS: f"{SHA256SUMS} cannot be read: {error}."}
-    expected = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(
-        wheel_set.files
-    )
+    expected = _digests(wheel_set)
     problems = {
         name: f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}."
         for name, _ in listed ^ set(expected.items())

@@ -301,7 +301,7 @@ def _make_builder(
     paths, digest, inside = environment
     return SourceBuilder(
         request=source,
-        inputs=inputs.with_tools(rocm=rocm_digest, builder=digest),
+        inputs=replace(inputs, rocm=rocm_digest, builder=digest),
         layout=replace(layout, paths=paths),
         rocm=given_rocm(rocm, paths.rocm, inside(lambda _: None)),
         platform=platform_of(context.request.build.platform_tag),

@@ -240,7 +240,6 @@ class Client:
         self,
         url: str,
         *,
-        headers: Mapping[str, str] | None = None,
         accept: Collection[int] = (),
         limit: int,
     ) -> Answer:
@@ -258,7 +257,7 @@ class Client:
         with Session(url, self) as session:
             tries = session.tries()
             while True:
-                answer = session.open(url, headers or {}, accept, tries)
+                answer = session.open(url, {}, accept, tries)
                 with closing(answer) as response:
                     try:
                         body = response.raw.read(limit + 1, decode_content=True)

@@ -46,7 +46,7 @@ def extract(
     into: Path,
     *,
     wanted: Wanted = lambda _: True,
-    limits: Limits | None = None,
+    limits: Limits = Limits(),
     cancel: Callable[[], None] = lambda: None,
 ) -> Contents:
     """Unpack a tarball into an empty folder.
@@ -63,7 +63,7 @@ def extract(
     """
     with (
         decompressed(chunks, compression, cancel) as pieces,
-        _Tree(into, limits or Limits()) as tree,
+        _Tree(into, limits) as tree,
     ):
         blocks = Blocks(pieces)
         for entry in entries(blocks):

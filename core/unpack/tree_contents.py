@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from core.unpack.tar import Kind
@@ -13,7 +13,7 @@ from core.unpack.tar import Kind
 _READ = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """A path of a tree.
 
@@ -39,21 +39,16 @@ Contents = dict[str, Item]
 
 def dump_contents(contents: Contents) -> bytes:
     """Return JSON with a row for each path, sorted, so that equal trees give equal text."""
-    rows = [
-        [p, i.kind, i.mode, i.size, i.crc, i.link, i.taken]
-        for p, i in sorted(contents.items())
-    ]
+    rows = [[path, *astuple(item)] for path, item in sorted(contents.items())]
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
 def load_contents(data: bytes) -> Contents:
     """Parse the output of `dump_contents`."""
-    return {
-        path: Item(
-            kind=Kind(kind), mode=mode, size=size, crc=crc, link=link, taken=taken
-        )
-        for path, kind, mode, size, crc, link, taken in json.loads(data)
-    }
+    contents = {}
+    for path, kind, *values in json.loads(data):
+        contents[path] = Item(Kind(kind), *values)
+    return contents
 
 
 def differences(root: Path, contents: Contents) -> tuple[str, ...]:

@@ -149,8 +149,6 @@ def _other_release(soname: str, rocm: Version, sonames: Collection[str]) -> bool
     """
     stem = soname.partition(".so")[0]
     stems = {name.partition(".so")[0] for name in sonames}
-    first_therock = min(
-        Version(versions[0]) for versions in load_releases().compilers.values()
-    )
+    first_therock = min(map(Version, load_releases().compilers))
     bundled = stem.startswith(_BUNDLED) and rocm < first_therock
     return soname not in sonames and (stem in stems or bundled)
