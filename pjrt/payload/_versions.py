@@ -13,9 +13,9 @@ _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_CLAUSE = re.compile(r"\s*(~=|[<>]=?|[=!]=)\s*(\S+)\s*")
+_CLAUSE = re.compile(r"\s*([<>]=?|==)\s*(\S+)\s*")
 _VERSION = re.compile(
-    r"(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)(?:(?P<pre>a|b|rc)(?P<number>\d+))?"
+    r"(?P<release>\d+(?:\.\d+)*)(?:(?P<pre>a|b|rc)(?P<number>\d+))?"
     r"(?:\.post(?P<post>\d+))?(?:\.dev(?P<dev>\d+))?(?:\+(?P<local>[a-z0-9.]+))?(?P<prefix>\.\*)?"
 )
 """A version in PEP 440's normal form, which the metadata of wheels uses."""
@@ -24,7 +24,8 @@ _VERSION = re.compile(
 def accepts(specifier: str, version: str) -> bool:
     """Return whether a version meets a specifier (PEP 440), pre-releases included.
 
-    Clauses and versions that are not in PEP 440's normal form are ignored.
+    Operators that no wheel of JAX or ROCm uses, such as `~=`, and versions that are not
+    in PEP 440's normal form are ignored.
     """
     have = _VERSION.fullmatch(version)
     if have is None:
@@ -37,30 +38,22 @@ def accepts(specifier: str, version: str) -> bool:
 
 
 def _meets(have: re.Match[str], sign: str, want: re.Match[str]) -> bool:
-    if sign in ("==", "!="):
-        return _equal(have, want) is (sign == "==")
-    if sign == "~=":
-        prefix = _VERSION.fullmatch(want["release"].rpartition(".")[0] + ".*")
-        return _key(have) >= _key(want) and (prefix is None or _equal(have, prefix))
-    *release, post, dev = _key(want)
+    if sign == "==":
+        if want["prefix"]:
+            release = _parts(want)
+            padded = _parts(have) + [0] * len(release)
+            return padded[: len(release)] == release
+        same_local = not want["local"] or have["local"] == want["local"]
+        return _key(have) == _key(want) and same_local
+    release_key, pre, number, post, dev = _key(want)
     # "<1" excludes 1.dev0 and 1rc1.
     if sign == "<" and not want["pre"] and not want["dev"]:
         dev = 0
-        release[1] = release[1] if want["post"] else ""
+        pre = pre if want["post"] else ""
     # ">1" excludes 1.post1.
     if sign == ">" and not want["post"] and not want["dev"]:
         post = float("inf")
-    return _ORDERS[sign](_key(have), (*release, post, dev))
-
-
-def _equal(have: re.Match[str], want: re.Match[str]) -> bool:
-    if want["prefix"]:
-        release = _parts(want)
-        padded = _parts(have) + [0] * len(release)
-        same_epoch = (have["epoch"] or "0") == (want["epoch"] or "0")
-        return same_epoch and padded[: len(release)] == release
-    same_local = not want["local"] or have["local"] == want["local"]
-    return _key(have) == _key(want) and same_local
+    return _ORDERS[sign](_key(have), (release_key, pre, number, post, dev))
 
 
 def _parts(version: re.Match[str]) -> list[int]:
@@ -78,6 +71,4 @@ def _key(version: re.Match[str]) -> tuple[Any, ...]:
     final = "" if version["dev"] and not version["post"] else "z"
     post = int(version["post"]) if version["post"] else -1
     dev = int(version["dev"]) if version["dev"] else float("inf")
-    number = int(version["number"] or 0)
-    epoch = int(version["epoch"] or 0)
-    return (epoch, *release), version["pre"] or final, number, post, dev
+    return release, version["pre"] or final, int(version["number"] or 0), post, dev

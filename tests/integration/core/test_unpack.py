@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from core.errors import ArchiveError
 from core.store import remove
 from core.unpack.decompress import chunks_of
 from core.unpack.extract import Limits, extract
-from core.unpack.tar import Blocks, entries, padding
 from core.unpack.tree_contents import (
     Contents,
     differences,
@@ -285,29 +282,3 @@ def test_tree_changes_are_reported(tmp_path: Path) -> None:
         "include/secret.h: missing",
         "lib64: not a link to lib",
     ]
-
-
-NAMES = st.text("ab/.\u00fc", min_size=1, max_size=150).filter(
-    lambda name: not name.endswith("/")
-)
-
-
-@given(
-    st.lists(st.tuples(NAMES, st.binary(max_size=1500)), max_size=5),
-    st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
-)
-def test_tar_entries_agree_with_tarfile(
-    files: list[tuple[str, bytes]],
-    format: int,  # noqa: A002
-) -> None:
-    made = Made(format)
-    for name, data in files:
-        made.add(name, data)
-    with tarfile.open(fileobj=io.BytesIO(made.data())) as theirs:
-        expected = [(info.name, info.size) for info in theirs]
-    blocks = Blocks(iter([made.data()]))
-    found = []
-    for entry in entries(blocks):
-        blocks.skip(entry.size + padding(entry.size))
-        found.append((entry.name, entry.size))
-    assert found == expected

@@ -42,12 +42,6 @@ def plugin(
         yield libraries
 
 
-@pytest.fixture
-def pjrt(real_wheel: Callable[..., Path], tmp_path: Path) -> Iterator[Path]:
-    with unpacked(real_wheel("jax-rocm7-pjrt", "0.10.2"), tmp_path) as (library,):
-        yield library
-
-
 def oracle(path: Path) -> dict[str, object]:
     """Return the snapshot of a file as pyelftools reads it."""
     with path.open("rb") as stream:
@@ -236,39 +230,3 @@ def test_edited_module_finds_libraries_and_works(
     )
     assert f"rocm/{HIP}" in done.stdout
     assert "rocm/libMIOpen.so.1" in done.stdout
-
-
-def test_snapshot_of_published_pjrt_library(
-    pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]
-) -> None:
-    elf = Elf.read(pjrt)
-    assert elf.size == 503_453_288
-    assert elf.runpath is not None
-    assert (len(elf.runpath.split(":")), elf.rpath, elf.soname, elf.build_id) == (
-        95,
-        None,
-        None,
-        None,
-    )
-    assert "GetPjrtApi" in elf.exported
-    assert {line.split()[0] for line in elf.comments} == {"clang", "AMD", "Linker:"}
-    ((start, end),) = set_runpath(pjrt, RUNPATH)
-    assert end - start == len(elf.runpath)
-    debug = tmp_path / "xla_rocm_plugin.so.debug"
-    report = strip_symbols(pjrt, debug)
-    assert report.dropped == (".symtab", ".strtab")
-    assert report.bytes_saved == 128_671_091
-    assert pjrt.stat().st_size < 375_000_000
-    tail = elf.sections[".comment"].offset + elf.sections[".comment"].size
-    assert [end - start for start, end in report.changed] == [
-        24,
-        pjrt.stat().st_size - tail,
-    ]
-    assert readelf(pjrt, left_out) == readelf(debug, left_out) == []
-    after = Elf.read(pjrt)
-    assert (after.undefined, after.exported, after.version_needs) == (
-        elf.undefined,
-        elf.exported,
-        elf.version_needs,
-    )
-    debug.unlink()

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli import run
-from core.own_files import PACKAGES, own_files
+from core.own_files import own_files
 from tests.__main__ import CHECKS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -165,16 +164,6 @@ def test_imports_in_functions_give_their_reason() -> None:
     assert bare == []
 
 
-def test_modules_of_tests_import_slow_packages_late() -> None:
-    """Every worker imports all modules, but few tests need these slow packages."""
-    slow = re.compile(
-        r"^(import|from) (jsonschema|cyclonedx\.validation)\b", re.MULTILINE
-    )
-    assert [
-        path for path in (ROOT / "tests").rglob("*.py") if slow.search(path.read_text())
-    ] == []
-
-
 def test_no_shell_and_no_unverified_tls() -> None:
     forbidden = {
         "shell=True",
@@ -263,24 +252,3 @@ def test_every_requirement_is_locked() -> None:
             r"^([\w-]+)==", (ROOT / "build" / f"{name}.lock").read_text(), re.MULTILINE
         )
         assert sorted(set(wanted) - set(locked)) == []
-
-
-def test_pages_name_paths_that_exist() -> None:
-    """A code span that begins with a folder of this project is a path in it."""
-    folders = "|".join([*PACKAGES, "benchmarks", "docker", "tests"])
-    path = re.compile(rf"`((?:{folders})/[\w./-]+)`")
-    missing: list[str] = []
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        if page.name == "CHANGELOG.md":
-            continue  # it names files of the past
-        paths = path.findall(page.read_text())
-        missing += [
-            f"{page.name}: {name}" for name in paths if not (ROOT / name).exists()
-        ]
-    assert missing == []
-
-
-def test_program_has_one_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == 0
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert capsys.readouterr().out == f"ci_build {project['version']}\n"

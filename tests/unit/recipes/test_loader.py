@@ -273,6 +273,9 @@ def test_variables_name_existing_files_only(
     rocm = machine.load("._rocm")
     environ: dict[str, str] = {}
     (machine.folder / "opt/rocm/lib/llvm/bin").mkdir(parents=True)
+    # LD_LIBRARY_PATH never names a compiler.
+    machine.library("ld/llvm/bin/ld.lld")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder / "ld"))
     rocm.set_variables(machine.layouts(), environ)
     assert environ == {}
     machine.library("opt/rocm/lib/llvm/bin/ld.lld")
@@ -284,17 +287,6 @@ def test_variables_name_existing_files_only(
         "HIP_DEVICE_LIB_PATH": bitcode,
         "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH": f"{machine.folder}/opt/rocm/lib/llvm/bin",
     }
-
-
-def test_variables_never_name_a_compiler_from_ld_library_path(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rocm = machine.load("._rocm")
-    machine.library("ld/llvm/bin/ld.lld")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder / "ld"))
-    environ: dict[str, str] = {}
-    rocm.set_variables(machine.layouts(), environ)
-    assert environ == {}
 
 
 # Majors
@@ -443,7 +435,7 @@ def test_plugin_loads_rocm_from_rocm_path_if_there_is_a_gpu(
 def test_specifiers_agree_with_packaging(machine: Machine) -> None:
     machine.install()
     accepts = machine.load("._versions").accepts
-    releases = ("1", "1.2", "1.2.0", "1.10", "2!1")
+    releases = ("1", "1.2", "1.2.0", "1.10")
     suffixes = (
         "",
         ".dev1",
@@ -456,21 +448,8 @@ def test_specifiers_agree_with_packaging(machine: Machine) -> None:
         ".post1.dev3",
     )
     versions = [*map("".join, itertools.product(releases, suffixes)), "1.2+local.1"]
-    clauses = [
-        *map(
-            "".join,
-            itertools.product((">=", "<=", ">", "<", "==", "!="), releases, suffixes),
-        ),
-        *(
-            "~=1.2",
-            "~=1.2.3",
-            "==1.2.*",
-            "!=1.2.*",
-            "==1.*",
-            "==1.2+local.1",
-            "!=1.2+local.2",
-        ),
-    ]
+    products = itertools.product((">=", "<=", ">", "<", "=="), releases, suffixes)
+    clauses = [*map("".join, products), "==1.2.*", "==1.*", "==1.2+local.1"]
     wrong = [
         (clause, version)
         for clause, version in itertools.product(clauses, versions)

@@ -6,7 +6,6 @@ import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,14 +13,11 @@ from core.errors import FatbinError
 from core.model import GfxTarget
 from tests.support.host_code import HostCode, kernel_bundle, unpacked_bundle
 from tests.support.made_wheel import GLIBC, MACHS, code_object, library, with_sections
-from wheelkit.elf import constants
-from wheelkit.elf.elf_tables import ElfImage
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu import offload_bundle as bundle
 from wheelkit.gpu import slim as slimming
 from wheelkit.gpu.bundle_reader import find_bundles
 from wheelkit.gpu.fatbin import read_targets
-from wheelkit.gpu.launch_stub import stub_problems
 from wheelkit.gpu.registration import bundle_pointers, registered_kernels
 from wheelkit.gpu.slim import slim
 
@@ -301,54 +297,3 @@ def test_registered_kernels_of_each_constructor_form(
     assert {item.unread for item in registered_kernels(path)} == {0}
     kernels = read_targets(path, verify=True, whole=True).kernels
     assert found == {address: held["gfx942"] for address, held in kernels.items()}
-
-
-def launching(
-    folder: Path, **changes: Any
-) -> tuple[Path, Mapping[int, Mapping[str, int]]]:
-    """Write a library that launches two kernels, and return it with argument counts."""
-    names = ["_Z3addv", "_Z3mulv"]
-    host = HostCode(
-        **{"names": [names], "arguments": {"_Z3addv": 3, "_Z3mulv": 4}} | changes
-    )
-    path = folder / "a.so"
-    path.write_bytes(host.library(folder, [kernel_bundle({"gfx942": names})]))
-    return path, {find_bundles(path)[0].address: {"_Z3addv": 3, "_Z3mulv": 4}}
-
-
-@pytest.mark.parametrize("helper", [False, True])
-def test_stub_problems_accepts_kernels_with_own_handles(
-    tmp_path: Path, helper: bool
-) -> None:
-    path, arguments = launching(tmp_path, helper=helper)
-    (found,) = registered_kernels(path)
-    assert len(set(found.handles.values())) == 2
-    assert list(stub_problems(path, [found], arguments)) == []
-    assert found.repeated == frozenset()
-
-
-@pytest.mark.parametrize("shift", [8, 1 << 30])
-def test_stub_problems_reports_handle_with_another_function(
-    tmp_path: Path, shift: int
-) -> None:
-    path, arguments = launching(tmp_path)
-    handles = registered_kernels(path)[0].handles
-    data = bytearray(path.read_bytes())
-    table = ElfImage.parse(bytes(data), "library").section(".rela.dyn")
-    assert table is not None
-    rows = {
-        constants.RELA.unpack_from(data, table.offset + at)[0]: at
-        for at in range(0, table.size, 24)
-    }
-    first, second = (
-        table.offset + rows[handles[name]] for name in ("_Z3addv", "_Z3mulv")
-    )
-    place, info, addend = constants.RELA.unpack_from(data, first)
-    other = (
-        constants.RELA.unpack_from(data, second)[2] if shift == 8 else addend + shift
-    )
-    constants.RELA.pack_into(data, first, place, info, other)
-    path.write_bytes(data)
-    (text,) = stub_problems(path, registered_kernels(path), arguments)
-    assert text.startswith("registers kernel _Z3addv for ")
-    assert ("whose function launches" if shift == 8 else "where no function is") in text
