@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from promotion.evidence.provenance import provenance_name
 
@@ -46,12 +45,8 @@ class Identity:
 
     def admits(self, other: Identity) -> bool:
         """Return whether a signer matches this identity of a policy."""
-        same = (self.issuer, self.repository, self.workflow) == (
-            other.issuer,
-            other.repository,
-            other.workflow,
-        )
-        return same and self.ref in (ANY, other.ref)
+        named = replace(self, ref=other.ref) if self.ref == ANY else self
+        return named == other
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,36 +87,18 @@ class AttestationRule:
     trust: str
     identities: Mapping[str, Identity] | None
 
-    def admits(self, signer: Identity) -> bool:
-        """Return whether the policy permits a signer."""
-        return self.identities is None or any(
-            identity.admits(signer) for identity in self.identities.values()
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttestationTable:
-    """The table `attestations` of a policy; see `AttestationRule`."""
-
-    required: tuple[str, ...]
-    trust: str
-    identities: Mapping[str, Identity] | Literal["any"]
-
     def __post_init__(self) -> None:
         if self.trust not in (ANY, PUBLIC) and not _SHA256.fullmatch(self.trust):
             raise ValueError(f"trust must be sigstore, any or a SHA-256: {self.trust}")
-        for name, one in (self.rule.identities or {}).items():
+        for name, one in (self.identities or {}).items():
             words = (one.issuer, one.repository, one.workflow)
             if not (all(words) and one.ref) or ANY in words:
                 raise ValueError(f"the identity {name} is incomplete: {one}")
 
-    @property
-    def rule(self) -> AttestationRule:
-        """The requirements of the table."""
-        return AttestationRule(
-            required=self.required,
-            trust=self.trust,
-            identities=None if isinstance(self.identities, str) else self.identities,
+    def admits(self, signer: Identity) -> bool:
+        """Return whether the policy permits a signer."""
+        return self.identities is None or any(
+            identity.admits(signer) for identity in self.identities.values()
         )
 
 

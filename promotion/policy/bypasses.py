@@ -64,11 +64,6 @@ def parse_bypass(body: Any, source: str = "bypass") -> Bypass:  # noqa: ANN401 -
     return convert(body, Bypass, source)
 
 
-def parse_bypasses(bodies: Iterable[Any]) -> tuple[tuple[Bypass, ...], tuple[str, ...]]:
-    """Return the valid entries, and a sentence for each void entry."""
-    return parse_each(bodies, parse_bypass, "Bypass")
-
-
 def parse_each(
     bodies: Iterable[Any], parse: Callable[[Any, str], _T], kind: str
 ) -> tuple[tuple[_T, ...], tuple[str, ...]]:

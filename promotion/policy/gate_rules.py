@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
-from core.errors import CiBuildError
+from core.errors import CiBuildError, FormatError
 from core.model import TIER_ORDER, Tier, WheelSet
 from core.targets import expand, lists
 from promotion.evidence.evidence import ANY
@@ -117,14 +117,14 @@ def with_targets(rule: Mapping[str, Any]) -> dict[str, Any]:
     return {**common, "targets": by_target}
 
 
-def check_image(name: str, rule: GateRule) -> None:
-    """Raise ValueError unless an image is required by digest, of the gate that runs in one."""
+def check_image(name: str, rule: GateRule, source: str) -> None:
+    """Raise FormatError unless an image is required by digest, of the gate that runs in one."""
     for one in (rule, *rule.targets.values()):
         image = one.settings.get("image", "")
         if image and (name != GATE or not IMAGE.fullmatch(image)):
-            raise ValueError(
-                f"settings of the gate {name} has the image {image!r}; only {GATE} has"
-                " one: NAME@sha256:…"
+            raise FormatError(
+                f"{source}: settings of the gate {name} has the image {image!r}; only"
+                f" {GATE} has one: NAME@sha256:…."
             )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +15,10 @@ from core.errors import FormatError, RequestError
 from core.model import TIER_ORDER, Tier
 from core.records import convert, parse_toml
 from core.targets import load_table
-from promotion.evidence.attestations import AttestationRule, AttestationTable
+from promotion.evidence.attestations import AttestationRule
 from promotion.evidence.signing import Signer, public_key
 from promotion.index.authority import Authority, LedgerKey, PolicySource
-from promotion.policy.bypasses import Bypass, parse_bypasses
+from promotion.policy.bypasses import Bypass, parse_bypass, parse_each
 from promotion.policy.families import FAMILIES_FILE, load_families
 from promotion.policy.gate_rules import (
     GateRule,
@@ -37,46 +38,34 @@ EDITION = "policy"
 """The setting of evidence that names the edition of the policy when the gate ran."""
 
 _SCHEMA_VERSION = 2
-_T = TypeVar("_T")
 _E = TypeVar("_E", Bypass, FlakeWaiver)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Policy:
-    """The requirements of one index of one channel; see `policy.toml`.
+class Growth:
+    """Permitted growth of a wheel since the last promoted set."""
 
-    Attributes:
-        sha256: digest of the policy file.
-        edition: required edition of evidence.
-        max_age_days: maximum age of evidence. None means no limit.
-        stale_days: days without a new set after which the index is stale. None means
-            never.
-        keys: name -> public key whose evidence counts. None means every key.
-        unsigned: whether evidence without a signature, or with an unknown key, counts.
-        ledger_keys: name -> key that may sign ledger entries. None means every key, and
-            unsigned entries.
-        protected_refs: patterns of the Git refs from which sets may be promoted, with a
-            clean checkout. None means any.
-        files: files other than wheels that the set must contain.
-        required_targets: gfx targets that the set must be for.
-        verified_rocm: whether the checksum of the set's ROCm must have been known
-            before its encrypted download.
-        python_versions: required Python versions. None means the supported ones that
-            the set's JAX release supports.
-        sizes: project -> maximum size of its wheels in megabytes (10^6 bytes).
-        growth_percent: permitted growth of a wheel since the last promoted set.
-        growth_blocks: whether more growth blocks the promotion instead of causing a
-            warning.
-        attestations: requirements for attestations (PEP 740).
-        bypasses: complete bypasses for this channel and index.
-        waivers: complete waivers of flaky tests for this channel and index.
-        void: a sentence for each void bypass or waiver.
-        text: the policy file.
+    percent: int
+    verdict: Literal["warn", "block"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _EvidenceTable:
+    """Values of the file that decide which evidence counts."""
+
+    max_age_days: int | None
+    keys: Mapping[str, str] | None
+    unsigned: bool
+    gates: Mapping[str, GateRule]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyTable(_EvidenceTable):
+    """The values of the file for one channel and index; `policy.toml` documents them.
+
+    None stands for "any", and for "supported" Python versions.
     """
 
-    channel: str
-    sha256: str
-    edition: int
     tier: Tier
     tiers: Mapping[str, Tier]
     pythons: int
@@ -88,18 +77,48 @@ class Policy:
     files: tuple[str, ...]
     required_targets: tuple[str, ...]
     device_members: Mapping[str, tuple[str, ...]]
-    max_age_days: int | None
     stale_days: int | None
-    keys: Mapping[str, str] | None
-    unsigned: bool
     ledger_keys: Mapping[str, LedgerKey] | None
     protected_refs: tuple[str, ...] | None
     sizes: Mapping[str, int]
-    growth_percent: int
-    growth_blocks: bool
-    gates: Mapping[str, GateRule]
+    growth: Growth
     attestations: AttestationRule
-    verified_rocm: bool = False
+    verified_rocm: bool
+
+    def __post_init__(self) -> None:
+        for tier in (self.tier, *self.tiers.values()):
+            if tier not in TIER_ORDER:
+                raise ValueError(f"{tier} is not a tier of a gfx target")
+
+
+_UNLIMITED = {
+    "python_versions": "supported",
+    "max_age_days": "any",
+    "stale_days": "any",
+    "keys": "any",
+    "ledger_keys": "any",
+    "protected_refs": "any",
+    "identities": "any",
+}
+"""Key -> the word in the file that becomes None."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy(PolicyTable):
+    """The requirements of one index of one channel.
+
+    Attributes:
+        sha256: digest of the policy file.
+        edition: required edition of evidence.
+        bypasses: complete bypasses for this channel and index.
+        waivers: complete waivers of flaky tests for this channel and index.
+        void: a sentence for each void bypass or waiver.
+        text: the policy file.
+    """
+
+    channel: str
+    sha256: str
+    edition: int
     bypasses: tuple[Bypass, ...] = ()
     waivers: tuple[FlakeWaiver, ...] = ()
     void: tuple[str, ...] = ()
@@ -135,69 +154,6 @@ class Policy:
         )
 
 
-_SAME = (
-    "tier",
-    "tiers",
-    "pythons",
-    "wheels",
-    "wheels_per_python",
-    "optional_wheels",
-    "pins",
-    "files",
-    "sizes",
-    "verified_rocm",
-    "device_members",
-)
-"""Fields of the file that a Policy has with the same values."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Growth:
-    """Permitted growth of a wheel."""
-
-    percent: int
-    verdict: Literal["warn", "block"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _EvidenceTable:
-    """Values of the file that decide which evidence counts."""
-
-    max_age_days: int | Literal["any"]
-    keys: Mapping[str, str] | Literal["any"]
-    unsigned: bool
-    gates: Mapping[str, GateRule]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _PolicyTable(_EvidenceTable):
-    """Values of the file for one channel and index; `policy.toml` documents them."""
-
-    tier: Tier
-    tiers: Mapping[str, Tier]
-    pythons: int
-    python_versions: tuple[str, ...] | Literal["supported"]
-    wheels: tuple[str, ...]
-    wheels_per_python: tuple[str, ...]
-    optional_wheels: tuple[str, ...]
-    pins: tuple[str, ...]
-    files: tuple[str, ...]
-    device_members: Mapping[str, tuple[str, ...]]
-    required_targets: tuple[str, ...]
-    sizes: Mapping[str, int]
-    growth: _Growth
-    stale_days: int | Literal["any"]
-    ledger_keys: Mapping[str, str | LedgerKey] | Literal["any"]
-    protected_refs: tuple[str, ...] | Literal["any"]
-    verified_rocm: bool
-    attestations: AttestationTable
-
-    def __post_init__(self) -> None:
-        for tier in (self.tier, *self.tiers.values()):
-            if tier not in TIER_ORDER:
-                raise ValueError(f"{tier} is not a tier of a gfx target")
-
-
 def load_policy(
     index: str,
     *,
@@ -217,12 +173,14 @@ def load_policy(
             f"{file.name} has no channel {channel!r}.",
             hint=f"Give one of {', '.join(channels)}.",
         )
-    bypasses, void = parse_bypasses(channels.get(BYPASSES, ()))
+    bypasses, void = parse_each(channels.get(BYPASSES, ()), parse_bypass, "Bypass")
     waivers, void_waivers = parse_waivers(channels.get(FLAKE_WAIVERS, ()))
     bypasses += load_families(families).bypasses
     source = f"{file}: [{channel}]"
-    values = _values(channels, channel, index, source)
-    table = convert(values, _PolicyTable, source)
+    values = _complete(_values(channels, channel, index, source), index, source)
+    table = convert(values, PolicyTable, source)
+    for name, rule in table.gates.items():
+        check_image(name, rule, source)
     return Policy(
         channel=channel,
         sha256=hashlib.sha256(data).hexdigest(),
@@ -231,8 +189,7 @@ def load_policy(
         bypasses=_selected(bypasses, channel, index),
         waivers=_selected(waivers, channel, index),
         void=(*void, *void_waivers),
-        **_rules_for_evidence(table, source),
-        **_other_rules(table, index, source),
+        **_fields(table),
     )
 
 
@@ -276,24 +233,25 @@ def with_recorded_rules(policy: Policy, index: str, text: str) -> Policy:
     """Return a policy with the rules for evidence in an older text of its file.
 
     Raises:
-        ValueError: the text has no rules for the policy's channel, or they are invalid.
+        FormatError: the text has no rules for the policy's channel, or they are invalid.
     """
     source = "its policy"
-    try:
-        tables = _parse(text.encode(), source)
-        values = _values(tables, policy.channel, index, source)
-        # The text may have or lack other keys than this version.
-        known = {field.name: values.get(field.name) for field in fields(_EvidenceTable)}
-        rules = _rules_for_evidence(convert(known, _EvidenceTable, source), source)
-    except FormatError as error:
-        raise ValueError(error.message) from error
+    tables = _parse(text.encode(), source)
+    values = _values(tables, policy.channel, index, source)
+    # The text may have or lack other keys than this version.
+    known = {field.name: values.get(field.name) for field in fields(_EvidenceTable)}
     waivers, _ = parse_waivers(tables.get(FLAKE_WAIVERS, ()))
     return replace(
         policy,
         edition=tables["edition"],
         waivers=_selected(waivers, policy.channel, index),
-        **rules,
+        **_fields(convert(known, _EvidenceTable, source)),
     )
+
+
+def _fields(table: _EvidenceTable) -> dict[str, Any]:
+    """Return the fields of a table by name, without conversion of their values."""
+    return {field.name: getattr(table, field.name) for field in fields(table)}
 
 
 def _read(file: Path) -> tuple[bytes, Mapping[str, Any]]:
@@ -322,14 +280,50 @@ def _values(
     Raises:
         FormatError: a table is missing or no table.
     """
-    try:
+    with _invalid(source):
         values = _inherited(tables, channel, ())
-        values = merged(values, values.pop("index", {}).get(index, {}))
+        values = _limits(merged(values, values.pop("index", {}).get(index, {})))
         gates = {name: with_targets(rule) for name, rule in values["gates"].items()}
+        keys = values["keys"]
+        if keys is not None:
+            keys = {who: public_key(key) for who, key in keys.items()}
+        return {**values, "gates": gates, "keys": keys}
+
+
+def _complete(values: Mapping[str, Any], index: str, source: str) -> dict[str, Any]:
+    """Return values with targets for families, and ledger keys in their normal form."""
+    with _invalid(source):
+        required: list[str] = []
+        for word in values["required_targets"]:
+            own = load_table().families.get(index, ())
+            required += own if word == "index" else [word]
+        for word in values["tiers"]:
+            if expanded([word]) != (word,):
+                raise ValueError(f"tiers: {word} is not a gfx target")
+        ledger_keys = values["ledger_keys"]
+        if ledger_keys is not None:
+            ledger_keys = {who: _ledger_key(key) for who, key in ledger_keys.items()}
+        return {
+            **values,
+            "required_targets": expanded(required),
+            "ledger_keys": ledger_keys,
+            "attestations": _limits(values["attestations"]),
+        }
+
+
+def _ledger_key(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any value of TOML
+    table = {"key": value} if isinstance(value, str) else value
+    return {**table, "key": public_key(table["key"])}
+
+
+@contextmanager
+def _invalid(source: str) -> Iterator[None]:
+    """Raise FormatError for tables that are missing, of another type, or invalid."""
+    try:
+        yield
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         missing = "missing key " if isinstance(error, KeyError) else ""
         raise FormatError(f"{source}: {missing}{error}.") from error
-    return {**values, "gates": gates}
 
 
 def _inherited(
@@ -347,65 +341,9 @@ def _inherited(
     )
 
 
-def _other_rules(table: _PolicyTable, index: str, source: str) -> dict[str, Any]:
-    """Return the fields of a Policy that do not decide which evidence counts."""
-    python_versions = table.python_versions
-    required: list[str] = []
-    for word in table.required_targets:
-        required += load_table().families.get(index, ()) if word == "index" else [word]
-    try:
-        ledger_keys = _ledger_keys(table.ledger_keys)
-        required_targets = expanded(required)
-        for word in table.tiers:
-            if expanded([word]) != (word,):
-                raise ValueError(f"tiers: {word} is not a gfx target")
-    except ValueError as error:
-        raise FormatError(f"{source}: {error}.") from error
-    same = {name: getattr(table, name) for name in _SAME}
+def _limits(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with None for each value that stands for no limit."""
     return {
-        **same,
-        "python_versions": None if python_versions == "supported" else python_versions,
-        "stale_days": _limit(table.stale_days),
-        "ledger_keys": ledger_keys,
-        "protected_refs": _limit(table.protected_refs),
-        "growth_percent": table.growth.percent,
-        "growth_blocks": table.growth.verdict == "block",
-        "attestations": table.attestations.rule,
-        "required_targets": required_targets,
+        name: None if value == _UNLIMITED.get(name) else value
+        for name, value in values.items()
     }
-
-
-def _rules_for_evidence(table: _EvidenceTable, source: str) -> dict[str, Any]:
-    """Return the fields of a Policy that decide which evidence counts."""
-    keys = _limit(table.keys)
-    try:
-        if keys is not None:
-            keys = {name: public_key(text) for name, text in keys.items()}
-        for name, rule in table.gates.items():
-            check_image(name, rule)
-    except ValueError as error:
-        raise FormatError(f"{source}: {error}.") from error
-    return {
-        "keys": keys,
-        "unsigned": table.unsigned,
-        "max_age_days": _limit(table.max_age_days),
-        "gates": table.gates,
-    }
-
-
-def _limit(value: _T | Literal["any"]) -> _T | None:
-    """Return a value of the policy; None for `any`."""
-    return None if value == "any" else value
-
-
-def _ledger_keys(
-    keys: Mapping[str, str | LedgerKey] | Literal["any"],
-) -> dict[str, LedgerKey] | None:
-    """Return the keys in their normal form; ValueError for an invalid one."""
-    if keys == "any":
-        return None
-    normal = {}
-    for name, value in keys.items():
-        key = LedgerKey(key=value) if isinstance(value, str) else value
-        normal[name] = replace(key, key=public_key(key.key))
-    return normal

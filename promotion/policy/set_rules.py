@@ -177,10 +177,10 @@ def growth_problems(
             default=0,
         )
         new = max(wheel.size for wheel in wheel_set.wheels if wheel.name == project)
-        if old and new * 100 > old * (100 + policy.growth_percent):
+        if old and new * 100 > old * (100 + policy.growth.percent):
             yield (
                 f"{project} grew from {human(old)} to {human(new)} since set"
-                f" {baseline.set_digest[:12]}; {policy.growth_percent} % are allowed."
+                f" {baseline.set_digest[:12]}; {policy.growth.percent} % are allowed."
             )
 
 

@@ -113,7 +113,7 @@ def verdict(
         *device_member_problems(wheel_set, policy),
         *variant_problems(wheel_set, offered or {}),
         *size_problems(wheel_set, policy),
-        *(grown if policy.growth_blocks else ()),
+        *(grown if policy.growth.verdict == "block" else ()),
         *(
             ()
             if allow_lower
@@ -151,7 +151,7 @@ def verdict(
         warnings=(
             *invalid,
             *dict.fromkeys(notes),
-            *(() if policy.growth_blocks else grown),
+            *(grown if policy.growth.verdict == "warn" else ()),
             *(lower if allow_lower else ()),
             *(
                 f"{reason.text} It does not block."

@@ -23,7 +23,7 @@ from promotion.index.authority import LedgerKey, PolicySource
 from promotion.index.ledger import PromotedSet
 from promotion.policy.bypasses import Bypass
 from promotion.policy.gate_rules import GateRule
-from promotion.policy.promotion_policy import Policy, load_policy
+from promotion.policy.promotion_policy import Growth, Policy, load_policy
 from promotion.policy.verdict import verdict
 from promotion.promote import promote
 from promotion.storage.directory_bucket import DirBucket
@@ -45,7 +45,7 @@ OTHER_KEY = "ssh-ed25519 BBBB"
 DERIVED = frozenset({"channel", "sha256", "text", "void"})
 """Fields of a policy that are not written in its file."""
 ALWAYS = "every policy"
-_GROUPS = {"gates": GateRule, "attestations": AttestationRule}
+_GROUPS = {"gates": GateRule, "attestations": AttestationRule, "growth": Growth}
 """Key -> class of its table."""
 
 
@@ -555,18 +555,18 @@ ROWS = [
         lax={"sizes": {}},
     ),
     PolicyRow(
-        "growth_percent",
+        "growth.percent",
         "grew from",
         large_pjrt,
-        strict={"growth_percent": 10, "growth_blocks": True},
-        lax={"growth_percent": 1_000_000, "growth_blocks": True},
+        strict={"growth": Growth(percent=10, verdict="block")},
+        lax={"growth": Growth(percent=1_000_000, verdict="block")},
     ),
     PolicyRow(
-        "growth_blocks",
+        "growth.verdict",
         "grew from",
         large_pjrt,
-        strict={"growth_blocks": True},
-        lax={"growth_blocks": False},
+        strict={"growth": Growth(percent=10, verdict="block")},
+        lax={"growth": Growth(percent=10, verdict="warn")},
     ),
     *(
         PolicyRow(

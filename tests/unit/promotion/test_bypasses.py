@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from core.errors import FormatError
-from promotion.policy.bypasses import Bypass, parse_bypass, parse_bypasses
+from promotion.policy.bypasses import Bypass, parse_bypass, parse_each
 from promotion.policy.promotion_policy import POLICY_FILE, load_policy
 from tests.support import sets
 
@@ -27,7 +27,7 @@ COMPLETE: dict[str, Any] = {
 
 
 def test_parse_bypasses_accepts_complete_entry() -> None:
-    ((entry,), void) = parse_bypasses([COMPLETE])
+    ((entry,), void) = parse_each([COMPLETE], parse_bypass, "Bypass")
     assert void == ()
     assert entry.covers("device", "gfx942")
     assert not entry.covers("device", "any")
@@ -75,7 +75,7 @@ def test_state_of_bypass_counts_days_in_utc(now: datetime, state: str) -> None:
 
 
 def test_parse_bypasses_refuses_entry_that_is_no_table() -> None:
-    assert parse_bypasses(["x"]) == (
+    assert parse_each(["x"], parse_bypass, "Bypass") == (
         (),
         ("Bypass 1 of the policy is void: expected object, got str.",),
     )

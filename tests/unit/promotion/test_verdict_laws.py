@@ -17,7 +17,7 @@ from promotion.evidence.attestations import PUBLIC, AttestationRule
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.bypasses import Bypass
 from promotion.policy.gate_rules import GateRule
-from promotion.policy.promotion_policy import Policy
+from promotion.policy.promotion_policy import Growth, Policy
 from promotion.policy.verdict import verdict
 from tests.support import sets
 
@@ -50,8 +50,8 @@ POLICY = Policy(
     ledger_keys=None,
     protected_refs=None,
     sizes={},
-    growth_percent=10,
-    growth_blocks=True,
+    growth=Growth(percent=10, verdict="block"),
+    verified_rocm=False,
     gates={"device": DEVICE},
     attestations=AttestationRule(required=(), trust=PUBLIC, identities={}),
 )
