@@ -154,13 +154,12 @@ def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetCo
 
 def _modules(checks: Mapping[str, EvidenceChecks]) -> Iterator[ModuleTest]:
     for module in load_spec().module:
-        if support := module_support(module, checks):
+        if support := module_support(module, checks.values()):
             bad: dict[str, list[str]] = {}
             for item in support:
-                for name, reason in item.unsupported:
-                    bad.setdefault(f"{name}: {reason}" if reason else name, []).append(
-                        item.target
-                    )
+                for check in item.unsupported:
+                    text = ": ".join(filter(None, (check.name, check.reason)))
+                    bad.setdefault(text, []).append(item.target)
             yield ModuleTest(
                 name=module.name,
                 description=module.description,

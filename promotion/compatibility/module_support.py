@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from core.model import Outcome, Tier
 from core.records import read_toml
-from promotion.compatibility.check_outcomes import GATES, GOOD, SILENT, EvidenceChecks
+from promotion.compatibility.check_outcomes import (
+    GATES,
+    GOOD,
+    SILENT,
+    CheckOutcome,
+    EvidenceChecks,
+)
 from promotion.evidence.known_tests import regex_of
 
 COMPAT_FILE = Path(__file__).with_name("compatibility.toml")
@@ -45,19 +51,13 @@ class ModuleSupport:
     """Support of a module on one target, according to the strongest evidence of one set.
 
     Attributes:
-        gate: the gate of the evidence.
         tier: tier at which the module was tested. None if it does not work.
-        checks: number of passed checks.
-        unsupported: name and reason of each check that did not pass.
-        evidence: key of the evidence in the bucket.
+        unsupported: the checks that did not pass.
     """
 
     target: str
-    gate: str
     tier: Tier | None
-    checks: int
-    unsupported: tuple[tuple[str, str], ...]
-    evidence: str
+    unsupported: tuple[CheckOutcome, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,41 +75,31 @@ def load_spec(file: Path = COMPAT_FILE) -> CompatibilitySpec:
 
 
 def module_support(
-    module: JaxModule, evidence: Mapping[str, EvidenceChecks]
+    module: JaxModule, evidence: Iterable[EvidenceChecks]
 ) -> tuple[ModuleSupport, ...]:
     """Return the support of a module on each target, according to the strongest evidence."""
     by_target: dict[str, ModuleSupport] = {}
-    for gate in GATES:
-        for key, checked in sorted(evidence.items()):
-            target = checked.evidence.target
-            if checked.evidence.gate != gate or target in by_target:
-                continue
-            if support := _support(module, key, checked):
-                by_target[target] = support
+    for checked in sorted(evidence, key=_strength):
+        target = checked.evidence.target
+        checks = [
+            check
+            for check in checked.checks
+            if module.counts(check.name) and check.outcome != SILENT
+        ]
+        if not checks or target in by_target or checked.evidence.gate not in GATES:
+            continue
+        bad = tuple(check for check in checks if check.outcome != GOOD)
+        # Evidence that did not pass proves nothing; known failures do not affect other
+        # checks.
+        works = len(bad) < len(checks) and checked.evidence.outcome is Outcome.PASSED
+        by_target[target] = ModuleSupport(
+            target=target,
+            tier=checked.evidence.tier if works else None,
+            unsupported=bad,
+        )
     return tuple(by_target[target] for target in sorted(by_target))
 
 
-def _support(
-    module: JaxModule, key: str, checked: EvidenceChecks
-) -> ModuleSupport | None:
-    evidence = checked.evidence
-    checks = [
-        check
-        for check in checked.checks
-        if module.counts(check.name) and check.outcome != SILENT
-    ]
-    if not checks:
-        return None
-    passed = sum(check.outcome == GOOD for check in checks)
-    bad = tuple((check.name, check.reason) for check in checks if check.outcome != GOOD)
-    # Evidence that did not pass proves nothing; known failures do not affect other
-    # checks.
-    works = passed > 0 and evidence.outcome is Outcome.PASSED
-    return ModuleSupport(
-        target=evidence.target,
-        gate=evidence.gate,
-        tier=evidence.tier if works else None,
-        checks=passed,
-        unsupported=bad,
-        evidence=key,
-    )
+def _strength(checked: EvidenceChecks) -> int:
+    gate = checked.evidence.gate
+    return GATES.index(gate) if gate in GATES else len(GATES)

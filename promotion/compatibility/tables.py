@@ -1,4 +1,4 @@
-"""Compatibility tables: promoted sets, support of JAX's modules, ROCm's libraries and images.
+"""Compatibility tables: promoted sets, support of JAX's modules, and ROCm's libraries.
 
 Support is stated only with evidence; modules without evidence are listed as not tested.
 """
@@ -6,7 +6,7 @@ Support is stated only with evidence; modules without evidence are listed as not
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,12 @@ from urllib.parse import quote
 from packaging.version import Version
 
 from promotion.compatibility.module_support import (
-    CompatibilitySpec,
     DocumentedLibrary,
+    JaxModule,
     load_spec,
 )
 from promotion.index.ledger import LedgerEntry, PromotedSet
-from promotion.index.set_summary import REPORT, SetContent, written_with
+from promotion.index.set_summary import REPORT, ModuleTest, SetContent, written_with
 from promotion.storage.object_keys import ReleasedIndex
 
 _TEMPLATE = Path(__file__).with_name("compatibility.md.jinja")
@@ -29,66 +29,26 @@ _SPECIAL = re.compile(r"[\\|<>*_`]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ListedSet:
-    """A promoted set: its content, its tested tiers by target, and the key of its report."""
-
-    digest: str
-    jax: str
-    rocm: str
-    pythons: tuple[str, ...]
-    tiers: Mapping[str, str]
-    offered: bool
-    report: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModuleRow:
-    """A part of JAX in the newest set.
-
-    Attributes:
-        works: gfx target -> tier at which the part works.
-        unsupported: what is known not to work, with the targets.
-        tested: whether the newest set has evidence about the part.
-        since_jax, since_rocm: versions of the oldest set from which on the part works
-            on some target in every set. Empty if it does not work in the newest set.
-    """
-
-    name: str
-    description: str
-    works: Mapping[str, str]
-    unsupported: tuple[str, ...]
-    tested: bool
-    since_jax: str
-    since_rocm: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LibraryRow:
-    """A library and its version in the given ROCm; the version is empty if unknown."""
-
-    name: str
-    version: str
-    purpose: str
-    used_in: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Tables:
     """All tables of one index.
 
     Attributes:
+        sets: promoted sets, by version: digest, versions, tested tiers by target,
+            whether users see it, key of its report.
+        modules: parts of JAX in the newest set: gfx target -> tier at which the part
+            works, what is known not to work, whether the set has evidence about it, and
+            the versions of the oldest set from which on it works on some target.
         rocm: version of the given ROCm. Empty when none was given.
         rocm_source: source of the given ROCm, with its digest.
-        images: build record of each image.
+        libraries: libraries of ROCm; the version is empty if it is unknown.
     """
 
     index: str
-    sets: tuple[ListedSet, ...]
-    modules: tuple[ModuleRow, ...]
+    sets: tuple[Mapping[str, Any], ...]
+    modules: tuple[Mapping[str, Any], ...]
     rocm: str
     rocm_source: str
-    libraries: tuple[LibraryRow, ...]
-    images: tuple[Mapping[str, Any], ...]
+    libraries: tuple[Mapping[str, str], ...]
 
 
 def version_order(
@@ -103,23 +63,19 @@ def make_tables(
     entries: Sequence[LedgerEntry],
     content_of: Callable[[LedgerEntry], SetContent | None],
     *,
-    offered: Collection[int],
-    libraries: Mapping[str, str] | None = None,
-    rocm: str = "",
-    rocm_source: str = "",
-    images: Sequence[Mapping[str, Any]] = (),
-    spec: CompatibilitySpec | None = None,
+    libraries: Mapping[str, str],
+    rocm: str,
+    rocm_source: str,
 ) -> Tables:
     """Return the tables of an index.
 
     Args:
-        entries: entries of the ledger.
+        entries: all entries of the ledger.
         content_of: returns the content of a promoted set that its promotion recorded.
-        offered: numbers of the entries with visible sets.
         libraries: soname -> version in the given ROCm.
-        spec: modules and libraries of the tables.
     """
-    spec = spec or load_spec()
+    spec = load_spec()
+    offered = entries[-1].state.visible
     released = ReleasedIndex(index=index)
     promotions = [(entry, entry.promoted) for entry in entries if entry.promoted]
     promotions.sort(key=lambda item: version_order(*item))
@@ -129,75 +85,64 @@ def make_tables(
         history.append((promoted, content_of(entry)))
         report = written_with(REPORT, promoted.files)
         sets.append(
-            ListedSet(
-                digest=promoted.set_digest,
-                jax=promoted.jax_version,
-                rocm=promoted.rocm_version,
-                pythons=tuple(promoted.python_versions),
-                tiers=dict(sorted(promoted.tiers.items())),
-                offered=entry.number in offered,
-                report=report and released.set_file(promoted.set_digest, report),
-            )
+            {
+                "digest": promoted.set_digest,
+                "jax": promoted.jax_version,
+                "rocm": promoted.rocm_version,
+                "pythons": promoted.python_versions,
+                "tiers": dict(sorted(promoted.tiers.items())),
+                "offered": entry.number in offered,
+                "report": report and released.set_file(promoted.set_digest, report),
+            }
         )
     return Tables(
         index=index,
         sets=tuple(sets),
-        modules=tuple(
-            _module_row(module.name, module.description, history)
-            for module in spec.module
-        ),
+        modules=tuple(_module_row(module, history) for module in spec.module),
         rocm=rocm,
         rocm_source=rocm_source,
-        libraries=tuple(_library_row(item, libraries or {}) for item in spec.library),
-        images=tuple(images),
+        libraries=tuple(_library_row(item, libraries) for item in spec.library),
     )
 
 
 def _module_row(
-    name: str,
-    description: str,
-    history: Sequence[tuple[PromotedSet, SetContent | None]],
-) -> ModuleRow:
-    works: Mapping[str, str] = {}
-    unsupported: tuple[str, ...] = ()
-    tested = False
+    module: JaxModule, history: Sequence[tuple[PromotedSet, SetContent | None]]
+) -> Mapping[str, Any]:
+    tests: list[ModuleTest | None] = []
     since: PromotedSet | None = None
-    for number, (promoted, content) in enumerate(reversed(history)):
+    for promoted, content in reversed(history):
         modules = content.modules if content else ()
-        found = next((module for module in modules if module.name == name), None)
-        if number == 0 and found:
-            works = found.works
-            unsupported = found.unsupported
-            tested = True
-        if found is None or not found.works:
+        tests.append(next((one for one in modules if one.name == module.name), None))
+        if not tests[-1] or not tests[-1].works:
             break
         since = promoted
-    return ModuleRow(
-        name=name,
-        description=description,
-        works=works,
-        unsupported=unsupported,
-        tested=tested,
-        since_jax=since.jax_version if since else "",
-        since_rocm=since.rocm_version if since else "",
-    )
+    newest = tests[0] if tests else None
+    return {
+        "name": module.name,
+        "description": module.description,
+        "works": newest.works if newest else {},
+        "unsupported": newest.unsupported if newest else (),
+        "tested": newest is not None,
+        "since_jax": since.jax_version if since else "",
+        "since_rocm": since.rocm_version if since else "",
+    }
 
 
 def _library_row(
     library: DocumentedLibrary, libraries: Mapping[str, str]
-) -> LibraryRow:
+) -> Mapping[str, str]:
     """Return a library with its version of any major; several are separated by commas."""
     pattern = re.compile(re.escape(library.soname) + r"(?:\.\d+)*")
     versions = []
     for soname, version in sorted(libraries.items()):
         if pattern.fullmatch(soname):
             versions.append(version or "?")
-    return LibraryRow(
-        name=library.name,
-        version=", ".join(versions),
-        purpose=library.purpose,
-        used_in=library.used_in,
-    )
+    return {
+        "name": library.name,
+        "version": ", ".join(versions),
+        "purpose": library.purpose,
+        "used_in": library.used_in,
+    }
 
 
 def to_markdown(tables: Tables, *, base: str = "") -> str:

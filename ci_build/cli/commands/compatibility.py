@@ -82,11 +82,9 @@ def compat(
         index,
         entries,
         Summaries(store, released),
-        offered=entries[-1].state.visible,
         libraries=libraries,
         rocm=rocm,
         rocm_source=rocm_source,
-        images=(),
     )
     if form == "json" and out is None:
         print_json(tables)
