@@ -10,7 +10,7 @@ from core.model import WHEELS_JSON, Wheel, WheelSet
 from core.wheels_json import dump_wheel_set
 from promotion.evidence.evidence import TIME
 from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
-from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
+from promotion.index.ledger_state import EMPTY_STATE, EntryKind, apply_change
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import Bucket
@@ -104,8 +104,7 @@ class MadeIndex:
     ) -> None:
         number = self._number + 1
         reason = "" if promoted else "slow"
-        change = Change(kind=kind, number=number, sets=sets, reason=reason)
-        self._state = apply_change(self._state, change)
+        self._state = apply_change(self._state, kind, sets, reason=reason)
         entry = LedgerEntry(
             number=number,
             previous=self._previous,

@@ -10,8 +10,8 @@ from unittest.mock import patch
 from benchmarks.counting import Traffic, counted
 from benchmarks.made_index import BEGIN, MadeIndex
 from promotion.index.audit import verify
-from promotion.index.ledger_state import Change, EntryKind
-from promotion.index.operations import change_ledger, mark, rollback
+from promotion.index.ledger_state import EntryKind
+from promotion.index.operations import Change, change_ledger, mark, rollback
 from promotion.index.publish import publish, read_head
 from promotion.index.retention import RetentionRule, apply
 from promotion.storage.bucket import Bucket
@@ -29,11 +29,10 @@ def _publish(bucket: Bucket, index: MadeIndex) -> Callable[[Bucket], object]:
             counting,
             index.released,
             lambda head, _: Change(
-                kind=EntryKind.PROMOTE, number=head.number + 1, sets=(head.number + 1,)
+                kind=EntryKind.PROMOTE, sets=(head.number + 1,), promoted=promoted
             ),
             actor="me",
             now=lambda: time_,
-            promoted=promoted,
         )
         publish(counting, index.released)
 

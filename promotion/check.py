@@ -18,11 +18,11 @@ from promotion.evidence.evidence import EvidenceFile, read_all
 from promotion.evidence.provenance import provenance_name
 from promotion.index.authority import PolicySource
 from promotion.index.core_metadata import core_metadata, disagreements
-from promotion.index.index_reader import parse_project_page
-from promotion.index.ledger import Entries, PromotedSet, find_head
+from promotion.index.ledger import PromotedSet
 from promotion.index.operations import Clock, utc_now
 from promotion.index.pages import metadata_name
-from promotion.index.publish import read_snapshot
+from promotion.index.publish import read_head, read_snapshot
+from promotion.index.set_lookup import page_rows
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
@@ -33,7 +33,6 @@ from promotion.storage.object_keys import (
     TOMBSTONE_SUFFIX,
     ReleasedIndex,
     StagedSet,
-    project_pages,
 )
 
 ALLOW_UNPROTECTED = "Give --allow-unprotected OWNER REASON to promote once from there."
@@ -111,11 +110,9 @@ def _visible(
     The versions of `wheel_set`'s projects come from the published pages if these are up
     to date, else from the ledger.
     """
-    entries = Entries(bucket, released, policy.authority())
+    head, entries = read_head(bucket, released, policy.authority())
     snapshot = read_snapshot(bucket, released)
-    head = find_head(
-        bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256
-    )
+    current = (snapshot.number, snapshot.ledger_sha256) == (head.number, head.sha256)
     visible = sorted(head.state.visible, reverse=True)
     if not visible:
         return None, {}, {}
@@ -127,24 +124,14 @@ def _visible(
     versions: dict[str, Collection[str]] = {}
     yanked: dict[str, Collection[str]] = {}
     for project in {wheel.name for wheel in wheel_set.wheels}:
-        recorded = snapshot.pages.get(project)
-        data = b""
-        if recorded is not None and snapshot.number == head.number:
-            _, json_key = project_pages(released.simple, project)
-            page = bucket.read(json_key)
-            data = page[0] if page else b""
+        rows = page_rows(project, entries, snapshot) if current else None
         found: set[tuple[str, bool]] = set()
-        if recorded is not None and sha256_of(data) == recorded.sha256:
-            found = {
-                (row.wheel.version, bool(row.yanked))
-                for row in parse_project_page(data)
-            }
-        elif recorded is not None or snapshot.number != head.number:
-            found = set()
-            for number in visible:
-                for wheel in entries.set(number).wheels:
-                    if wheel.project == project:
-                        found.add((wheel.version, number in head.state.yanked))
+        for row in rows or ():
+            found.add((row.wheel.version, bool(row.yanked)))
+        for number in visible if rows is None else ():
+            for wheel in entries.set(number).wheels:
+                if wheel.project == project:
+                    found.add((wheel.version, number in head.state.yanked))
         versions[project] = {version for version, _ in found}
         yanked[project] = {
             version for version, _ in found if (version, False) not in found

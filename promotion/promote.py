@@ -8,7 +8,7 @@ step is idempotent.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
@@ -25,9 +25,9 @@ from promotion.evidence.signing import Signer
 from promotion.index.authority import PolicySource
 from promotion.index.claim import Claim, claimed
 from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet, channel_of
-from promotion.index.ledger_state import Change, EntryKind, IndexState
+from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
-from promotion.index.operations import Clock, change_ledger, utc_now
+from promotion.index.operations import Change, Clock, Draft, change_ledger, utc_now
 from promotion.index.page_diff import weakest
 from promotion.index.pages import install_requirements
 from promotion.index.publish import publish, read_head
@@ -142,15 +142,9 @@ def promote(
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         with claimed(bucket, released, "promotion", now=now) as claim:
             copy_set(bucket, staged, released, promoted, claim, made)
-            draft = _draft(staged, policy, head, claim)
+            draft = _draft(staged, policy, head, claim, promoted)
             change = change_ledger(
-                bucket,
-                released,
-                draft,
-                actor=actor,
-                now=now,
-                promoted=promoted,
-                authority=authority,
+                bucket, released, draft, actor=actor, now=now, authority=authority
             )
         assert change.entry is not None
         entry = change.entry
@@ -200,7 +194,7 @@ def _offered(
     released = ReleasedIndex(index=staged.index)
     if bucket.head(released.set_file(staged.digest, WHEELS_JSON)) is None:
         return None
-    found = entries_of_set(bucket, released, staged.digest, state, entries)
+    found = entries_of_set(staged.digest, state, entries)
     return next((entries.at(number) for number in found if number in numbers), None)
 
 
@@ -290,8 +284,12 @@ def _promoted(
 
 
 def _draft(
-    staged: StagedSet, policy: Policy, before: Head, claim: Claim
-) -> Callable[[Head, Entries], Change]:
+    staged: StagedSet,
+    policy: Policy,
+    before: Head,
+    claim: Claim,
+    promoted: PromotedSet,
+) -> Draft:
     """Return the function that checks new entries and drafts a promotion's entry."""
     released = ReleasedIndex(index=staged.index)
 
@@ -307,8 +305,8 @@ def _draft(
                     " promotion."
                 )
                 raise BusyError(text, hint="Run the command again.")
-        number = head.number + 1
-        return Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
+        sets = (head.number + 1,)
+        return Change(kind=EntryKind.PROMOTE, sets=sets, promoted=promoted)
 
     return draft
 

@@ -76,9 +76,7 @@ def find_set(bucket: Bucket, text: str) -> StagedSet:
     if not matches:
         head, entries = read_head(bucket, released)
         matches = [
-            entries.set(
-                set_lookup.find_set(bucket, released, name, head.state, entries)
-            ).set_digest
+            entries.set(set_lookup.find_set(name, head.state, entries)).set_digest
         ]
     if matches[0] not in staged:
         hint = "Stage the set again with `ci_build set stage`."

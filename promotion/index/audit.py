@@ -28,10 +28,11 @@ from promotion.index.ledger import (
     LedgerEntry,
     PromotedSet,
     RecordedEntry,
+    no_index,
     read_ledger,
     signature_problems,
 )
-from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
+from promotion.index.ledger_state import EMPTY_STATE, apply_change
 from promotion.index.leftovers import find_leftovers
 from promotion.index.listing import listing_row, lists_index
 from promotion.index.publish import check_not_cut, newest_shown, read_snapshot
@@ -88,10 +89,7 @@ def verify(
         if not count:
             if contradicted:
                 return
-            raise RequestError(
-                f"The bucket has no index {released.index}.",
-                hint="Promote a set to it first.",
-            )
+            raise no_index(released)
         yield (
             f"{released.ledger} is empty, but the index has {count} objects: the ledger"
             " was lost or never written."
@@ -288,17 +286,15 @@ def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator
     state = EMPTY_STATE
     states = {0: EMPTY_STATE}
     for entry in entries:
-        change = Change(
-            kind=entry.kind,
-            number=entry.number,
-            sets=entry.sets,
-            reason=entry.reason,
-            earlier=states.get(entry.to) if entry.kind is EntryKind.ROLLBACK else None,
-            to=entry.to,
-        )
         try:
-            state = apply_change(state, change)
-        except (RequestError, AssertionError) as error:
+            state = apply_change(
+                state,
+                entry.kind,
+                entry.sets,
+                reason=entry.reason,
+                earlier=states[entry.to],
+            )
+        except (RequestError, KeyError) as error:
             yield (
                 f"{released.ledger_entry(entry.number)} contradicts the entries before"
                 f" it: {error}"

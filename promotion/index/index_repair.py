@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core.errors import BucketError, RequestError
+from core.errors import BucketError
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.claim import Claim, claimed
 from promotion.index.index_status import Summaries
 from promotion.index.inventory import read_inventory
-from promotion.index.ledger import Entries, Head, RecordedEntry, read_ledger
-from promotion.index.ledger_state import Change, EntryKind
+from promotion.index.ledger import Entries, Head, RecordedEntry, no_index, read_ledger
+from promotion.index.ledger_state import EntryKind
 from promotion.index.leftovers import Leftover, find_leftovers
-from promotion.index.operations import Clock, change_ledger, utc_now
+from promotion.index.operations import Change, Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_snapshot
 from promotion.index.retention import complete_sweeps
 from promotion.storage.bucket import Bucket
@@ -79,23 +79,21 @@ def repair(
             problem, hint="Restore the ledger from a backup. Nothing was changed."
         )
     if not ledger.entries:
-        raise RequestError(
-            f"The bucket has no index {released.index}.",
-            hint="Promote a set to it first.",
-        )
+        raise no_index(released)
     written = publish(bucket, released, everything=True, authority=authority)
     removed = complete_sweeps(bucket, released, authority)
     removing, kept = _leftovers(bucket, released, foreign=foreign)
+
+    def draft(_head: Head, _entries: Entries) -> Change:
+        claim.renew()
+        removing[:] = _leftovers(bucket, released, foreign=foreign)[0]
+        keys = tuple(one.key for one in removing)
+        return Change(kind=EntryKind.REPAIR, reason="leftovers", removed=keys)
+
     if removing:
         with claimed(bucket, released, "repair", now=now) as claim:
-            removing = _announce(
-                bucket,
-                released,
-                claim,
-                actor=actor,
-                foreign=foreign,
-                now=now,
-                authority=authority,
+            change_ledger(
+                bucket, released, draft, actor=actor, now=now, authority=authority
             )
             gone, denied = _remove(bucket, claim, removing)
         removed += gone
@@ -104,40 +102,6 @@ def repair(
     return IndexRepair(
         written=tuple(dict.fromkeys(written)), removed=removed, kept=kept
     )
-
-
-def _announce(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    claim: Claim,
-    *,
-    actor: str,
-    foreign: bool,
-    now: Clock,
-    authority: Authority,
-) -> Sequence[Leftover]:
-    """Append the ledger entry of a removal, and return the objects to remove."""
-    removing: list[Leftover] = []
-
-    def draft(head: Head, _entries: Entries) -> Change:
-        claim.renew()
-        return Change(kind=EntryKind.REPAIR, number=head.number + 1)
-
-    def removed() -> list[str]:
-        removing[:] = _leftovers(bucket, released, foreign=foreign)[0]
-        return [one.key for one in removing]
-
-    change_ledger(
-        bucket,
-        released,
-        draft,
-        reason="leftovers",
-        actor=actor,
-        now=now,
-        removed=removed,
-        authority=authority,
-    )
-    return removing
 
 
 def _remove(
@@ -161,7 +125,7 @@ def _remove(
 
 def _leftovers(
     bucket: Bucket, released: ReleasedIndex, *, foreign: bool
-) -> tuple[Sequence[Leftover], Mapping[str, str]]:
+) -> tuple[list[Leftover], Mapping[str, str]]:
     """Return the objects to remove in safe order, and key -> reason of others."""
     entries = read_ledger(bucket, released).entries
     inventory = read_inventory(

@@ -220,21 +220,21 @@ class Entries:
     def __init__(
         self, bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE
     ) -> None:
-        self._bucket = bucket
-        self._released = released
+        self.bucket = bucket
+        self.released = released
         self.authority = authority
         self._known: dict[int, tuple[LedgerEntry, str]] = {}
 
     def find(self, number: int) -> tuple[LedgerEntry, str] | None:
         """Return an entry and the sha256 of its bytes, or None if it does not exist."""
         if number not in self._known:
-            key = self._released.ledger_entry(number)
+            key = self.released.ledger_entry(number)
             try:
-                data = self._bucket.get(key)
+                data = self.bucket.get(key)
             except AbsentError:
                 return None
             entry = load_entry(data, key)
-            if entry.number != number or entry.index != self._released.index:
+            if entry.number != number or entry.index != self.released.index:
                 wrong = f"{entry.index}, {entry.number}"
                 raise BucketError(
                     f"{key} contains the wrong entry: {wrong}.", hint=_RESTORE
@@ -250,7 +250,7 @@ class Entries:
         entry = self.find(number)
         if entry is None:
             raise BucketError(
-                f"{self._released.ledger_entry(number)} is missing from the ledger.",
+                f"{self.released.ledger_entry(number)} is missing from the ledger.",
                 hint=_RESTORE,
             )
         return entry[0]
@@ -263,7 +263,7 @@ class Entries:
         promoted = self.at(number).promoted
         if promoted is None:
             raise BucketError(
-                f"{self._released.ledger_entry(number)} does not promote a set.",
+                f"{self.released.ledger_entry(number)} does not promote a set.",
                 hint=_RESTORE,
             )
         return promoted
@@ -326,13 +326,7 @@ def _state(body: Any, key: str) -> IndexState:  # noqa: ANN401 - any JSON value
 
 
 def find_head(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    entries: Entries,
-    *,
-    number: int = 0,
-    sha256: str = FIRST,
-    everything: bool = False,
+    entries: Entries, *, number: int, sha256: str, everything: bool = False
 ) -> Head:
     """Return the end of a ledger.
 
@@ -348,6 +342,7 @@ def find_head(
             entry does not match the entry before it, or the entries are signed by keys
             that the reader's authority does not accept.
     """
+    released = entries.released
     head = Head()
     if number:
         entry = entries.find(number)
@@ -360,9 +355,9 @@ def find_head(
             )
         head = Head(number=number, sha256=entry[1], state=entry[0].state)
     if everything or not number:
-        check_keys(bucket, released)
+        check_keys(entries)
         head = Head()
-    last = [head, *_heads_after(head, released, entries)][-1]
+    last = [head, *_heads_after(head, entries)][-1]
     read = [
         entries.at(number) for number in range(head.number, last.number + 1) if number
     ]
@@ -371,9 +366,7 @@ def find_head(
     return last
 
 
-def _heads_after(
-    head: Head, released: ReleasedIndex, entries: Entries
-) -> Iterator[Head]:
+def _heads_after(head: Head, entries: Entries) -> Iterator[Head]:
     """Yield the head after each further entry.
 
     BucketError if an entry does not match the entry before it.
@@ -381,7 +374,7 @@ def _heads_after(
     while (following := entries.find(head.number + 1)) is not None:
         entry, digest = following
         if entry.previous != head.sha256:
-            key = released.ledger_entry(entry.number)
+            key = entries.released.ledger_entry(entry.number)
             raise BucketError(
                 f"{key} does not match the entry before it; one of the two was"
                 " changed.",
@@ -398,19 +391,24 @@ def channel_of(head: Head, entries: Entries) -> str:
     """
     if head.number and (channel := entries.at(head.number).channel):
         return channel
-    promotions = (entries.at(number).promoted for number in range(head.number, 0, -1))
-    last = next((promoted for promoted in promotions if promoted is not None), None)
-    return str(last.policy.get("channel", "")) if last else ""
+    for number in range(head.number, 0, -1):
+        if promoted := entries.at(number).promoted:
+            return str(promoted.policy.get("channel", ""))
+    return ""
 
 
-def check_keys(bucket: Bucket, released: ReleasedIndex, last: int = 0) -> list[str]:
-    """Return the keys of the entries after entry `last`.
-
-    BucketError for a gap or a foreign file.
-    """
-    keys = list(
-        bucket.list(released.ledger, after=released.ledger_entry(last) if last else "")
+def no_index(released: ReleasedIndex) -> RequestError:
+    """Return the error of an index without a ledger."""
+    return RequestError(
+        f"The bucket has no index {released.index}.", hint="Promote a set to it first."
     )
+
+
+def check_keys(entries: Entries, last: int = 0) -> None:
+    """Raise BucketError for a gap or a foreign file after entry `last`."""
+    released = entries.released
+    after = released.ledger_entry(last) if last else ""
+    keys = list(entries.bucket.list(released.ledger, after=after))
     expected = [
         released.ledger_entry(number)
         for number in range(last + 1, last + len(keys) + 1)
@@ -422,7 +420,6 @@ def check_keys(bucket: Bucket, released: ReleasedIndex, last: int = 0) -> list[s
             f" {', '.join(strange)}.",
             hint=_RESTORE,
         )
-    return keys
 
 
 def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
@@ -432,8 +429,8 @@ def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
         BucketError: the ledger has a gap or a foreign file, or an entry was changed.
     """
     entries = Entries(bucket, released)
-    check_keys(bucket, released)
-    heads = [*_heads_after(Head(), released, entries)]
+    check_keys(entries)
+    heads = [*_heads_after(Head(), entries)]
     return Ledger(
         entries=tuple(entries.at(head.number) for head in heads),
         digests=tuple(head.sha256 for head in heads),

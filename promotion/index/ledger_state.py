@@ -8,8 +8,9 @@ all states.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from core.errors import RequestError
 from core.number_ranges import NO_NUMBERS, NumberRanges
@@ -73,93 +74,12 @@ EMPTY_STATE = IndexState()
 """The state before the first entry."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """A change of a state.
-
-    Attributes:
-        number: number of the new entry.
-        sets: numbers of the changed sets. A promotion changes its own set, a rollback
-            none.
-        reason: explanation for people.
-        earlier, to: for a rollback, the state to restore and the number of its entry.
-    """
-
-    kind: EntryKind
-    number: int
-    sets: tuple[int, ...] = ()
-    reason: str = ""
-    earlier: IndexState | None = None
-    to: int = 0
-
-
-def apply_change(state: IndexState, change: Change) -> IndexState:
-    """Return the state after a change.
-
-    Raises:
-        RequestError: the change is not possible in this state.
-    """
-    _refuse(state, change)
-    marks: Mapping[int, str] = getattr(state, _MARKS.get(change.kind, "pinned"))
-    kept = {
-        number: reason for number, reason in marks.items() if number not in change.sets
-    }
-    match change.kind:
-        case EntryKind.PROMOTE:
-            return replace(
-                state,
-                held=state.held.plus(change.sets),
-                offered=state.offered.plus(change.sets),
-            )
-        case EntryKind.ROLLBACK:
-            assert change.earlier is not None
-            gone = change.earlier.offered.without(state.held)
-            return replace(
-                state,
-                offered=change.earlier.offered.without(gone).without(state.retired),
-            )
-        case EntryKind.YANK:
-            return replace(
-                state,
-                yanked={**state.yanked, **dict.fromkeys(change.sets, change.reason)},
-            )
-        case EntryKind.UNYANK:
-            return replace(state, yanked=kept)
-        case EntryKind.QUARANTINE:
-            return replace(
-                state,
-                quarantined={
-                    **state.quarantined,
-                    **dict.fromkeys(change.sets, change.reason),
-                },
-            )
-        case EntryKind.FREE:
-            return replace(state, quarantined=kept)
-        case EntryKind.PIN:
-            return replace(
-                state,
-                pinned={**state.pinned, **dict.fromkeys(change.sets, change.reason)},
-            )
-        case EntryKind.UNPIN:
-            return replace(state, pinned=kept)
-        case EntryKind.RETIRE:
-            return replace(
-                state,
-                offered=state.offered.without(change.sets),
-                retired=state.retired.plus(change.sets),
-            )
-        case EntryKind.SIGN | EntryKind.REPAIR:
-            return state
-        case EntryKind.SWEEP:
-            return replace(
-                state,
-                held=state.held.without(change.sets),
-                retired=state.retired.without(change.sets),
-                swept=state.swept.plus(change.sets),
-            )
-
-
 _MARKS = {
+    EntryKind.YANK: "yanked",
+    EntryKind.QUARANTINE: "quarantined",
+    EntryKind.PIN: "pinned",
+}
+_UNMARKS = {
     EntryKind.UNYANK: "yanked",
     EntryKind.FREE: "quarantined",
     EntryKind.UNPIN: "pinned",
@@ -167,23 +87,68 @@ _MARKS = {
 """Kind of entry that removes a mark -> field of IndexState with the marks."""
 
 
-def _refuse(state: IndexState, change: Change) -> None:
-    """Raise RequestError for an impossible change."""
-    if change.kind in (
-        EntryKind.PROMOTE,
-        EntryKind.ROLLBACK,
-        EntryKind.SIGN,
-        EntryKind.REPAIR,
-    ):
-        return
-    held = state.held
-    if change.kind is EntryKind.RETIRE:
-        held = state.held.without(state.pinned).without(state.retired)
-    elif change.kind is EntryKind.SWEEP:
-        held = state.retired.without(state.pinned)
-    if strange := sorted(number for number in {*change.sets} if number not in held):
+def apply_change(
+    state: IndexState,
+    kind: EntryKind,
+    sets: Collection[int],
+    *,
+    reason: str = "",
+    earlier: IndexState = EMPTY_STATE,
+) -> IndexState:
+    """Return the state after a change.
+
+    Args:
+        sets: numbers of the changed sets. A promotion changes its own set, a rollback
+            none.
+        earlier: for a rollback, the state to restore.
+
+    Raises:
+        RequestError: the change is not possible in this state.
+    """
+    match kind:
+        case EntryKind.SIGN | EntryKind.REPAIR:
+            return state
+        case EntryKind.PROMOTE:
+            return replace(
+                state, held=state.held.plus(sets), offered=state.offered.plus(sets)
+            )
+        case EntryKind.ROLLBACK:
+            gone = earlier.offered.without(state.held)
+            offered = earlier.offered.without(gone).without(state.retired)
+            return replace(state, offered=offered)
+        case EntryKind.RETIRE:
+            _refuse_others(
+                kind, sets, state.held.without(state.pinned).without(state.retired)
+            )
+            return replace(
+                state,
+                offered=state.offered.without(sets),
+                retired=state.retired.plus(sets),
+            )
+        case EntryKind.SWEEP:
+            _refuse_others(kind, sets, state.retired.without(state.pinned))
+            return replace(
+                state,
+                held=state.held.without(sets),
+                retired=state.retired.without(sets),
+                swept=state.swept.plus(sets),
+            )
+    _refuse_others(kind, sets, state.held)
+    name = _MARKS.get(kind) or _UNMARKS[kind]
+    marks = {n: why for n, why in getattr(state, name).items() if n not in sets}
+    if kind in _MARKS:
+        marks |= dict.fromkeys(sets, reason)
+    changed: dict[str, Any] = {name: marks}
+    return replace(state, **changed)
+
+
+def _refuse_others(
+    kind: EntryKind, sets: Collection[int], possible: NumberRanges
+) -> None:
+    """Raise RequestError for sets to which a change cannot apply."""
+    if strange := sorted(number for number in {*sets} if number not in possible):
         numbers = ", ".join(map(str, strange))
         raise RequestError(
-            f"{change.kind} is not possible for the set of ledger entry {numbers}.",
+            f"{kind} is not possible for the set of ledger entry {numbers}.",
             hint="Run `ci_build index history` to see the state of each set.",
         )

@@ -6,7 +6,7 @@ data, so each can be undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -22,9 +22,15 @@ from promotion.index.ledger import (
     channel_of,
     check_keys,
     load_entry,
+    no_index,
     read_ledger,
 )
-from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
+from promotion.index.ledger_state import (
+    EMPTY_STATE,
+    EntryKind,
+    IndexState,
+    apply_change,
+)
 from promotion.index.publish import check_not_cut, newest_shown, publish, read_head
 from promotion.index.set_lookup import entries_of_set, find_set
 from promotion.storage.bucket import Bucket, ConflictError
@@ -64,16 +70,42 @@ class OperationResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A planned ledger entry.
+
+    Attributes:
+        sets: numbers of the changed sets; see `ledger_state.apply_change`.
+        earlier, to: for a rollback, the state to restore and the number of its entry.
+        promoted: for a promotion, the set.
+        removed: for a sweep or a repair, the keys of the objects to remove.
+    """
+
+    kind: EntryKind
+    sets: tuple[int, ...] = ()
+    reason: str = ""
+    earlier: IndexState = EMPTY_STATE
+    to: int = 0
+    promoted: PromotedSet | None = None
+    removed: tuple[str, ...] = ()
+
+
+Draft = Callable[[Head, Entries], Change | None]
+"""Function that plans the entry after the end of a ledger; None if nothing changes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerChange:
     """The result of appending to a ledger.
 
     Attributes:
+        change: the change, or None when none was planned.
         entry: the new entry, or None when nothing changed.
         before: state before the entry.
         new: whether this call created the entry. False if another process already wrote
             the same entry.
     """
 
+    change: Change | None
     entry: LedgerEntry | None
     before: IndexState
     new: bool = False
@@ -98,7 +130,6 @@ def rollback(
     Raises:
         RequestError: the ledger has no such entry.
     """
-    numbers: set[int] = set()
 
     def draft(head: Head, entries: Entries) -> Change | None:
         number = _before_last_change(head, entries) if to is None else to
@@ -110,23 +141,12 @@ def rollback(
                 f" {head.number}.",
                 hint=f"Run `ci_build index history {released.index}` to see its entries.",
             )
-        earlier = entries.at(number).state if number else IndexState()
-        numbers.clear()
-        numbers.update(earlier.visible)
+        earlier = entries.at(number).state if number else EMPTY_STATE
         return Change(
-            kind=EntryKind.ROLLBACK, number=head.number + 1, earlier=earlier, to=number
+            kind=EntryKind.ROLLBACK, reason=reason, earlier=earlier, to=number
         )
 
-    return _do(
-        bucket,
-        released,
-        draft,
-        reason=reason,
-        actor=actor,
-        now=now,
-        authority=authority,
-        wanted=numbers,
-    )
+    return _do(bucket, released, draft, actor=actor, now=now, authority=authority)
 
 
 def mark(
@@ -152,33 +172,16 @@ def mark(
         raise RequestError(f"{kind} requires a reason.", hint="Give --reason.")
 
     def draft(head: Head, entries: Entries) -> Change:
-        numbers = {
-            find_set(bucket, released, text, head.state, entries) for text in sets
-        }
+        numbers = {find_set(text, head.state, entries) for text in sets}
         if kind not in (EntryKind.PIN, EntryKind.UNPIN):
             # A set that left the pages and was promoted again has several entries, and
             # a rollback can restore each.
             digests = {entries.set(number).set_digest for number in numbers}
             for digest in digests:
-                numbers |= {
-                    *entries_of_set(bucket, released, digest, head.state, entries)
-                }
-        return Change(
-            kind=kind,
-            number=head.number + 1,
-            sets=tuple(sorted(numbers)),
-            reason=reason,
-        )
+                numbers.update(entries_of_set(digest, head.state, entries))
+        return Change(kind=kind, sets=tuple(sorted(numbers)), reason=reason)
 
-    return _do(
-        bucket,
-        released,
-        draft,
-        reason=reason,
-        actor=actor,
-        now=now,
-        authority=authority,
-    )
+    return _do(bucket, released, draft, actor=actor, now=now, authority=authority)
 
 
 def sign(
@@ -221,24 +224,19 @@ def sign(
                 f"The ledger of {released.index} {problem}.",
                 hint=f"Run `ci_build index verify {released.index}`.",
             )
-        return Change(kind=EntryKind.SIGN, number=len(ledger) + 1)
+        return Change(kind=EntryKind.SIGN, reason=reason)
 
     tolerant = replace(authority, keys=None)
-    return _do(
-        bucket, released, draft, reason=reason, actor=actor, now=now, authority=tolerant
-    )
+    return _do(bucket, released, draft, actor=actor, now=now, authority=tolerant)
 
 
 def change_ledger(
     bucket: Bucket,
     released: ReleasedIndex,
-    draft: Callable[[Head, Entries], Change | None],
+    draft: Draft,
     *,
     actor: str,
     now: Clock,
-    reason: str = "",
-    promoted: PromotedSet | None = None,
-    removed: Callable[[], Sequence[str]] = tuple,
     authority: Authority = ANYONE,
 ) -> LedgerChange:
     """Append the entry of a change to the ledger.
@@ -246,10 +244,6 @@ def change_ledger(
     After a lost race, read the new entries and draft the change again.
 
     Args:
-        draft: function that returns the change, or None if nothing changes.
-        promoted: for a promotion, the set.
-        removed: for a sweep or a repair, function that returns the keys of the objects
-            to remove.
         authority: signer of the entry, and accepted signatures of the entries before
             it.
 
@@ -263,26 +257,35 @@ def change_ledger(
         head, entries = read_head(bucket, released, authority)
         check_not_cut(released, head, shown)
         change = draft(head, entries)
-        state = head.state if change is None else apply_change(head.state, change)
-        keys = tuple(removed())
-        if change is None or (
-            state == head.state and not keys and change.kind is not EntryKind.SIGN
+        unchanged = LedgerChange(change=change, entry=None, before=head.state)
+        if change is None:
+            return unchanged
+        state = apply_change(
+            head.state,
+            change.kind,
+            change.sets,
+            reason=change.reason,
+            earlier=change.earlier,
+        )
+        if state == head.state and not (
+            change.removed or change.kind is EntryKind.SIGN
         ):
-            return LedgerChange(entry=None, before=head.state)
+            return unchanged
         time = now().astimezone(UTC).strftime(TIME)
         authority.check_signer(time)
+        promoted = change.promoted
         entry = LedgerEntry(
-            number=change.number,
+            number=head.number + 1,
             previous=head.sha256,
             time=time,
             kind=change.kind,
             state=state,
             actor=actor,
-            reason=reason,
+            reason=change.reason,
             sets=change.sets,
             to=change.to,
             promoted=promoted,
-            removed=keys,
+            removed=change.removed,
             index=released.index,
             channel=authority.channel
             or (
@@ -297,14 +300,12 @@ def change_ledger(
         key = released.ledger_entry(entry.number)
         # A promotion costs the same in an index of any size; every other change refuses
         # a ledger with a gap.
-        check_keys(
-            bucket, released, head.number if change.kind is EntryKind.PROMOTE else 0
-        )
+        check_keys(entries, head.number if change.kind is EntryKind.PROMOTE else 0)
         try:
             new = bucket.put_if_absent(key, data, sha256=sha256_of(data))
-            return LedgerChange(entry=load_entry(data, key), before=head.state, new=new)
         except ConflictError:
             continue
+        return replace(unchanged, entry=load_entry(data, key), new=new)
     raise BusyError(
         f"The ledger of {released.index} changed during each of {_MAX_RACES} attempts.",
         hint="Run the command again.",
@@ -314,28 +315,21 @@ def change_ledger(
 def _do(
     bucket: Bucket,
     released: ReleasedIndex,
-    draft: Callable[[Head, Entries], Change | None],
+    draft: Draft,
     *,
-    reason: str,
     actor: str,
     now: Clock,
     authority: Authority,
-    wanted: Collection[int] = (),
 ) -> OperationResult:
     changed = change_ledger(
-        bucket,
-        released,
-        draft,
-        reason=reason,
-        actor=actor,
-        now=now,
-        authority=authority,
+        bucket, released, draft, actor=actor, now=now, authority=authority
     )
     # Publish without a new entry too: an earlier command may have stopped before it
     # wrote the pages.
     pages = publish(bucket, released, authority=authority)
     old = {*changed.before.visible}
     visible = {*(changed.entry.state if changed.entry else changed.before).visible}
+    wanted = changed.change.earlier.visible if changed.change else ()
     return OperationResult(
         entry=changed.entry,
         appeared=tuple(sorted(visible - old)),
@@ -349,7 +343,7 @@ def _before_last_change(head: Head, entries: Entries) -> int | None:
     """Return the entry before the last change of visible sets, or None after rollback."""
     for number in range(head.number, 0, -1):
         entry = entries.at(number)
-        before = entries.at(number - 1).state if number > 1 else IndexState()
+        before = entries.at(number - 1).state if number > 1 else EMPTY_STATE
         if entry.state.visible != before.visible:
             return None if entry.kind is EntryKind.ROLLBACK else number - 1
     raise RequestError("The index has no earlier state.", hint="Promote a set first.")
@@ -359,9 +353,6 @@ def history(bucket: Bucket, released: ReleasedIndex) -> Iterator[LedgerEntry]:
     """Yield all entries, newest first; each is read when it is needed."""
     head, entries = read_head(bucket, released)
     if head.number == 0:
-        raise RequestError(
-            f"The bucket has no index {released.index}.",
-            hint="Promote a set to it first.",
-        )
+        raise no_index(released)
     for number in range(head.number, 0, -1):
         yield entries.at(number)

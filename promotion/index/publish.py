@@ -76,8 +76,6 @@ def publish(
             newest_shown(bucket, released) if everything or snapshot.number == 0 else 0
         )
         head = find_head(
-            bucket,
-            released,
             entries,
             number=snapshot.number,
             sha256=snapshot.ledger_sha256,
@@ -88,19 +86,10 @@ def publish(
             return ()
         if not everything and head.number == snapshot.number:
             return tuple(written)
-        if (
-            everything
-        ):  # status.json is not signed: only its etag is needed, to replace it
+        if everything:
+            # status.json is not signed: only its etag is needed, to replace it.
             snapshot = Snapshot(etag=snapshot.etag)
-        writer = _Writer(
-            bucket,
-            released,
-            entries,
-            snapshot,
-            head,
-            careful=careful,
-            everything=everything,
-        )
+        writer = _Writer(entries, snapshot, head, careful=careful)
         try:
             written += writer.write()
             return tuple(written)
@@ -129,16 +118,8 @@ def read_head(
     """Return the end of the ledger, reading as few entries as possible."""
     snapshot = read_snapshot(bucket, released)
     entries = Entries(bucket, released, authority)
-    return (
-        find_head(
-            bucket,
-            released,
-            entries,
-            number=snapshot.number,
-            sha256=snapshot.ledger_sha256,
-        ),
-        entries,
-    )
+    head = find_head(entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
+    return head, entries
 
 
 def newest_shown(bucket: Bucket, released: ReleasedIndex) -> int:
@@ -169,23 +150,20 @@ class _Writer:
 
     def __init__(
         self,
-        bucket: Bucket,
-        released: ReleasedIndex,
         entries: Entries,
         snapshot: Snapshot,
         head: Head,
         *,
         careful: bool,
-        everything: bool,
     ) -> None:
-        self._bucket = bucket
-        self._released = released
+        self._bucket = entries.bucket
+        self._released = entries.released
         self._entries = entries
         self._snapshot = snapshot
         self._head = head
         # Without a snapshot the content of the pages is unknown. With several new
         # entries, a publisher may have stopped between them.
-        everything = everything or snapshot.number == 0
+        everything = snapshot.number == 0
         self._careful = careful or everything or head.number > snapshot.number + 1
         if everything:
             numbers = range(1, head.number + 1)
@@ -215,20 +193,20 @@ class _Writer:
         Raises:
             ConflictError: the ledger or a page changed since it was read.
         """
+        updates = page_updates(
+            self._released,
+            self._sets,
+            self._head.state,
+            self._page_state,
+            self._entries.at,
+        )
+        simple = self._released.simple
         planned = [
             (
                 update.project,
-                project_pair(
-                    self._released.simple, update.project, update.files.values()
-                ),
+                project_pair(simple, update.project, update.files.values()),
             )
-            for update in page_updates(
-                self._released,
-                self._sets,
-                self._head.state,
-                self._page_state,
-                self._entries.at,
-            )
+            for update in updates
         ]
         projects = {*self._snapshot.pages, *(project for project, _ in planned)}
         check_root = self._careful or projects != self._snapshot.pages.keys()

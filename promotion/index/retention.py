@@ -16,13 +16,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 
 from core.digests import sha256_of
-from core.errors import RequestError
 from promotion.evidence.evidence import TIME
 from promotion.index.authority import ANYONE, Authority
-from promotion.index.claim import Claim, claimed
-from promotion.index.ledger import Entries, Head, PromotedSet
-from promotion.index.ledger_state import Change, EntryKind, IndexState
-from promotion.index.operations import Clock, change_ledger, utc_now
+from promotion.index.claim import claimed
+from promotion.index.ledger import Entries, Head, PromotedSet, no_index
+from promotion.index.ledger_state import EntryKind, IndexState
+from promotion.index.operations import Change, Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_head
 from promotion.index.set_lookup import sharing_sets
 from promotion.storage.bucket import Bucket
@@ -80,11 +79,8 @@ def plan(
     """
     head, entries = read_head(bucket, released, authority)
     if head.number == 0:
-        raise RequestError(
-            f"The bucket has no index {released.index}.",
-            hint="Promote a set to it first.",
-        )
-    return _plan(bucket, released, head, entries, rule, now())
+        raise no_index(released)
+    return _plan(head, entries, rule, now())
 
 
 def apply(
@@ -100,89 +96,41 @@ def apply(
     authority.check_signer(now().astimezone(UTC).strftime(TIME))
     complete_sweeps(bucket, released, authority, newest=True)
     retention = plan(bucket, released, rule, now=now, authority=authority)
+    reason = f"older than {rule.days:g} days"
 
     def retire(head: Head, entries: Entries) -> Change | None:
-        sets = _plan(bucket, released, head, entries, rule, now()).retire
-        return (
-            Change(kind=EntryKind.RETIRE, number=head.number + 1, sets=sets)
-            if sets
-            else None
-        )
+        sets = _plan(head, entries, rule, now()).retire
+        return Change(kind=EntryKind.RETIRE, sets=sets, reason=reason) if sets else None
 
-    change_ledger(
-        bucket,
-        released,
-        retire,
-        reason=_reason(rule),
-        actor=actor,
-        now=now,
-        authority=authority,
-    )
-    publish(bucket, released, authority=authority)
-    if not retention.sweep:
-        return retention
-    with claimed(bucket, released, "retention", now=now) as claim:
-        removing = _sweep(
-            bucket,
-            released,
-            rule,
-            retention,
-            claim,
-            actor=actor,
-            now=now,
-            authority=authority,
-        )
-        _remove(bucket, removing)
-    publish(bucket, released, authority=authority)
-    return retention
-
-
-def _sweep(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    rule: RetentionRule,
-    retention: RetentionPlan,
-    claim: Claim,
-    *,
-    actor: str,
-    now: Clock,
-    authority: Authority,
-) -> Mapping[str, str]:
-    """Append the ledger entry of a sweep, and return key -> sha256 of the objects to remove."""
     removing: dict[str, str] = {}
 
     def sweep(head: Head, entries: Entries) -> Change | None:
         claim.renew()
-        fresh = _plan(
-            bucket, released, head, entries, rule, now(), most=retention.sweep
-        )
+        fresh = _plan(head, entries, rule, now(), most=retention.sweep)
         for key in removing.keys() - fresh.remove.keys():
             if info := bucket.head(key + TOMBSTONE_SUFFIX):
                 bucket.delete(info.key, sha256=info.sha256)
         removing.clear()
         removing.update(fresh.remove)
         _bury(bucket, removing)
-        return (
-            Change(kind=EntryKind.SWEEP, number=head.number + 1, sets=fresh.sweep)
-            if fresh.sweep
-            else None
+        if not fresh.sweep:
+            return None
+        keys = tuple(sorted(removing))
+        return Change(
+            kind=EntryKind.SWEEP, sets=fresh.sweep, reason=reason, removed=keys
         )
 
-    change_ledger(
-        bucket,
-        released,
-        sweep,
-        reason=_reason(rule),
-        actor=actor,
-        now=now,
-        removed=lambda: sorted(removing),
-        authority=authority,
-    )
-    return removing
-
-
-def _reason(rule: RetentionRule) -> str:
-    return f"older than {rule.days:g} days"
+    change_ledger(bucket, released, retire, actor=actor, now=now, authority=authority)
+    publish(bucket, released, authority=authority)
+    if not retention.sweep:
+        return retention
+    with claimed(bucket, released, "retention", now=now) as claim:
+        change_ledger(
+            bucket, released, sweep, actor=actor, now=now, authority=authority
+        )
+        _remove(bucket, removing)
+    publish(bucket, released, authority=authority)
+    return retention
 
 
 def complete_sweeps(
@@ -205,7 +153,7 @@ def complete_sweeps(
     ):
         if entry.kind is EntryKind.SWEEP:
             swept = {number: entries.set(number) for number in entry.sets}
-            others = sharing_sets(bucket, released, swept, head.state, entries)
+            others = sharing_sets(swept, head.state, entries)
             digests = _bytes_of(released, swept, others)
             removing = {key: digests[key] for key in entry.removed if key in digests}
             _bury(bucket, removing)
@@ -216,8 +164,6 @@ def complete_sweeps(
 
 
 def _plan(
-    bucket: Bucket,
-    released: ReleasedIndex,
     head: Head,
     entries: Entries,
     rule: RetentionRule,
@@ -253,8 +199,8 @@ def _plan(
         if now - since[number] > timedelta(days=rule.grace_days)
         and not _why_kept(number, state, newest)
     }
-    others = sharing_sets(bucket, released, sweep, state, entries) if sweep else {}
-    remove = _bytes_of(released, sweep, others)
+    others = sharing_sets(sweep, state, entries) if sweep else {}
+    remove = _bytes_of(entries.released, sweep, others)
     return RetentionPlan(
         retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept
     )

@@ -9,46 +9,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from itertools import chain
 
 from core.digests import sha256_of
 from core.errors import CiBuildError, RequestError
 from core.model import WHEELS_JSON
 from core.number_ranges import NO_NUMBERS, NumberRanges
 from core.wheels_json import load_wheel_set
-from promotion.index.index_reader import Snapshot, parse_project_page
+from promotion.index.index_reader import IndexedWheel, Snapshot, parse_project_page
 from promotion.index.ledger import Entries, PromotedSet
 from promotion.index.ledger_state import IndexState
 from promotion.index.publish import read_snapshot
-from promotion.storage.bucket import Bucket
-from promotion.storage.object_keys import ReleasedIndex, project_pages
+from promotion.storage.object_keys import project_pages
 
 SHORTEST_DIGEST = 6
 """Minimum number of first digits that name a set."""
 
 
-def find_set(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    text: str,
-    state: IndexState,
-    entries: Entries,
-) -> int:
+def find_set(text: str, state: IndexState, entries: Entries) -> int:
     """Return the newest held set's number for a number, or a digest or its start."""
     if text.isdecimal() and len(text) < SHORTEST_DIGEST and int(text) in state.held:
         return int(text)
+    released = entries.released
     digits = text.rpartition("/")[2].lower()
     if re.fullmatch(rf"[0-9a-f]{{{SHORTEST_DIGEST},64}}", digits):
         top = released.set_file("", "").removesuffix("/")
         digests = {
             key.removeprefix(top).partition("/")[0]
-            for key in bucket.list(f"{top}{digits}")
+            for key in entries.bucket.list(f"{top}{digits}")
         }
-        matches = [
-            numbers
-            for one in digests
-            if (numbers := entries_of_set(bucket, released, one, state, entries))
-        ]
+        found = [entries_of_set(digest, state, entries) for digest in digests]
+        matches = [numbers for numbers in found if numbers]
         if len(matches) > 1:
             raise RequestError(
                 f"The digests of several sets of {released.index} start with {text}.",
@@ -62,15 +53,9 @@ def find_set(
     )
 
 
-def entries_of_set(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    digest: str,
-    state: IndexState,
-    entries: Entries,
-) -> tuple[int, ...]:
+def entries_of_set(digest: str, state: IndexState, entries: Entries) -> tuple[int, ...]:
     """Return the numbers of the held entries that promoted a set, newest first."""
-    candidates = state.held.without(_shown_without(bucket, released, digest, entries))
+    candidates = state.held.without(_shown_without(digest, entries))
     return tuple(
         number
         for number in sorted(candidates, reverse=True)
@@ -79,11 +64,7 @@ def entries_of_set(
 
 
 def sharing_sets(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    sets: Mapping[int, PromotedSet],
-    state: IndexState,
-    entries: Entries,
+    sets: Mapping[int, PromotedSet], state: IndexState, entries: Entries
 ) -> Mapping[int, PromotedSet]:
     """Return the held sets other than `sets` that may share a digest or a built wheel with them."""
     filenames: dict[str, set[str]] = {}
@@ -94,66 +75,49 @@ def sharing_sets(
         for wheel in own:
             filenames.setdefault(wheel.project, set()).add(wheel.filename)
     found = NO_NUMBERS
-    snapshot = read_snapshot(bucket, released)
+    snapshot = read_snapshot(entries.bucket, entries.released)
     for project, names in filenames.items():
-        page = _page_sets(bucket, released, project, entries, snapshot)
-        with_wheels = set[int]().union(*(page.sets_of.get(name, ()) for name in names))
-        found = found.plus(state.held.without(page.shown.without(with_wheels)))
+        without = _sets_without(project, names, entries, snapshot)
+        found = found.plus(state.held.without(without))
     return {number: entries.set(number) for number in found.without(sets)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _PageSets:
-    """The sets that a project's page shows.
-
-    Attributes:
-        shown: sets whose wheels of the project are all on the page. Empty if the page
-            is not as recorded.
-        sets_of: file name -> sets with this wheel.
-    """
-
-    shown: NumberRanges = NO_NUMBERS
-    sets_of: Mapping[str, Collection[int]] = field(default_factory=dict)
-
-
-def _page_sets(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    project: str,
-    entries: Entries,
-    snapshot: Snapshot,
-) -> _PageSets:
-    last = entries.find(snapshot.number) if snapshot.number else None
-    if last is None or last[1] != snapshot.ledger_sha256:
-        return _PageSets()
-    visible = last[0].state.visible
+def page_rows(
+    project: str, entries: Entries, snapshot: Snapshot
+) -> tuple[IndexedWheel, ...] | None:
+    """Return the rows of a project's page; None if the page is not as status.json records it."""
     recorded = snapshot.pages.get(project)
-    page = bucket.read([*project_pages(released.simple, project)][1])
+    _, key = project_pages(entries.released.simple, project)
+    page = entries.bucket.read(key)
     if recorded is None and page is None:
-        return _PageSets(shown=visible)
+        return ()
     if recorded is None or page is None or sha256_of(page[0]) != recorded.sha256:
-        return _PageSets()
-    return _PageSets(
-        shown=visible,
-        sets_of={row.wheel.filename: row.sets for row in parse_project_page(page[0])},
-    )
+        return None
+    return parse_project_page(page[0])
 
 
-def _shown_without(
-    bucket: Bucket, released: ReleasedIndex, digest: str, entries: Entries
+def _sets_without(
+    project: str, names: Collection[str], entries: Entries, snapshot: Snapshot
 ) -> NumberRanges:
+    """Return the sets that the pages show without wheels of these names."""
+    last = entries.find(snapshot.number) if snapshot.number else None
+    rows = page_rows(project, entries, snapshot)
+    if last is None or last[1] != snapshot.ledger_sha256 or rows is None:
+        return NO_NUMBERS
+    having = (row.sets for row in rows if row.wheel.filename in names)
+    return last[0].state.visible.without(chain.from_iterable(having))
+
+
+def _shown_without(digest: str, entries: Entries) -> NumberRanges:
     """Return the sets that the pages show without a wheel of the set with this digest."""
-    stored = bucket.read(released.set_file(digest, WHEELS_JSON))
+    stored = entries.bucket.read(entries.released.set_file(digest, WHEELS_JSON))
     try:
         wheels = load_wheel_set(stored[0]).wheels if stored else ()
     except CiBuildError:
         wheels = ()
     if not wheels:
         return NO_NUMBERS
-    wheel = min(
-        wheels, key=lambda wheel: wheel.as_published
-    )  # other sets may contain a published one
-    page = _page_sets(
-        bucket, released, wheel.name, entries, read_snapshot(bucket, released)
-    )
-    return page.shown.without(page.sets_of.get(wheel.filename, ()))
+    # Other sets may contain a published one.
+    wheel = min(wheels, key=lambda wheel: wheel.as_published)
+    snapshot = read_snapshot(entries.bucket, entries.released)
+    return _sets_without(wheel.name, [wheel.filename], entries, snapshot)

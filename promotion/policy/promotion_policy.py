@@ -311,8 +311,10 @@ def _complete(values: Mapping[str, Any], index: str, source: str) -> dict[str, A
         }
 
 
-def _ledger_key(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any value of TOML
+def _ledger_key(value: Any) -> Any:  # noqa: ANN401 - any value of TOML
     table = {"key": value} if isinstance(value, str) else value
+    if not isinstance(table, dict):
+        return table  # `convert` reports it
     return {**table, "key": public_key(table["key"])}
 
 

@@ -25,7 +25,6 @@ from promotion.index.index_repair import repair
 from promotion.index.ledger import LedgerEntry, read_ledger
 from promotion.index.ledger_state import (
     EMPTY_STATE,
-    Change,
     EntryKind,
     IndexState,
     apply_change,
@@ -609,21 +608,11 @@ def test_apply_change_keeps_state_consistent(data: st.DataObject) -> None:
     states = [EMPTY_STATE]
     for number in range(1, 15):
         kind = data.draw(st.sampled_from(EntryKind))
-        if kind is EntryKind.PROMOTE:
-            change = Change(kind=kind, number=number, sets=(number,))
-        elif kind is EntryKind.ROLLBACK:
-            change = Change(
-                kind=kind, number=number, earlier=data.draw(st.sampled_from(states))
-            )
-        else:
-            change = Change(
-                kind=kind,
-                number=number,
-                sets=(data.draw(st.integers(1, 14)),),
-                reason=WHY,
-            )
+        promoted = kind is EntryKind.PROMOTE
+        sets = (number if promoted else data.draw(st.integers(1, 14)),)
+        earlier = data.draw(st.sampled_from(states))
         try:
-            state = apply_change(state, change)
+            state = apply_change(state, kind, sets, reason=WHY, earlier=earlier)
         except RequestError:
             continue
         states.append(state)
