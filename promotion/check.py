@@ -21,8 +21,7 @@ from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger import PromotedSet
 from promotion.index.operations import Clock, utc_now
 from promotion.index.pages import metadata_name
-from promotion.index.publish import read_head, read_snapshot
-from promotion.index.set_lookup import page_rows
+from promotion.index.publish import read_head
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
@@ -105,37 +104,20 @@ def _visible(
 ) -> tuple[
     PromotedSet | None, Mapping[str, Collection[str]], Mapping[str, Collection[str]]
 ]:
-    """Return the newest other visible set, and its projects' visible and yanked versions.
-
-    The versions of `wheel_set`'s projects come from the published pages if these are up
-    to date, else from the ledger.
-    """
+    """Return the newest other visible set, and its projects' visible and yanked versions."""
     head, entries = read_head(bucket, released, policy.authority())
-    snapshot = read_snapshot(bucket, released)
-    current = (snapshot.number, snapshot.ledger_sha256) == (head.number, head.sha256)
-    visible = sorted(head.state.visible, reverse=True)
-    if not visible:
-        return None, {}, {}
-    others = (
-        promoted
-        for number in visible
-        if (promoted := entries.set(number)).set_digest != wheel_set.digest
-    )
-    versions: dict[str, Collection[str]] = {}
-    yanked: dict[str, Collection[str]] = {}
-    for project in {wheel.name for wheel in wheel_set.wheels}:
-        rows = page_rows(project, entries, snapshot) if current else None
-        found: set[tuple[str, bool]] = set()
-        for row in rows or ():
-            found.add((row.wheel.version, bool(row.yanked)))
-        for number in visible if rows is None else ():
-            for wheel in entries.set(number).wheels:
-                if wheel.project == project:
-                    found.add((wheel.version, number in head.state.yanked))
-        versions[project] = {version for version, _ in found}
-        yanked[project] = {
-            version for version, _ in found if (version, False) not in found
-        }
+    sets = entries.sets(sorted(head.state.visible, reverse=True))
+    others = (one for one in sets.values() if one.set_digest != wheel_set.digest)
+    projects = {wheel.name for wheel in wheel_set.wheels}
+    versions: dict[str, set[str]] = {project: set() for project in projects}
+    unyanked: dict[str, set[str]] = {project: set() for project in projects}
+    for number, promoted in sets.items():
+        for wheel in promoted.wheels:
+            if wheel.project in projects:
+                versions[wheel.project].add(wheel.version)
+                if number not in head.state.yanked:
+                    unyanked[wheel.project].add(wheel.version)
+    yanked = {name: found - unyanked[name] for name, found in versions.items()}
     return next(others, None), versions, yanked
 
 

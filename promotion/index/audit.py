@@ -16,13 +16,7 @@ from core.errors import BucketError, RequestError
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.authority import ANYONE, Authority
-from promotion.index.index_status import Summaries
-from promotion.index.inventory import (
-    Inventory,
-    read_inventory,
-    shown_of,
-    status_differs,
-)
+from promotion.index.inventory import Inventory, read_inventory
 from promotion.index.ledger import (
     Head,
     LedgerEntry,
@@ -34,11 +28,10 @@ from promotion.index.ledger import (
 )
 from promotion.index.ledger_state import EMPTY_STATE, apply_change
 from promotion.index.leftovers import find_leftovers
-from promotion.index.listing import listing_row, lists_index
-from promotion.index.publish import check_not_cut, newest_shown, read_snapshot
+from promotion.index.listing import lists_index
+from promotion.index.publish import check_not_cut, newest_shown
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import LISTING, PROVENANCE_SUFFIX, ReleasedIndex
-from promotion.website.render import PAGES_VERSION, pages_version
 
 _RESTORE = "Restore it from a backup."
 
@@ -102,7 +95,6 @@ def verify(
     except BucketError as error:
         yield error.message
     state = entries[-1].state
-    snapshot = read_snapshot(bucket, released)
     promoted = {entry.number for entry in entries if entry.promoted is not None}
     if strange := sorted({*state.held, *state.offered} - promoted):
         last = released.ledger_entry(len(entries))
@@ -110,11 +102,11 @@ def verify(
             f"{last} names sets that no entry promoted: {', '.join(map(str, strange))}."
         )
         return
-    inventory = read_inventory(released, entries, snapshot, Summaries(bucket, released))
+    inventory = read_inventory(ledger)
     for done, (key, sha256) in enumerate(sorted(inventory.files.items()), start=1):
         if progress is not None:
             progress.advance(done, len(inventory.files))
-        yield from _object(bucket, key, [sha256], _RESTORE, read=read)
+        yield from _object(bucket, key, sha256, _RESTORE, read=read)
     held_entries = [entry for entry in entries if entry.number in state.held]
     for entry in held_entries:
         yield from tier_problems(entry)
@@ -123,28 +115,13 @@ def verify(
         bucket, released, held, verify_attestations or lazy_verifier()
     )
     repair = f"`ci_build index verify {released.index} --repair`"
-    if (snapshot.number, snapshot.ledger_sha256) != (len(entries), ledger.head):
+    for key, sha256 in inventory.pages.items():
+        yield from _object(bucket, key, sha256, f"{repair} restores it.", read=read)
+    if not lists_index(bucket, inventory.listed):
         yield (
-            f"{released.status} was written from entry {snapshot.number} of"
-            f" {len(entries)}: {repair} updates it."
-        )
-    elif status_differs(released, entries, snapshot, inventory.pages):
-        yield f"{released.status} contradicts the ledger: {repair} updates it."
-    for key, accepted in inventory.pages.items():
-        if key == released.overview and (
-            text := _other_version(bucket, released, key, accepted, snapshot.overview)
-        ):
-            yield text
-        else:
-            yield from _object(
-                bucket, key, accepted, f"{repair} restores it.", read=read
-            )
-    if not lists_index(bucket, listing_row(released, shown_of(entries).rows)):
-        text = (
             f"{LISTING} does not list {released.index} as its ledger describes it:"
             f" {repair} updates it."
         )
-        yield _other_version(bucket, released, LISTING) or text
     for key in inventory.tombstones:
         if bucket.head(key) is None:
             yield (
@@ -152,36 +129,6 @@ def verify(
                 f" {repair} restores it."
             )
     yield from _unnamed(bucket, released, inventory, read=read)
-
-
-def _other_version(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    key: str,
-    accepted: Sequence[str] = (),
-    etag: str | None = None,
-) -> str:
-    """Return a sentence if another version of this program wrote a page for people.
-
-    Otherwise an empty text.
-
-    Args:
-        accepted: sha256 of the page, as this version writes it.
-        etag: etag of the last recorded write. A page with another etag was changed
-            afterwards, even if it names another version.
-    """
-    info = bucket.head(key)
-    if info is None or info.sha256 in accepted or etag not in (None, info.etag):
-        return ""
-    version = pages_version(bucket.get(key))
-    if version in (None, PAGES_VERSION):
-        return ""
-    return (
-        f"{key} was written by another version of ci_build (form {version} of the"
-        f" pages; this version writes form {PAGES_VERSION}), so it cannot be compared"
-        f" with the ledger: `ci_build index verify {released.index} --repair`"
-        " rewrites it."
-    )
 
 
 def _unnamed(
@@ -192,7 +139,7 @@ def _unnamed(
     others = []
     for key in inventory.unnamed(bucket, released):
         if key in inventory.kept:
-            yield from _object(bucket, key, [inventory.kept[key]], _RESTORE, read=read)
+            yield from _object(bucket, key, inventory.kept[key], _RESTORE, read=read)
         elif key in inventory.swept:
             yield (
                 f"{key} was not removed by an interrupted sweep: {repair}` removes it."
@@ -235,14 +182,14 @@ def _policies(
 
 
 def _object(
-    bucket: Bucket, key: str, accepted: Sequence[str], remedy: str, *, read: bool
+    bucket: Bucket, key: str, sha256: str, remedy: str, *, read: bool
 ) -> Iterator[str]:
     """Yield a sentence if an object is missing or has other bytes, with the remedy."""
     info = bucket.head(key)
     if info is None:
         yield f"{key} is missing. {remedy}"
-    elif info.sha256 not in accepted:
-        yield f"{key} has sha256 {info.sha256}; {accepted[0]} was expected. {remedy}"
+    elif info.sha256 != sha256:
+        yield f"{key} has sha256 {info.sha256}; {sha256} was expected. {remedy}"
     elif read:
         with tempfile.TemporaryDirectory(prefix="verify-") as folder:
             try:

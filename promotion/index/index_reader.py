@@ -1,8 +1,4 @@
-"""Read a released index: status.json, project pages and the files of its sets.
-
-This module is the only parser of the files that `status` and `pages` write. The bytes
-come from a bucket, or through `PublishedIndex` from a URL or a folder.
-"""
+"""Read a released index: status.json, project pages and the files of its sets."""
 
 from __future__ import annotations
 
@@ -10,24 +6,22 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPMessage
 from itertools import chain
-from typing import IO, Any
+from typing import IO
 from urllib.parse import urljoin
 
-from core.errors import FormatError, InputError
+from core.errors import InputError
 from core.model import WHEELS_JSON, WheelSet
 from core.records import read_json
 from core.wheels_json import load_wheel_set
-from promotion.index.json_types import PageRecord, StatusFile
-from promotion.index.ledger import FIRST
+from promotion.index.json_types import StatusFile
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.object_keys import SETS_FOLDER
-from wheelkit.archive.filename import WheelName
 
-STATUS_SCHEMA = 2
+STATUS_SCHEMA = 3
 _MAX_BYTES = 64 << 20
 """Largest accepted response. A status.json or a wheels.json is far smaller."""
 
@@ -37,8 +31,6 @@ class IndexedWheel:
     """A wheel in a released index.
 
     Attributes:
-        wheel: the wheel. Its `requires_dist` is empty if the wheel was read from a
-            page, since pages omit it.
         href: link from the project's page to the wheel, quoted.
         uploaded: time of the promotion in UTC, ISO 8601 with Z. Empty in staging.
         set_digest: the set that added the wheel.
@@ -60,96 +52,15 @@ class IndexedWheel:
     yanked: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """The state of the pages according to status.json.
-
-    Attributes:
-        number, ledger_sha256: the ledger entry that the pages were written from.
-        pages: project -> last recorded write of its pages.
-        overview: etag of the overview page. Empty if there is none.
-        rows: the newest visible sets, newest first.
-        hidden: the newest quarantined sets, newest first.
-        history: the newest ledger entries, newest first.
-        listed: row of the index on the page that lists all indexes.
-        etag: etag of status.json itself. None if there is none.
-    """
-
-    number: int = 0
-    ledger_sha256: str = FIRST
-    pages: Mapping[str, PageRecord] = field(default_factory=dict)
-    overview: str = ""
-    rows: Sequence[Mapping[str, Any]] = ()
-    hidden: Sequence[Mapping[str, Any]] = ()
-    history: Sequence[Mapping[str, Any]] = ()
-    listed: Mapping[str, Any] = field(default_factory=dict)
-    etag: str | None = None
-
-
-def parse_status(data: bytes, etag: str) -> Snapshot | None:
-    """Return the snapshot in status.json, or None for an unknown format.
-
-    The file can be rebuilt from the ledger.
-    """
-    try:
-        body = read_json(data, StatusFile, "status.json", schema=STATUS_SCHEMA)
-    except FormatError:
-        return None
-    return Snapshot(
-        number=body["entries"],
-        ledger_sha256=body["ledger_sha256"],
-        pages=body["pages"],
-        overview=body["people"],
-        rows=body["sets"],
-        hidden=body["hidden"],
-        history=body["history"],
-        listed=body["listed"],
-        etag=etag,
-    )
-
-
-def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:
-    """Return the wheels of a project's JSON page.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: the page was not written by
-        this project.
-    """
-    body = json.loads(page)
-    return tuple(
-        IndexedWheel(
-            wheel=LedgerWheel(
-                project=body["name"],
-                filename=file["filename"],
-                version=WheelName.parse(file["filename"]).version,
-                size=file["size"],
-                sha256=file["hashes"]["sha256"],
-                metadata_sha256=file["core-metadata"]["sha256"],
-                requires_python=file.get("requires-python", ""),
-                requires_dist=(),
-                provenance=file.get("_provenance_sha256", ""),
-            ),
-            href=file["url"],
-            uploaded=file.get("upload-time", ""),
-            set_digest=file.get("_set", ""),
-            tier=file.get("_tier", ""),
-            tiers=file.get("_tiers", {}),
-            sets=tuple(file.get("_sets", ())),
-            yanked=file.get("yanked", ""),
-        )
-        for file in body["files"]
-    )
-
-
 def newest_set(page: bytes) -> int:
     """Return the highest number of a set on a JSON page.
 
     0 for a page without sets, or in another format.
     """
     try:
-        numbers = chain.from_iterable(row.sets for row in parse_project_page(page))
-        return max(numbers, default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        rows = json.loads(page)["files"]
+        return max(chain.from_iterable(row["_sets"] for row in rows), default=0)
+    except (ValueError, KeyError, TypeError, RecursionError):
         return 0
 
 

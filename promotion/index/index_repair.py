@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from core.errors import BucketError
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.claim import Claim, claimed
-from promotion.index.index_status import Summaries
 from promotion.index.inventory import read_inventory
 from promotion.index.ledger import Entries, Head, RecordedEntry, no_index, read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.leftovers import Leftover, find_leftovers
 from promotion.index.operations import Change, Clock, change_ledger, utc_now
-from promotion.index.publish import publish, read_snapshot
+from promotion.index.publish import publish
 from promotion.index.retention import complete_sweeps
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex
@@ -127,10 +126,7 @@ def _leftovers(
     bucket: Bucket, released: ReleasedIndex, *, foreign: bool
 ) -> tuple[list[Leftover], Mapping[str, str]]:
     """Return the objects to remove in safe order, and key -> reason of others."""
-    entries = read_ledger(bucket, released).entries
-    inventory = read_inventory(
-        released, entries, read_snapshot(bucket, released), Summaries(bucket, released)
-    )
+    inventory = read_inventory(read_ledger(bucket, released))
     keys = [
         key for key in inventory.unnamed(bucket, released) if key not in inventory.kept
     ]

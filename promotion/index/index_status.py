@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from core.digests import sha256_of
 from core.errors import BucketError
 from core.versions import KERNELS_PROJECT
 from promotion.evidence.evidence import TIME, time_of
-from promotion.index.index_reader import STATUS_SCHEMA, Snapshot
+from promotion.index.index_reader import STATUS_SCHEMA
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import IndexState
 from promotion.index.overview import overview_page
@@ -25,7 +25,6 @@ from promotion.storage.object_keys import ReleasedIndex
 
 SummaryOf = Callable[[LedgerEntry], SetContent | None]
 """Function that returns the numbers of a promoted set."""
-NOTHING_KNOWN = Snapshot()
 
 MAX_ROWS = 50
 """Number of sets with a row in status.json and on the overview page, newest first."""
@@ -112,33 +111,20 @@ class Overview:
 
 
 def overview_of(
-    state: IndexState, last: int, entry_of: EntryOf, known: Snapshot = NOTHING_KNOWN
+    state: IndexState, last: int, read: Callable[[Iterable[int]], Iterable[LedgerEntry]]
 ) -> Overview:
     """Return what the page of an index shows after entry `last`.
 
     Args:
-        entry_of: reader of entries by number.
-        known: content of the last status.json, whose rows are reused, so that their
-            entries need not be read.
+        read: reader of the ledger entries with some numbers.
     """
-    row_of = {item["entry"]: item for item in (*known.rows, *known.hidden)}
-    entry_row = {item["entry"]: item for item in known.history}
-
-    def row(number: int) -> Mapping[str, Any]:
-        if number in row_of:
-            return {**row_of[number], **set_marks(number, state)}
-        return set_row(entry_of(number), state)
-
-    quarantined = sorted(
-        (number for number in state.quarantined if number in state.held), reverse=True
-    )
+    visible = sorted(state.visible, reverse=True)[:MAX_ROWS]
+    quarantined = sorted({*state.quarantined} & {*state.held}, reverse=True)[:MAX_ROWS]
+    history = range(last, max(last - MAX_ROWS, 0), -1)
     return Overview(
-        rows=[row(number) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]],
-        hidden=[row(number) for number in quarantined[:MAX_ROWS]],
-        history=[
-            entry_row[number] if number in entry_row else history_row(entry_of(number))
-            for number in range(last, max(last - MAX_ROWS, 0), -1)
-        ],
+        rows=[set_row(entry, state) for entry in read(visible)],
+        hidden=[set_row(entry, state) for entry in read(quarantined)],
+        history=[history_row(entry) for entry in read(history)],
     )
 
 
@@ -210,35 +196,29 @@ def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def dump_status(
-    released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, state: IndexState
+    released: ReleasedIndex, shown: Overview, last: LedgerEntry, ledger_sha256: str
 ) -> bytes:
-    """Return the text of status.json."""
+    """Return the text of status.json after an entry with this sha256."""
+    newest = shown.rows[0] if shown.rows else {"digest": "", "promoted": ""}
+    quarantined = sorted(last.state.quarantined.items())
     body = {
         "schema": STATUS_SCHEMA,
         "index": released.index,
-        "entries": snapshot.number,
-        "ledger_sha256": snapshot.ledger_sha256,
+        "entries": last.number,
+        "ledger_sha256": ledger_sha256,
         "changed": {
             "time": last.time,
             "by": last.actor,
             "kind": last.kind.value,
             "reason": last.reason,
         },
-        "visible": len(state.visible),
-        "last_set": snapshot.rows[0]["digest"] if snapshot.rows else "",
-        "last_promoted": snapshot.rows[0]["promoted"] if snapshot.rows else "",
-        "stale_after": stale_after(snapshot.rows),
-        "quarantined": {
-            str(number): reason for number, reason in sorted(state.quarantined.items())
-        },
-        "sets": list(snapshot.rows),
-        "hidden": list(snapshot.hidden),
-        "history": list(snapshot.history),
-        "listed": dict(snapshot.listed),
-        "pages": {
-            project: {"sha256": page.sha256, "etags": list(page.etags)}
-            for project, page in sorted(snapshot.pages.items())
-        },
-        "people": snapshot.overview,
+        "visible": len(last.state.visible),
+        "last_set": newest["digest"],
+        "last_promoted": newest["promoted"],
+        "stale_after": stale_after(shown.rows),
+        "quarantined": {str(number): reason for number, reason in quarantined},
+        "sets": shown.rows,
+        "hidden": shown.hidden,
+        "history": shown.history,
     }
     return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()

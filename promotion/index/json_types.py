@@ -5,7 +5,6 @@ Readers accept unknown keys, so that a monitor may read the files of a newer ver
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypedDict
 
 
@@ -77,19 +76,6 @@ class ChangeRow(TypedDict):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageRecord:
-    """The last recorded write of one project's pages.
-
-    Attributes:
-        sha256: sha256 of the JSON page.
-        etags: etags of the HTML page and of the JSON page, as the store returned them.
-    """
-
-    sha256: str
-    etags: tuple[str, str]
-
-
 class StatusFile(TypedDict):
     """The file status.json; see `status.dump_status`.
 
@@ -104,9 +90,6 @@ class StatusFile(TypedDict):
         sets: the newest visible sets, newest first.
         hidden: the newest quarantined sets, newest first.
         history: the newest ledger entries, newest first.
-        listed: row of the index on the page that lists all indexes.
-        pages: project -> pages that were written last.
-        people: etag of the page for people.
     """
 
     index: str
@@ -121,6 +104,3 @@ class StatusFile(TypedDict):
     sets: list[SetRow]
     hidden: list[SetRow]
     history: list[HistoryRow]
-    listed: ListedIndex
-    pages: dict[str, PageRecord]
-    people: str

@@ -28,6 +28,7 @@ from promotion.index.json_types import PolicyRecord
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.bucket import AbsentError, Bucket
+from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import ReleasedIndex
 from promotion.storage.stored_records import stored_record
 
@@ -156,10 +157,12 @@ class Ledger:
 
     Attributes:
         digests: sha256 of the bytes of each entry.
+        reader: the reader of the entries.
     """
 
     entries: tuple[LedgerEntry, ...]
     digests: tuple[str, ...]
+    reader: Entries
 
     @property
     def head(self) -> str:
@@ -254,6 +257,14 @@ class Entries:
                 hint=_RESTORE,
             )
         return entry[0]
+
+    def read(self, numbers: Iterable[int]) -> tuple[LedgerEntry, ...]:
+        """Return entries that must exist, with concurrent requests."""
+        return map_concurrently(self.at, numbers)
+
+    def sets(self, numbers: Iterable[int]) -> Mapping[int, PromotedSet]:
+        """Return number -> the set that the entry promoted; see `set`."""
+        return {entry.number: self.set(entry.number) for entry in self.read(numbers)}
 
     def set(self, number: int) -> PromotedSet:
         """Return the set that an entry promoted.
@@ -434,6 +445,7 @@ def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
     return Ledger(
         entries=tuple(entries.at(head.number) for head in heads),
         digests=tuple(head.sha256 for head in heads),
+        reader=entries,
     )
 
 

@@ -7,6 +7,7 @@ missing or damaged page is made from the status.json of each index.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -16,7 +17,7 @@ from core.errors import BusyError, FormatError, RequestError
 from core.model import Channel
 from core.records import read_json
 from core.targets import load_table
-from promotion.index.json_types import ListedIndex
+from promotion.index.json_types import ListedIndex, SetRow
 from promotion.index.overview import natural_key
 from promotion.storage.bucket import AbsentError, Bucket, ConflictError
 from promotion.storage.object_keys import LISTING, ReleasedIndex
@@ -29,9 +30,9 @@ _MAX_RACES = 100
 
 
 class _Status(TypedDict):
-    """The row in status.json; readers accept other keys."""
+    """The rows of sets in status.json; readers accept other keys."""
 
-    listed: ListedIndex
+    sets: list[SetRow]
 
 
 def listing_row(
@@ -116,12 +117,8 @@ def _all_rows(bucket: Bucket) -> tuple[ListedIndex, ...]:
     for key in bucket.list(f"{Channel.RELEASED}/"):
         name = key.removeprefix(f"{Channel.RELEASED}/").removesuffix("/status.json")
         if key == f"{Channel.RELEASED}/{name}/status.json" and "/" not in name:
-            try:
-                row = read_json(bucket.get(key), _Status, key)["listed"]
-            except (AbsentError, FormatError):
-                row = listing_row(
-                    ReleasedIndex(index=name), ()
-                )  # its next change completes it
-            if row["index"] == name:
-                found.append(row)
+            rows: Sequence[SetRow] = ()
+            with contextlib.suppress(AbsentError, FormatError):
+                rows = read_json(bucket.get(key), _Status, key)["sets"]
+            found.append(listing_row(ReleasedIndex(index=name), rows))
     return tuple(found)

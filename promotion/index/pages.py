@@ -11,6 +11,7 @@ import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any
 from urllib.parse import quote
@@ -49,6 +50,7 @@ def link(simple: str, project: str, key: str) -> str:
     return quote(posixpath.relpath(key, f"{simple}{project}"), safe="/")
 
 
+@cache
 def project_of(requirement: str) -> str:
     """Return the normalised project name of a Requires-Dist line."""
     return canonicalize_name(Requirement(requirement).name)
@@ -97,6 +99,21 @@ def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     return tuple(order)
 
 
+def write_order(
+    projects: Mapping[str, Mapping[str, IndexedWheel]],
+) -> tuple[str, ...]:
+    """Return projects with dependencies before dependents.
+
+    Args:
+        projects: project -> its wheels by file name.
+    """
+    needs = {}
+    for project, files in projects.items():
+        texts = chain.from_iterable(row.wheel.requires_dist for row in files.values())
+        needs[project] = [*map(project_of, texts)]
+    return dependencies_first(needs)
+
+
 def pages(simple: str, rows: Iterable[IndexedWheel]) -> Iterator[Page]:
     """Return the pages of an index in the order to write them.
 
@@ -106,27 +123,21 @@ def pages(simple: str, rows: Iterable[IndexedWheel]) -> Iterator[Page]:
         simple: key of the index's folder, with a slash at the end.
         rows: all wheels of the index.
     """
-    by_project: dict[str, list[IndexedWheel]] = {}
+    projects: dict[str, dict[str, IndexedWheel]] = {}
     for row in rows:
-        by_project.setdefault(row.wheel.project, []).append(row)
-    needs = {}
-    for project, group in by_project.items():
-        texts = chain.from_iterable(row.wheel.requires_dist for row in group)
-        needs[project] = [*map(project_of, texts)]
-    for project in dependencies_first(needs):
-        yield from project_pair(simple, project, by_project[project])
-    yield from root_pair(simple, by_project)
+        projects.setdefault(row.wheel.project, {})[row.wheel.filename] = row
+    for project in write_order(projects):
+        yield from project_pair(simple, project, projects[project].values())
+    yield from root_pair(simple, projects)
 
 
 def project_pair(
     simple: str, project: str, rows: Iterable[IndexedWheel]
 ) -> tuple[Page, Page]:
     """Return a project's HTML and JSON page, with its files ordered by version."""
-    rows = [*rows]
-    versions = {row.wheel.version for row in rows}
-    version_of = {text: Version(text) for text in versions}
+    version_of = cache(Version)
     group = sorted(
-        rows, key=lambda row: (version_of[row.wheel.version], row.wheel.filename)
+        rows, key=lambda row: (version_of(row.wheel.version), row.wheel.filename)
     )
     return _both(
         project_pages(simple, project),

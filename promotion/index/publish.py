@@ -1,6 +1,4 @@
-"""Publish an index.
-
-Bring its pages up to date with its ledger, at a cost that depends on the changes alone.
+"""Publish an index: bring its pages up to date with its ledger.
 
 `status.json` records the ledger entry that the pages were written from. It is written
 last, so the next publisher completes an interrupted update.
@@ -8,38 +6,23 @@ last, so the next publisher completes an interrupted update.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-
-from core.digests import sha256_of
-from core.errors import BucketError, BusyError
+from core.errors import BucketError, BusyError, FormatError
+from core.records import read_json
 from promotion.index.authority import ANYONE, Authority
-from promotion.index.index_reader import (
-    Snapshot,
-    newest_set,
-    parse_project_page,
-    parse_status,
-)
+from promotion.index.index_reader import STATUS_SCHEMA, newest_set
 from promotion.index.index_status import (
     Summaries,
     dump_status,
     overview_of,
     render_overview,
 )
-from promotion.index.json_types import PageRecord
-from promotion.index.ledger import Entries, Head, find_head
+from promotion.index.json_types import StatusFile
+from promotion.index.ledger import FIRST, Entries, Head, find_head
 from promotion.index.listing import listing_row, update_listing
 from promotion.index.overview import overview_entry
-from promotion.index.page_diff import (
-    PageState,
-    files_of_sets,
-    page_updates,
-    sets_by_project,
-    sets_that_differ,
-)
+from promotion.index.page_diff import index_files, page_updates
 from promotion.index.pages import Page, project_pair, root_pair
-from promotion.storage.bucket import Bucket, ConflictError
+from promotion.storage.bucket import Bucket, ConflictError, ObjectInfo
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import PAGES, ReleasedIndex, project_pages
 
@@ -56,8 +39,8 @@ def publish(
     """Bring pages up to date with the ledger; safe at any time and with concurrent publishers.
 
     Args:
-        everything: render every page from the ledger alone, and write those that
-            differ.
+        everything: verify the whole ledger, and compare every page with it. Otherwise
+            only those that changed since the entry in status.json.
         authority: accepted signatures of ledger entries.
 
     Returns:
@@ -67,59 +50,54 @@ def publish(
         BucketError: the ledger is damaged, was cut, or has an entry that the authority
             does not accept.
     """
-    careful = False
-    written = list[str]()
-    for _ in range(_MAX_RACES):
-        snapshot = read_snapshot(bucket, released)
+    written: list[str] = []
+    for race in range(_MAX_RACES):
+        number, sha256 = published_entry(bucket, released)
         entries = Entries(bucket, released, authority)
-        shown = (
-            newest_shown(bucket, released) if everything or snapshot.number == 0 else 0
-        )
-        head = find_head(
-            entries,
-            number=snapshot.number,
-            sha256=snapshot.ledger_sha256,
-            everything=everything,
-        )
+        shown = newest_shown(bucket, released) if everything or not number else 0
+        head = find_head(entries, number=number, sha256=sha256, everything=everything)
         check_not_cut(released, head, shown)
         if head.number == 0:
             return ()
-        if not everything and head.number == snapshot.number:
-            return tuple(written)
-        if everything:
-            # status.json is not signed: only its etag is needed, to replace it.
-            snapshot = Snapshot(etag=snapshot.etag)
-        writer = _Writer(entries, snapshot, head, careful=careful)
+        # After a lost race, this publisher may have replaced a page of a newer state
+        # that the faster one did not have to write.
+        if not everything and not race and head.number == number:
+            return ()
+        pages = _Pages(bucket)
         try:
-            written += writer.write()
-            return tuple(written)
+            _write(pages, entries, head, 1 if everything else max(number, 1))
         except ConflictError:
-            # Another publisher was faster, or stopped before it recorded its writes, so
-            # no page is trusted.
-            careful = True
+            continue
+        finally:
+            written += pages.written
+        return tuple(dict.fromkeys(written))
     raise BusyError(
         f"The pages of {released.index} changed during each of {_MAX_RACES} attempts.",
         hint="Run the command again.",
     )
 
 
-def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
-    """Return the content of status.json, or an empty snapshot when it is missing or damaged."""
-    status = bucket.read(released.status)
-    if status is None:
-        return Snapshot()
-    data, info = status
-    return parse_status(data, info.etag) or Snapshot(etag=info.etag)
+def published_entry(bucket: Bucket, released: ReleasedIndex) -> tuple[int, str]:
+    """Return number and sha256 of the ledger entry that the pages were written from.
+
+    0 and FIRST if status.json is missing or damaged.
+    """
+    stored = bucket.read(released.status)
+    try:
+        data = stored[0] if stored else b""
+        status = read_json(data, StatusFile, released.status, schema=STATUS_SCHEMA)
+    except FormatError:
+        return 0, FIRST
+    return status["entries"], status["ledger_sha256"]
 
 
 def read_head(
     bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE
 ) -> tuple[Head, Entries]:
     """Return the end of the ledger, reading as few entries as possible."""
-    snapshot = read_snapshot(bucket, released)
+    number, sha256 = published_entry(bucket, released)
     entries = Entries(bucket, released, authority)
-    head = find_head(entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
-    return head, entries
+    return find_head(entries, number=number, sha256=sha256), entries
 
 
 def newest_shown(bucket: Bucket, released: ReleasedIndex) -> int:
@@ -129,7 +107,7 @@ def newest_shown(bucket: Bucket, released: ReleasedIndex) -> int:
     """
     page = bucket.read(released.overview)
     numbers = [overview_entry(page[0]) if page else 0]
-    if read_snapshot(bucket, released).number == 0:
+    if published_entry(bucket, released)[0] == 0:
         keys = [key for key in bucket.list(released.simple) if key.endswith(PAGES[1])]
         numbers += map(newest_set, map_concurrently(bucket.get, keys))
     return max(numbers)
@@ -145,182 +123,78 @@ def check_not_cut(released: ReleasedIndex, head: Head, shown: int) -> None:
         )
 
 
-class _Writer:
-    """One attempt to write the pages of an index."""
+def _write(pages: _Pages, entries: Entries, head: Head, since: int) -> None:
+    """Write the pages that differ, in order.
 
-    def __init__(
-        self,
-        entries: Entries,
-        snapshot: Snapshot,
-        head: Head,
-        *,
-        careful: bool,
-    ) -> None:
-        self._bucket = entries.bucket
-        self._released = entries.released
-        self._entries = entries
-        self._snapshot = snapshot
-        self._head = head
-        # Without a snapshot the content of the pages is unknown. With several new
-        # entries, a publisher may have stopped between them.
-        everything = snapshot.number == 0
-        self._careful = careful or everything or head.number > snapshot.number + 1
-        if everything:
-            numbers = range(1, head.number + 1)
-            self._sets = self._possible = frozenset(
-                n for n in numbers if self._entries.at(n).promoted is not None
-            )
-        else:
-            states = [
-                self._entries.at(number).state
-                for number in range(snapshot.number, head.number + 1)
-            ]
-            self._sets = sets_that_differ(states)
-            self._possible = frozenset[int]().union(
-                *(state.visible for state in states)
-            )
-        self._etags: dict[str, str | None] = {}
-        self._content: dict[str, bytes] = {}
-        self._written: list[str] = []
+    Args:
+        since: number of the entry whose pages, or those of a later entry, are stored.
 
-    @functools.cached_property
-    def _possible_by_project(self) -> Mapping[str, Sequence[int]]:
-        return sets_by_project(self._possible, self._entries.at)
+    Raises:
+        ConflictError: the ledger or a page changed since it was read.
+    """
+    released = entries.released
+    simple = released.simple
+    earlier = entries.read(range(since, head.number + 1))
+    numbers = set[int]().union(*(entry.state.visible for entry in earlier))
+    entries.read(numbers)
+    state = head.state
+    target = index_files(released, state.visible, state, entries.at)
+    possible = index_files(released, numbers, state, entries.at)
 
-    def write(self) -> tuple[str, ...]:
-        """Write the pages that differ, in order.
+    def content_of(project: str) -> tuple[bytes, bytes]:
+        html_key, json_key = project_pages(simple, project)
+        return pages.read(html_key), pages.read(json_key)
 
-        Raises:
-            ConflictError: the ledger or a page changed since it was read.
-        """
-        updates = page_updates(
-            self._released,
-            self._sets,
-            self._head.state,
-            self._page_state,
-            self._entries.at,
+    updates = page_updates(target, possible, content_of)
+    root = root_pair(simple, target)
+    for key in (*(page.key for page in root), released.overview, released.status):
+        pages.read(key)
+    # A publisher appends to the ledger before it writes pages. No new entry now means
+    # that the pages read above are not newer than this state; later changes fail the
+    # compare-and-swap.
+    if entries.bucket.head(released.ledger_entry(head.number + 1)) is not None:
+        raise ConflictError(
+            f"The ledger of {released.index} has a new entry since it was read."
         )
-        simple = self._released.simple
-        planned = [
-            (
-                update.project,
-                project_pair(simple, update.project, update.files.values()),
-            )
-            for update in updates
-        ]
-        projects = {*self._snapshot.pages, *(project for project, _ in planned)}
-        check_root = self._careful or projects != self._snapshot.pages.keys()
-        root = root_pair(self._released.simple, projects) if check_root else ()
-        for page in root:
-            self._read(page.key)
-        if self._careful or not self._snapshot.overview:
-            self._read(self._released.overview)
-        else:
-            self._etags[self._released.overview] = self._snapshot.overview
-        # A publisher appends to the ledger before it writes pages. No new entry now
-        # means that the pages read above are not newer than this state; later changes
-        # fail the compare-and-swap. Etags from the snapshot need no check.
-        if (
-            root
-            and self._bucket.head(self._released.ledger_entry(self._head.number + 1))
-            is not None
-        ):
-            raise ConflictError(
-                f"The ledger of {self._released.index} has a new entry since it was"
-                " read."
-            )
-        pages = dict(self._snapshot.pages)
-        for project, (as_html, as_json) in planned:
-            if not self._careful and self._content.get(as_json.key) == as_json.data:
-                continue  # then the HTML page is up to date too
-            etags = self._put(as_html), self._put(as_json)
-            pages[project] = PageRecord(sha256=sha256_of(as_json.data), etags=etags)
-        for page in root:
-            self._put(page)
-        self._finish(pages)
-        return tuple(self._written)
+    for update in updates:
+        for page in project_pair(simple, update.project, update.files.values()):
+            pages.put(page)
+    for page in root:
+        pages.put(page)
+    last = entries.at(head.number)
+    summaries = Summaries(entries.bucket, released)
+    shown = overview_of(state, head.number, entries.read)
+    overview = render_overview(released, shown, last, entries.at, summaries)
+    pages.put(Page(key=released.overview, data=overview))
+    row = listing_row(released, shown.rows)
+    pages.written += update_listing(entries.bucket, row)
+    status = dump_status(released, shown, last, head.sha256)
+    pages.put(Page(key=released.status, data=status))
 
-    def _finish(self, pages: Mapping[str, PageRecord]) -> None:
-        last = self._entries.at(self._head.number)
-        state = self._head.state
-        summaries = Summaries(self._bucket, self._released)
-        shown = overview_of(state, self._head.number, self._entries.at, self._snapshot)
-        page = render_overview(self._released, shown, last, self._entries.at, summaries)
-        overview = self._put(Page(key=self._released.overview, data=page))
-        listed = listing_row(self._released, shown.rows)
-        if self._careful or listed != self._snapshot.listed:
-            self._written += update_listing(self._bucket, listed)
-        snapshot = replace(
-            self._snapshot,
-            number=self._head.number,
-            ledger_sha256=self._head.sha256,
-            pages=pages,
-            overview=overview,
-            rows=shown.rows,
-            hidden=shown.hidden,
-            history=shown.history,
-            listed=listed,
-        )
-        if self._careful:
-            self._read(self._released.status)
-        if (
-            self._etags.setdefault(self._released.status, self._snapshot.etag)
-            != self._snapshot.etag
-        ):
-            raise ConflictError("Another publisher wrote all pages during this update.")
-        status = dump_status(self._released, snapshot, last, state)
-        self._put(Page(key=self._released.status, data=status))
 
-    def _page_state(self, project: str) -> PageState:
-        """Read a project's pages.
+class _Pages:
+    """The stored pages, each of which is replaced by compare-and-swap with its read etag.
 
-        The JSON page alone suffices when it matches the last recorded write.
-        """
-        html_key, json_key = project_pages(self._released.simple, project)
-        recorded = self._snapshot.pages.get(project)
-        as_html = self._read(html_key) if self._careful or recorded is None else b""
-        as_json = self._read(json_key)
-        if (
-            recorded is None and not as_html and not as_json
-        ):  # a new project; no set before these has its wheels
-            return PageState(files={}, in_both=(), trusted=True)
-        if recorded is not None and sha256_of(as_json) == recorded.sha256:
-            files = {row.wheel.filename: row for row in parse_project_page(as_json)}
-            if not self._careful:
-                self._etags[html_key] = recorded.etags[0]
-            if (
-                not self._careful
-                or as_html
-                == project_pair(self._released.simple, project, files.values())[0].data
-            ):
-                return PageState(files=files, in_both=files.keys(), trusted=True)
-        elif recorded is not None and not self._careful:
-            raise ConflictError(f"{json_key} differs from its last recorded write.")
-        sets = self._possible_by_project.get(project, ())
-        possible = files_of_sets(self._released, project, sets, self._entries.at)
-        in_html = {name for name in possible if name.encode() in as_html}
-        in_json = {name for name in possible if name.encode() in as_json}
-        files = {
-            name: row for name, row in possible.items() if name in in_html | in_json
-        }
-        return PageState(files=files, in_both=in_html & in_json, trusted=False)
+    Attributes:
+        written: keys of the written pages.
+    """
 
-    def _read(self, key: str) -> bytes:
-        """Read a page and keep its etag for the compare-and-swap that replaces it."""
-        stored = self._bucket.read(key)
-        if stored is None:
-            self._etags[key] = None
-            return b""
-        data, info = stored
-        self._etags[key], self._content[key] = info.etag, data
-        return data
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._stored: dict[str, tuple[bytes, ObjectInfo] | None] = {}
+        self.written: list[str] = []
 
-    def _put(self, page: Page) -> str:
-        """Write a page unless it is up to date, and return its etag."""
-        etag = self._etags[page.key]
-        if etag is not None and self._content.get(page.key) == page.data:
-            return etag
+    def read(self, key: str) -> bytes:
+        """Read a page, or an empty one if there is none."""
+        stored = self._stored[key] = self._bucket.read(key)
+        return stored[0] if stored else b""
+
+    def put(self, page: Page) -> None:
+        """Write a page that was read unless it is up to date."""
+        stored = self._stored[page.key]
+        if stored and stored[0] == page.data:
+            return
+        etag = stored[1].etag if stored else None
         info = self._bucket.put_if_match(page.key, page.data, etag=etag)
-        self._etags[page.key], self._content[page.key] = info.etag, page.data
-        self._written.append(page.key)
-        return info.etag
+        self._stored[page.key] = page.data, info
+        self.written.append(page.key)

@@ -23,7 +23,6 @@ from promotion.index.ledger import Entries, Head, PromotedSet, no_index
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.operations import Change, Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_head
-from promotion.index.set_lookup import sharing_sets
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import TOMBSTONE_SUFFIX, ReleasedIndex
 
@@ -153,7 +152,7 @@ def complete_sweeps(
     ):
         if entry.kind is EntryKind.SWEEP:
             swept = {number: entries.set(number) for number in entry.sets}
-            others = sharing_sets(swept, head.state, entries)
+            others = entries.sets(head.state.held.without(swept))
             digests = _bytes_of(released, swept, others)
             removing = {key: digests[key] for key in entry.removed if key in digests}
             _bury(bucket, removing)
@@ -199,7 +198,7 @@ def _plan(
         if now - since[number] > timedelta(days=rule.grace_days)
         and not _why_kept(number, state, newest)
     }
-    others = sharing_sets(sweep, state, entries) if sweep else {}
+    others = entries.sets(state.held.without(sweep)) if sweep else {}
     remove = _bytes_of(entries.released, sweep, others)
     return RetentionPlan(
         retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept

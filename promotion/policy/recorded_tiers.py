@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 from core.errors import CiBuildError
-from core.model import TIER_ORDER, WHEELS_JSON, WheelSet
+from core.model import WHEELS_JSON, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
-from promotion.index.page_diff import weakest
+from promotion.index.page_diff import tier_rank, weakest
 from promotion.policy.promotion_policy import Policy, with_recorded_rules
 from promotion.policy.tier_requirements import counted_evidence, is_accepted
 from promotion.policy.verdict import NO_TIER, tiers_of
@@ -55,7 +55,7 @@ def tier_problems(
         )
     for target, tier in promoted.tiers.items():
         if tier not in (given := evidenced.get(target, {NO_TIER})):
-            strongest = sorted(given, key=_rank)[-1]
+            strongest = sorted(given, key=tier_rank)[-1]
             yield (
                 f"{key} records tier {tier} for {target}; its evidence gives"
                 f" {strongest}{rejected}."
@@ -125,13 +125,6 @@ def _at_check(policy: Policy) -> Policy:
             replace(waiver, expires=waiver.expires + days) for waiver in policy.waivers
         ),
     )
-
-
-_TIERS = (NO_TIER, *(tier.value for tier in TIER_ORDER))
-
-
-def _rank(tier: str) -> int:
-    return _TIERS.index(tier)
 
 
 def _rejected(files: Collection[EvidenceFile], policy: Policy) -> str:

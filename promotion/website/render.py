@@ -23,10 +23,7 @@ from core.units import human
 if TYPE_CHECKING:  # Start-up time: jinja2 is loaded when a page is rendered.
     from jinja2 import Environment
 
-PAGES_VERSION = 1
-"""Number of the form of the pages; a change of their bytes for equal values increases it."""
 TEMPLATES = Path(__file__).with_name("templates")
-_GENERATOR = re.compile(rb'<meta name="generator" content="ci_build, pages (\d{1,8})">')
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
@@ -36,17 +33,6 @@ _UNSEEN = re.compile(
 def render(template: str, values: Mapping[str, object]) -> bytes:
     """Return a page from a template in `templates`."""
     return environment().get_template(template).render(values).encode()
-
-
-def pages_version(page: bytes) -> int | None:
-    """Return the number of the form of a page.
-
-    0 for a version without such numbers, None for a damaged page.
-    """
-    if not (page.startswith(b"<!DOCTYPE html>") and page.rstrip().endswith(b"</html>")):
-        return None
-    found = _GENERATOR.search(page)
-    return int(found[1]) if found else 0
 
 
 @functools.cache
@@ -71,7 +57,6 @@ def environment() -> Environment:
         "style": style,
         "script": script,
         "csp": policy(style, script),
-        "pages_version": PAGES_VERSION,
     }
     return made
 

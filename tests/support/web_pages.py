@@ -206,7 +206,7 @@ def index_page(
     def entry_of(number: int) -> LedgerEntry:
         return entries[number - 1]
 
-    shown = overview_of(last.state, last.number, entry_of)
+    shown = overview_of(last.state, last.number, partial(map, entry_of))
     return render_overview(
         INDEX, shown, last, entry_of, partial(summary_of_set, text=text)
     )

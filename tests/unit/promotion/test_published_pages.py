@@ -21,7 +21,6 @@ from promotion.index.set_summary import load_summary
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import LISTING
-from promotion.website.render import PAGES_VERSION
 from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
 from tests.support.web_pages import (
     Elements,
@@ -93,70 +92,12 @@ def test_page_after_updates_is_that_of_the_ledger(promoted: DirBucket) -> None:
     assert [*verify(promoted, RELEASED)] == []
 
 
-def test_rows_of_status_json_are_not_trusted_by_verify(promoted: DirBucket) -> None:
-    path = promoted.path(RELEASED.status)
-    body = json.loads(path.read_text())
-    body["history"][0]["reason"] = "forged"
-    path.write_text(json.dumps(body))
-    assert any(
-        "contradicts the ledger" in problem for problem in verify(promoted, RELEASED)
-    )
-    publish(promoted, RELEASED, everything=True)
-    assert [*verify(promoted, RELEASED)] == []
-
-
-FORM = f'<meta name="generator" content="ci_build, pages {PAGES_VERSION}">\n'
-FORGED = (
-    "pip install --extra-index-url ",
-    "pip install --extra-index-url https://x.invalid/ ",
-)
-
-
-def write_page(
-    bucket: DirBucket, key: str, *changes: tuple[str, str], recorded: bool = True
-) -> None:
-    """Change a page; `recorded` writes its etag to status.json, as its publisher does."""
-    path = bucket.path(key)
-    text = bucket.get(key).decode()
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    path.write_text(text)
-    status = bucket.path(RELEASED.status)
-    body = json.loads(status.read_text())
-    if recorded and key == RELEASED.overview:
-        info = bucket.head(key)
-        assert info is not None
-        status.write_text(json.dumps({**body, "people": info.etag}))
-
-
-@pytest.mark.parametrize(
-    "form", ["", FORM.replace(f"pages {PAGES_VERSION}", f"pages {PAGES_VERSION + 1}")]
-)
-@pytest.mark.parametrize("key", [RELEASED.overview, LISTING])
-def test_verify_names_pages_of_another_version_and_command(
-    promoted: DirBucket, key: str, form: str
-) -> None:
-    write_page(promoted, key, (FORM, form), ("<main", '<main class="older"'))
-    (problem,) = verify(promoted, RELEASED)
-    assert problem.startswith(
-        f"{key} was written by another version of ci_build (form"
-        f" {PAGES_VERSION + 1 if form else 0} "
-    )
-    assert "`ci_build index verify multi-arch --repair` rewrites it." in problem
-    assert key in publish(promoted, RELEASED, everything=True)
-    assert [*verify(promoted, RELEASED)] == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "recorded"),
-    [((FORGED,), False), ((FORGED, (FORM, "")), False), ((FORGED,), True)],
-)
-def test_verify_reports_forged_install_line(
-    promoted: DirBucket, changes: tuple[tuple[str, str], ...], recorded: bool
-) -> None:
-    """A page that was changed after its publication is forged, even if it names another version."""
-    write_page(promoted, RELEASED.overview, *changes, recorded=recorded)
+def test_verify_reports_forged_install_line(promoted: DirBucket) -> None:
+    path = promoted.path(RELEASED.overview)
+    text = path.read_text()
+    forged = text.replace("--extra-index-url ", "--extra-index-url https://x.invalid/ ")
+    assert forged != text
+    path.write_text(forged)
     (problem,) = verify(promoted, RELEASED)
     assert problem.startswith(f"{RELEASED.overview} has sha256 ")
 
