@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from core.digests import sha256_of
 from core.errors import BucketError, MachineError, RequestError
@@ -19,8 +18,9 @@ from core.model import Progress
 from promotion.check import verify_attestations
 from promotion.evidence.attestation_verification import (
     GITHUB,
-    GITLAB,
+    GITHUB_HOST,
     ISSUER,
+    WORKFLOWS,
     identity_of,
     load_trust,
     missing_packages,
@@ -36,9 +36,6 @@ from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.stage import raise_if_any, read_staged, stored_problems
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
-
-if TYPE_CHECKING:
-    from pypi_attestations import Attestation
 
 SignWheel = Callable[[str, str], bytes]
 """File name and sha256 of a wheel -> the text of its provenance file."""
@@ -103,6 +100,7 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
             Attestation,
             AttestationBundle,
             Distribution,
+            GitHubPublisher,
             Provenance,
         )
         from sigstore.oidc import IdentityToken, detect_credential
@@ -139,13 +137,13 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
                 attestation = Attestation.sign(
                     signer, Distribution(name=filename, digest=sha256)
                 )
+                repository, workflow = workflow_of(attestation.certificate_claims)
+                publisher = GitHubPublisher(repository=repository, workflow=workflow)
                 bundle = AttestationBundle(
-                    publisher=_publisher(attestation), attestations=[attestation]
+                    publisher=publisher, attestations=[attestation]
                 )
-                text: str = Provenance(
-                    version=1, attestation_bundles=[bundle]
-                ).model_dump_json()
-            data = text.encode()
+                provenance = Provenance(version=1, attestation_bundles=[bundle])
+                data: bytes = provenance.model_dump_json().encode()
             raise_if_any(verify(data, filename, sha256).problems, MachineError)
             return data
 
@@ -167,14 +165,13 @@ def _sigstore_errors() -> Iterator[None]:
     try:
         yield
     except (
-        *(
-            AttestationError,
-            SigstoreError,
-            RequestException,
-            FulcioClientError,
-            RekorClientError,
-        ),
-        *(ExpiredCertificate, ExpiredIdentity),
+        AttestationError,
+        SigstoreError,
+        RequestException,
+        FulcioClientError,
+        RekorClientError,
+        ExpiredCertificate,
+        ExpiredIdentity,
     ) as error:
         text = str(error).rstrip(".") or type(error).__name__
         raise MachineError(
@@ -183,47 +180,28 @@ def _sigstore_errors() -> Iterator[None]:
         ) from error
 
 
-def _publisher(
-    attestation: Attestation,
-) -> Any:  # noqa: ANN401 - one of the package's classes
-    """Return the publisher in an attestation's certificate, in the format of PEP 740."""
-    # Imported here because the packages are optional.
-    from pypi_attestations import GitHubPublisher, GitLabPublisher
-
-    kind, repository, file = publisher_of(attestation.certificate_claims)
-    if kind == "GitHub":
-        return GitHubPublisher(repository=repository, workflow=file)
-    return GitLabPublisher(repository=repository, workflow_filepath=file)
-
-
-def publisher_of(claims: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return the CI service, the repository and the workflow that a certificate names.
+def workflow_of(claims: Mapping[str, str]) -> tuple[str, str]:
+    """Return the repository and the workflow that a certificate names.
 
     Raises:
-        MachineError: the certificate is not from GitHub or GitLab.
+        MachineError: the certificate is not from GitHub.
     """
-    hosts = {
-        GITHUB: ("GitHub", "https://github.com/", ".github/workflows/"),
-        GITLAB: ("GitLab", "https://gitlab.com/", ""),
-    }
     try:
         identity = identity_of(claims)
-        kind, host, folder = hosts[identity.issuer]
-        if not (
-            identity.repository.startswith(host)
-            and identity.workflow.startswith(folder)
+        if identity.issuer != GITHUB or not (
+            identity.repository.startswith(GITHUB_HOST)
+            and identity.workflow.startswith(WORKFLOWS)
         ):
             raise ValueError(identity)
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise MachineError(
-            "The identity does not belong to a job of GitHub or GitLab: issuer"
+            "The identity does not belong to a job of GitHub: issuer"
             f" {claims.get(ISSUER) or 'unknown'}.",
-            hint="Run `ci_build set attest` in a job of GitHub Actions or GitLab CI.",
+            hint="Run `ci_build set attest` in a job of GitHub Actions.",
         ) from error
     return (
-        kind,
-        identity.repository.removeprefix(host),
-        identity.workflow.removeprefix(folder),
+        identity.repository.removeprefix(GITHUB_HOST),
+        identity.workflow.removeprefix(WORKFLOWS),
     )
 
 

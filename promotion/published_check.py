@@ -27,6 +27,7 @@ from core.errors import (
 from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
 from core.units import parse_url
+from core.wheels_json import load_wheel_set
 from promotion.gates.common.gate_context import Check, error
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.install.install_gate import supported
@@ -37,7 +38,6 @@ from promotion.index.json_types import StatusFile
 from promotion.index.ledger import PromotedSet, load_entry
 from promotion.storage.object_keys import ReleasedIndex
 
-_SECONDS = 60.0
 _REMEDY = (
     "Check the URL. If it is correct, stop using the index, run `ci_build index verify` and"
     " publish the set again."
@@ -84,11 +84,11 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
             "The URL contains credentials.",
             hint="Give the public URL without credentials.",
         )
-    index = PublishedIndex(url.removesuffix("simple/"), seconds=_SECONDS)
+    index = PublishedIndex(url.removesuffix("simple/"))
     try:
         status = index.status()
         listed = _listed(status["sets"], digest, url)
-        wheel_set = index.wheel_set(listed)
+        wheel_set = load_wheel_set(index.read_set_file(listed, WHEELS_JSON))
         entry = next(
             (e for e in _promotions(index, status) if e.set_digest == listed), None
         )

@@ -26,7 +26,12 @@ from core.model import (
 from core.versions import KERNELS_PROJECT
 from promotion.compatibility.check_outcomes import GATES, EvidenceChecks, read_checks
 from promotion.compatibility.module_support import load_spec, module_support
-from promotion.evidence.evidence import latest_by_target, load_evidence, time_of
+from promotion.evidence.evidence import (
+    check_records,
+    latest_by_target,
+    load_evidence,
+    time_of,
+)
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.set_requirements import hashed, locked, wheels_for
 from promotion.gates.device.device_evidence import results_names
@@ -303,14 +308,9 @@ def _file_key(name: str) -> tuple[bool, str]:
 
 def code_size(evidence: Evidence) -> int:
     """Return the bytes of device code that evidence of the gate coverage counted for its target."""
-    checks = evidence.details.get("checks")
-    sizes = (
-        [check.get("code_bytes") for check in checks if isinstance(check, dict)]
-        if isinstance(checks, list)
-        else []
-    )
     total = 0
-    for size in sizes:
+    for check in check_records(evidence):
+        size = check.get("code_bytes")
         if isinstance(size, dict):
             total += sum(number for number in size.values() if type(number) is int)
     return total

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ ISSUER, REPOSITORY, DIGEST, REF, CONFIG = (
     f"1.3.6.1.4.1.57264.1.{number}" for number in (8, 12, 13, 14, 18)
 )
 GITHUB = "https://token.actions.githubusercontent.com"
-GITLAB = "https://gitlab.com"
+GITHUB_HOST = "https://github.com/"
+WORKFLOWS = ".github/workflows/"
 _TRUST_CONFIG = "application/vnd.dev.sigstore.clienttrustconfig"
 
 
@@ -223,37 +224,17 @@ def _signer(by_root: Any, publisher: Any, attestation: Any) -> Identity:  # noqa
             f"the signed content, of type {kind}, is not the statement"
         )
     signer = identity_of(attestation.certificate_claims)
-    if (claimed := _claimed(publisher)) != (
-        signer.issuer,
-        signer.repository,
-        signer.workflow,
-    ):
+    claimed = replace(
+        signer,
+        issuer=GITHUB,
+        repository=GITHUB_HOST + publisher.repository,
+        workflow=WORKFLOWS + publisher.workflow,
+    )
+    if claimed != signer:
         raise AttestationError(
-            f"it names the publisher {' '.join(claimed)}; the certificate names"
-            f" {signer}"
+            f"it names the publisher {claimed}; the certificate names {signer}"
         )
     return signer
-
-
-def _claimed(
-    publisher: Any,  # noqa: ANN401
-) -> tuple[str, str, str]:
-    """Return issuer, repository and workflow of the publisher that a provenance file names."""
-    match publisher.kind:
-        case "GitHub":
-            return (
-                GITHUB,
-                f"https://github.com/{publisher.repository}",
-                f".github/workflows/{publisher.workflow}",
-            )
-        case "GitLab":
-            return (
-                GITLAB,
-                f"https://gitlab.com/{publisher.repository}",
-                publisher.workflow_filepath,
-            )
-        case other:
-            return str(other), "", ""
 
 
 def identity_of(claims: Mapping[str, str]) -> Identity:
@@ -269,7 +250,7 @@ def identity_of(claims: Mapping[str, str]) -> Identity:
     config = claims.get(CONFIG, "")
     digest = claims.get(DIGEST, "")
     path, _, at = config.removeprefix(repository).rpartition("@")
-    workflow = path.removeprefix("/").removeprefix("/")
+    workflow = path.removeprefix("/")
     consistent = config.startswith(f"{repository}/") and at in {ref, digest} - {""}
     if not (issuer and repository and ref and workflow and consistent):
         raise ValueError(

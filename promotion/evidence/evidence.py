@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from core.digests import sha256_of
 from core.errors import BucketError, RequestError
@@ -32,8 +33,8 @@ ENVIRONMENT = "environment"
 """Code of a finding about the machine that ran a gate, not about the set."""
 ANY = "any"
 """Target in the evidence of a gate that does not depend on a gfx target."""
-PARTS = {"python": "", "size": "", "passes": "", "corpus": "", "installers": "newest"}
-"""Settings that limit evidence to a part of a gate -> value in older evidence.
+PARTS = ("python", "size", "passes", "corpus", "installers")
+"""Settings that limit evidence to a part of a gate.
 
 Evidence of one part does not replace that of another.
 """
@@ -169,7 +170,7 @@ def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
     for evidence in sorted(
         evidences, key=lambda item: (item.ended, -_BAD_FIRST.index(item.outcome))
     ):
-        part = (evidence.settings.get(name, default) for name, default in PARTS.items())
+        part = (evidence.settings.get(name, "") for name in PARTS)
         last[evidence.gate, evidence.target, *part] = evidence
     return tuple(last.values())
 
@@ -194,6 +195,14 @@ def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
     The worst outcome of all parts, the newest if several are equal.
     """
     return {about: pieces[0] for about, pieces in latest_by_target(evidences).items()}
+
+
+def check_records(evidence: Evidence) -> list[Mapping[str, Any]]:
+    """Return the records of single checks in evidence."""
+    checks = evidence.details.get("checks")
+    if not isinstance(checks, list | tuple):
+        return []
+    return [check for check in checks if isinstance(check, dict)]
 
 
 def is_machine_failure(evidence: Evidence) -> bool:

@@ -27,7 +27,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from core.errors import BucketError, BusyError, FormatError
@@ -43,26 +43,16 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Stored:
-    """The stored object.
+class _ClaimFile:
+    """Content of the stored object.
 
     Attributes:
         holder: kind of work and a random name. Empty if the claim is free.
         until: time after which others may take the claim.
-        etag: etag of the object. None if there is none.
     """
 
     holder: str = _FREE
     until: datetime = _NEVER
-    etag: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ClaimFile:
-    """Content of the stored object; see `_Stored`."""
-
-    holder: str
-    until: datetime
 
 
 class Claim:
@@ -102,7 +92,7 @@ class Claim:
 
     def take(self) -> None:
         """Take the claim if it is free or expired; BusyError otherwise."""
-        stored = self._read()
+        stored, etag = self._read()
         now = self._now()
         # A time that no holder writes is damage or a forgery, and must not block the
         # index.
@@ -115,30 +105,30 @@ class Claim:
                     f" {stored.until:%H:%M} UTC."
                 ),
             )
-        self._etag = stored.etag
         with self._lock:
+            self._etag = etag
             self._write(self._holder)
 
     def release(self) -> None:
         """Free the claim, unless another process has taken it."""
         # A claim that cannot be freed expires.
         with contextlib.suppress(BucketError, BusyError):
-            stored = self._read()
+            stored, etag = self._read()
             if stored.holder == self._holder:
-                self._etag = stored.etag
+                self._etag = etag
                 self._write(_FREE)
 
-    def _read(self) -> _Stored:
+    def _read(self) -> tuple[_ClaimFile, str | None]:
+        """Return the stored claim, and the etag of the object if there is one."""
         found = self._bucket.read(self._released.claim)
         if found is None:
-            return _Stored()
+            return _ClaimFile(), None
         data, info = found
         try:
-            body = read_json(data, _ClaimFile, self._released.claim)
-            until = body.until.astimezone(UTC)
-            return _Stored(holder=body.holder, until=until, etag=info.etag)
+            stored = read_json(data, _ClaimFile, self._released.claim)
+            return replace(stored, until=stored.until.astimezone(UTC)), info.etag
         except (FormatError, OverflowError):
-            return _Stored(etag=info.etag)  # damage blocks nobody
+            return _ClaimFile(), info.etag  # damage blocks nobody
 
     def _write(self, holder: str) -> None:
         until = self._now() + TERM

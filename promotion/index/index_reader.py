@@ -14,14 +14,13 @@ from typing import IO
 from urllib.parse import urljoin
 
 from core.errors import InputError
-from core.model import WHEELS_JSON, WheelSet
 from core.records import read_json
-from core.wheels_json import load_wheel_set
 from promotion.index.json_types import StatusFile
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.object_keys import SETS_FOLDER
 
 STATUS_SCHEMA = 3
+_SECONDS = 60.0
 _MAX_BYTES = 64 << 20
 """Largest accepted response. A status.json or a wheels.json is far smaller."""
 
@@ -84,22 +83,15 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class PublishedIndex:
-    """A released index behind an http, https or file URL.
+    """A released index behind a URL.
 
     Args:
         base: URL of the index's folder, which contains `simple/`, with a slash at the
             end.
-        seconds: timeout of one request.
     """
 
-    def __init__(self, base: str, *, seconds: float = 15.0) -> None:
+    def __init__(self, base: str) -> None:
         self.base = base
-        self._seconds = seconds
-
-    @property
-    def simple(self) -> str:
-        """The URL for pip's `--extra-index-url`."""
-        return f"{self.base}simple/"
 
     def read(self, path: str) -> bytes:
         """Download a file of the index.
@@ -112,9 +104,8 @@ class PublishedIndex:
         """
         url = urljoin(self.base, path)
         try:
-            # Not `requests`, see the module's docstring. The caller chooses the URL.
             with urllib.request.build_opener(_SafeRedirects).open(
-                url, timeout=self._seconds
+                url, timeout=_SECONDS
             ) as answer:
                 data: bytes = answer.read(_MAX_BYTES + 1)
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -151,10 +142,6 @@ class PublishedIndex:
     def read_set_file(self, digest: str, name: str) -> bytes:
         """Download a file that is stored beside the wheels of a set, such as wheels.json."""
         return self.read(f"{SETS_FOLDER}/{digest}/{name}")
-
-    def wheel_set(self, digest: str) -> WheelSet:
-        """Return a set of the index; WheelSetError if its wheels.json is damaged."""
-        return load_wheel_set(self.read_set_file(digest, WHEELS_JSON))
 
 
 _NOT_AN_INDEX = (

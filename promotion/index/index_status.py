@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from core.digests import sha256_of
-from core.errors import BucketError
 from core.versions import KERNELS_PROJECT
 from promotion.evidence.evidence import TIME, time_of
 from promotion.index.index_reader import STATUS_SCHEMA
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import IndexState
-from promotion.index.overview import overview_page
+from promotion.index.overview import Overview, overview_page
 from promotion.index.page_diff import EntryOf
 from promotion.index.pages import install_requirements
 from promotion.index.set_summary import SUMMARY, SetContent, load_summary, written_with
@@ -34,11 +31,6 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
     """Return the row of a set in status.json."""
     assert entry.promoted is not None
     promoted = entry.promoted
-    evidence = sorted(
-        name
-        for name in promoted.files
-        if name.startswith("evidence/") and name.endswith(".json")
-    )
     wheels = [wheel for wheel in promoted.wheels if wheel.project != KERNELS_PROJECT]
     optional = [
         f"{wheel.project}=={wheel.version}"
@@ -56,7 +48,6 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
         "rocm": promoted.rocm_version,
         "pythons": list(promoted.python_versions),
         "policy": dict(promoted.policy),
-        "evidence": evidence,
         "files": beside,
         "install": " ".join(
             install_requirements(wheels, {"jax": promoted.jax_version})
@@ -95,21 +86,6 @@ def history_row(entry: LedgerEntry) -> Mapping[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Overview:
-    """Everything that the page of an index shows besides the newest set's content.
-
-    Attributes:
-        rows: the newest visible sets, newest first.
-        hidden: the newest quarantined sets, newest first.
-        history: the newest ledger entries, newest first.
-    """
-
-    rows: Sequence[Mapping[str, Any]]
-    hidden: Sequence[Mapping[str, Any]]
-    history: Sequence[Mapping[str, Any]]
-
-
 def overview_of(
     state: IndexState, last: int, read: Callable[[Iterable[int]], Iterable[LedgerEntry]]
 ) -> Overview:
@@ -143,12 +119,11 @@ def render_overview(
     entry = entry_of(first["entry"]) if first else None
     return overview_page(
         released,
-        rows=shown.rows,
-        hidden=shown.hidden,
-        history=shown.history,
+        shown,
         last=last,
         stale=stale_after(shown.rows),
-        newest=(entry, summary_of(entry)) if entry else None,
+        newest=entry,
+        summary=summary_of(entry) if entry else None,
     )
 
 
@@ -163,7 +138,7 @@ class Summaries:
     def __call__(self, entry: LedgerEntry) -> SetContent | None:
         """Return the numbers of a set.
 
-        None if an older version promoted it, or if the file was lost or changed.
+        None if the file was lost or changed.
         """
         if entry.number not in self._known:
             self._known[entry.number] = self._read(entry)
@@ -179,13 +154,8 @@ class Summaries:
             data = self._bucket.get(key)
         except AbsentError:
             return None  # `index verify` reports it
-        with contextlib.suppress(BucketError):
-            return (
-                load_summary(data, key)
-                if sha256_of(data) == entry.promoted.files[name]
-                else None
-            )
-        return None
+        changed = sha256_of(data) != entry.promoted.files.get(name)
+        return None if changed else load_summary(data, key)
 
 
 def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -8,7 +8,6 @@ from itertools import chain
 
 from core.digests import sha256_of
 from promotion.index.index_status import (
-    Overview,
     Summaries,
     dump_status,
     overview_of,
@@ -18,6 +17,7 @@ from promotion.index.json_types import ListedIndex
 from promotion.index.ledger import Ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.listing import listing_row
+from promotion.index.overview import Overview
 from promotion.index.page_diff import index_files
 from promotion.index.pages import Page, project_pair, root_pair
 from promotion.storage.bucket import Bucket

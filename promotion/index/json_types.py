@@ -37,7 +37,6 @@ class SetRow(TypedDict):
     rocm: str
     pythons: list[str]
     policy: PolicyRecord
-    evidence: list[str]
     install: str
     yanked: str
     files: list[str]

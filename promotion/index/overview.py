@@ -44,7 +44,6 @@ ANSWERS = {
     "none": "not tested, no GPU ran it",
 }
 """Tier -> whether a GPU works, in a few words."""
-_MOST_EVIDENCE = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,27 +74,40 @@ class Span:
     newest: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    """Everything that the page of an index shows besides the newest set's content.
+
+    Attributes:
+        rows: the newest visible sets, newest first.
+        hidden: the newest quarantined sets, newest first.
+        history: the newest ledger entries, newest first.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    hidden: Sequence[Mapping[str, Any]]
+    history: Sequence[Mapping[str, Any]]
+
+
 def overview_page(
     released: ReleasedIndex,
+    shown: Overview,
     *,
-    rows: Sequence[Mapping[str, Any]],
-    hidden: Sequence[Mapping[str, Any]],
-    history: Sequence[Mapping[str, Any]],
     last: LedgerEntry,
     stale: str,
-    newest: tuple[LedgerEntry, SetContent | None] | None,
+    newest: LedgerEntry | None,
+    summary: SetContent | None,
 ) -> bytes:
     """Return the page.
 
     Args:
-        rows: the newest visible sets, newest first; see `status.set_row`.
-        hidden: the newest quarantined sets.
-        history: the newest ledger entries, newest first; see `status.history_row`.
         last: the newest ledger entry.
         stale: time when the index becomes stale, or empty.
-        newest: entry and numbers of the set whose content is shown.
+        newest: entry of the set whose content is shown.
+        summary: content of that set; None if it is lost.
     """
-    offered = [row for row in rows if not row["yanked"]]
+    offered = [row for row in shown.rows if not row["yanked"]]
+    files = newest.promoted.files if newest and newest.promoted else ()
     return render(
         "index.html",
         {
@@ -107,21 +119,16 @@ def overview_page(
             "tiers": TIERS,
             "answers": ANSWERS,
             "spans": [*_spans(offered)],
-            "older": len(last.state.visible) > len(rows),
-            "rows": rows,
-            "hidden": hidden,
-            "history": history,
-            "newest": newest[0] if newest else None,
-            "wheels": [*_wheels(newest)],
-            "summary": newest[1] if newest else None,
-            "files": (
-                _files([*newest[0].promoted.files])
-                if newest and newest[0].promoted
-                else ()
-            ),
+            "older": len(last.state.visible) > len(shown.rows),
+            "rows": shown.rows,
+            "hidden": shown.hidden,
+            "history": shown.history,
+            "newest": newest,
+            "wheels": [*_wheels(newest, summary)],
+            "summary": summary,
+            "files": _files(files),
             "report_of": _report_of,
             "by_tier": _by_tier,
-            "most_evidence": _MOST_EVIDENCE,
             "sets": SETS_FOLDER,
         },
     )
@@ -222,16 +229,13 @@ def _release_key(version: str) -> tuple[int, Version | str]:
 
 
 def _wheels(
-    newest: tuple[LedgerEntry, SetContent | None] | None,
+    newest: LedgerEntry | None, summary: SetContent | None
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield name, size, digest, link and targets of each wheel.
-
-    Targets are unknown in sets of older versions.
-    """
-    if newest is None or newest[0].promoted is None:
+    """Yield name, size, digest, link and targets of each wheel."""
+    if newest is None or newest.promoted is None:
         return
-    targets = newest[1].wheels if newest[1] else {}
-    for wheel in sorted(newest[0].promoted.wheels, key=lambda wheel: wheel.filename):
+    targets = summary.wheels if summary else {}
+    for wheel in sorted(newest.promoted.wheels, key=lambda wheel: wheel.filename):
         yield {
             "filename": wheel.filename,
             "size": wheel.size,
@@ -241,7 +245,7 @@ def _wheels(
         }
 
 
-def _files(names: Sequence[str]) -> tuple[str, ...]:
+def _files(names: Iterable[str]) -> tuple[str, ...]:
     """Return the files of a set beside its wheels, without evidence and debug files."""
     return tuple(
         sorted(name for name in names if "/" not in name and not name.endswith(".log"))
@@ -249,7 +253,7 @@ def _files(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _report_of(row: Mapping[str, Any]) -> str:
-    """Return the link to the report of a set; empty for a set that an older version promoted."""
+    """Return the link to the report of a set; empty if it has none."""
     name = written_with(REPORT, row["files"])
     return f"{SETS_FOLDER}/{row['digest']}/{name}" if name else ""
 

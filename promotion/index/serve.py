@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from core.errors import BucketError, MachineError
 from promotion.index.served_files import FolderFiles, ServedFile, ServedFiles
-from promotion.storage.object_keys import METADATA_SUFFIX
+from promotion.storage.object_keys import LASTING, content_type
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _HTML = "application/vnd.pypi.simple.v1+html"
@@ -34,20 +34,6 @@ _PAGE_TYPES = {
     "application/vnd.pypi.simple.latest+html": (_HTML, "index.html"),
 }
 """Accepted media type -> Content-Type and file (PEP 691). The first one is the default."""
-_TEXT = "text/plain; charset=utf-8"
-_CONTENT_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".json": "application/json",
-    ".toml": _TEXT,
-    ".txt": _TEXT,
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    METADATA_SUFFIX: _TEXT,
-}
-_LASTING = (".whl", f".whl{METADATA_SUFFIX}")
-"""Ends of the names of files that never change."""
 _COMPRESSED_TYPES = ("text/", _JSON, _HTML, "application/json", "image/svg+xml")
 """Beginnings of content types that are worth compressing."""
 _LEVEL = 6
@@ -217,27 +203,23 @@ def _answer_to(files: ServedFiles, path: str, headers: Message) -> IndexAnswer:
                     headers={"Location": f"/{quote(path)}/"},
                 )
             return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-        content_type = _CONTENT_TYPES.get(
-            PurePosixPath(path).suffix, "application/octet-stream"
-        )
         # Clients compare the digests of these files, and some ask for them without
         # compression.
-        if path.endswith(_LASTING):
-            caching = {"Cache-Control": "max-age=31536000, immutable"}
-            return _file(found, headers, {"Content-Type": content_type, **caching})
-        return _text(
-            found, headers, {"Content-Type": content_type, "Cache-Control": "no-cache"}
-        )
+        extra = {"Content-Type": content_type(path), "Cache-Control": "no-cache"}
+        if path.endswith(LASTING):
+            extra["Cache-Control"] = "max-age=31536000, immutable"
+            return _file(found, headers, extra)
+        return _text(found, headers, extra)
     media = negotiate(headers.get("Accept", ""))
     if media is None:
         return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
-    content_type, name = _PAGE_TYPES[media]
+    page_type, name = _PAGE_TYPES[media]
     if (found := files.open(path + name)) is None:
         return IndexAnswer(status=HTTPStatus.NOT_FOUND)
     return _text(
         found,
         headers,
-        {"Content-Type": content_type, "Vary": "Accept", "Cache-Control": "no-cache"},
+        {"Content-Type": page_type, "Vary": "Accept", "Cache-Control": "no-cache"},
     )
 
 

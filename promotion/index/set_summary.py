@@ -70,8 +70,5 @@ def named(prefix: str, suffix: str, data: bytes) -> str:
 
 
 def written_with(prefix: str, names: Iterable[str]) -> str:
-    """Return the name of a promotion's file with this prefix, or an empty text.
-
-    Older versions wrote none.
-    """
+    """Return the name of a promotion's file with this prefix, or an empty text."""
     return next((name for name in sorted(names) if name.startswith(prefix)), "")

@@ -10,7 +10,13 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from core.model import Evidence, Outcome, Requirement, Severity, WheelSet
-from promotion.evidence.evidence import PARTS, EvidenceFile, latest_by_target, time_of
+from promotion.evidence.evidence import (
+    PARTS,
+    EvidenceFile,
+    check_records,
+    latest_by_target,
+    time_of,
+)
 from promotion.policy.gate_rules import GateRule
 from promotion.policy.promotion_policy import EDITION, Policy
 from promotion.policy.waivers import flaky_tests, unwaived_tests
@@ -189,15 +195,9 @@ def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[
                 f"has {known} known failures; the policy allows {rule.known_failures}."
             )
     elif known:
-        checks = evidence.details.get("checks")
-        tables = (
-            [check for check in checks if isinstance(check, dict)]
-            if isinstance(checks, list | tuple)
-            else []
-        )
         names = [
             str(check.get("name"))
-            for check in tables
+            for check in check_records(evidence)
             if check.get("outcome") == "known"
         ]
         known_failures = [name for name in names if name not in flaky]

@@ -16,7 +16,7 @@ from core.errors import CiBuildError, FormatError
 from core.model import Evidence, Outcome
 from core.records import convert
 from core.targets import expand
-from promotion.evidence.evidence import ANY
+from promotion.evidence.evidence import ANY, check_records
 from promotion.evidence.exemption import Exemption
 from promotion.evidence.known_tests import check_pattern, regex_of
 from promotion.evidence.test_results import UNWAIVED_FLAKE, TestVerdict
@@ -81,15 +81,9 @@ def flaky_tests(evidence: Evidence) -> tuple[str, ...]:
     """Return the tests that a run lists as flaky, with or without a waiver."""
     if evidence.gate.partition("-")[0] != GATE:
         return ()
-    checks = evidence.details.get("checks")
-    tables = (
-        [check for check in checks if isinstance(check, dict)]
-        if isinstance(checks, list | tuple)
-        else []
-    )
     return tuple(
         str(check.get("name"))
-        for check in tables
+        for check in check_records(evidence)
         if "attempts" in check and _is_flaky(check)
     )
 

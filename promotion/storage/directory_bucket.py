@@ -7,6 +7,7 @@ import errno
 import hashlib
 import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -30,6 +31,9 @@ from promotion.storage.bucket import (
 )
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV})
+_NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""Errors of file systems between which the kernel copies no bytes."""
+_CHUNK = 1 << 30
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _LOCK_SECONDS = 60.0
 _IMMUTABLE = 0o444
@@ -220,8 +224,9 @@ class DirBucket:
         _make_folders(folder)
         descriptor, name = tempfile.mkstemp(prefix=".new-", dir=folder)
         try:
-            with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor, not a path
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
                 _write(file, data)
+                file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
             yield Path(name)
@@ -283,37 +288,22 @@ def _make_folders(folder: Path) -> None:
 def _write(file: BinaryIO, data: Data) -> None:
     """Write bytes, or copy a file within the kernel to share blocks if possible."""
     if isinstance(data, bytes):
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
+        file.write(data)
         return
     try:
-        source = data.open("rb", buffering=0)
+        source = data.open("rb")
     except OSError as error:
         raise BucketError(
             f"{data} cannot be read: {error.strerror}.", hint="Build the set again."
         ) from error
     with source:
-        size = os.fstat(source.fileno()).st_size
-        done = 0
-        while done < size:
-            try:
-                count = os.copy_file_range(source.fileno(), file.fileno(), size - done)
-            except OSError as error:
-                if error.errno not in (
-                    errno.EXDEV,
-                    errno.EINVAL,
-                    errno.ENOSYS,
-                    errno.EOPNOTSUPP,
-                ):
-                    raise
-                count = os.sendfile(file.fileno(), source.fileno(), done, size - done)
-            if count == 0:
-                raise BucketError(
-                    f"{data} became shorter while it was stored.",
-                    hint="Build the set again.",
-                )
-            done += count
+        try:
+            while os.copy_file_range(source.fileno(), file.fileno(), _CHUNK):
+                pass
+        except OSError as error:
+            if error.errno not in _NO_COPY:
+                raise
+            shutil.copyfileobj(source, file)
 
 
 def _sync_folder(folder: Path) -> None:

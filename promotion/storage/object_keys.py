@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from core.errors import RequestError
 from core.model import Channel
@@ -42,6 +43,21 @@ PAGES = ("index.html", "index.json")
 LISTING = f"{Channel.RELEASED}/index.html"
 """The key of the page that lists the indexes."""
 
+_TEXT = "text/plain; charset=utf-8"
+_CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".whl": "application/zip",
+    ".toml": _TEXT,
+    ".txt": _TEXT,
+    METADATA_SUFFIX: _TEXT,
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
+LASTING = (".whl", f".whl{METADATA_SUFFIX}")
+"""Ends of the names of files that never change."""
 _INDEX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LEDGER_DIGITS = 8
@@ -169,6 +185,12 @@ def project_pages(simple: str, project: str) -> Iterator[str]:
 def root_pages(simple: str) -> Iterator[str]:
     """Return the keys of the list of projects: HTML and JSON."""
     return (f"{simple}{page}" for page in PAGES)
+
+
+def content_type(key: str) -> str:
+    """Return the media type of an object."""
+    suffix = PurePosixPath(key).suffix
+    return _CONTENT_TYPES.get(suffix, "application/octet-stream")
 
 
 def is_digest(text: str) -> bool:

@@ -30,7 +30,7 @@ from promotion.storage.bucket import (
     object_info,
     size_of,
 )
-from promotion.storage.object_keys import DOCS
+from promotion.storage.object_keys import DOCS, LASTING, content_type
 from promotion.storage.s3_client import bucket_errors, call, call_paged
 from promotion.storage.s3_conditions import PROBES, Conditions, beside, unless_busy
 from promotion.storage.s3_upload import upload_parts
@@ -368,31 +368,13 @@ def base64_of(sha256: str) -> str:
     return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".json": "application/json",
-    ".whl": "application/zip",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".txt": "text/plain; charset=utf-8",
-}
-
-
 def _headers(key: str) -> dict[str, str]:
     """Return the headers for content type and caching.
 
     Wheels never change, pages must be revalidated.
     """
-    kind = next(
-        (kind for suffix, kind in _TYPES.items() if key.endswith(suffix)),
-        "application/octet-stream",
-    )
-    lasting = key.endswith((".whl", ".whl.metadata"))
+    lasting = "public, max-age=31536000, immutable"
     return {
-        "ContentType": kind,
-        "CacheControl": (
-            "public, max-age=31536000, immutable" if lasting else "no-cache"
-        ),
+        "ContentType": content_type(key),
+        "CacheControl": lasting if key.endswith(LASTING) else "no-cache",
     }

@@ -120,20 +120,6 @@ def test_latest_keeps_worst_part(part: str) -> None:
     assert counts == mended
 
 
-def test_latest_replaces_evidence_of_older_versions() -> None:
-    older = replace(
-        EVIDENCE, gate="install", settings={"code": "1"}, outcome=Outcome.FAILED
-    )
-    newest = replace(
-        older,
-        settings={"installers": "newest"},
-        outcome=Outcome.PASSED,
-        ended="2026-01-02T03:05:00Z",
-    )
-    every = replace(newest, settings={"installers": "all"})
-    assert latest_by_part([older, newest, every]) == (newest, every)
-
-
 # Signatures
 
 

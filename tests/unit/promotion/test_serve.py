@@ -98,7 +98,7 @@ def _read(answer: IndexAnswer) -> tuple[IndexAnswer, bytes]:
 def test_answer_to_returns_file(root: Path) -> None:
     answer, body = ask(root, WHEEL)
     assert (answer.status, body) == (HTTPStatus.OK, b"0123456789")
-    assert answer.headers["Content-Type"] == "application/octet-stream"
+    assert answer.headers["Content-Type"] == "application/zip"
     assert "immutable" in answer.headers["Cache-Control"]
     assert answer.headers["Accept-Ranges"] == "bytes"
 
