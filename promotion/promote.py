@@ -228,37 +228,31 @@ def _promoted(
         if not key.endswith(".json") or key in verdict.evidence
     )
     names = (WHEELS_JSON, *(key.removeprefix(staged.root) for key in evidence))
-    infos = zip(
-        names,
-        map_concurrently(lambda name: bucket.head(staged.file(name)), names),
-        strict=True,
-    )
+    infos = map_concurrently(bucket.head, map(staged.file, names))
     digests = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
-    digests |= {name: info.sha256 for name, info in infos if info}
-    judged = {
-        key.removeprefix(staged.root): sha256
-        for key, sha256 in verdict.evidence.items()
-    }
-    if changed := [
-        name for name, sha256 in judged.items() if digests.get(name) != sha256
-    ]:
+    for info in infos:
+        if info:
+            digests[info.key.removeprefix(staged.root)] = info.sha256
+    changed = []
+    for key, sha256 in verdict.evidence.items():
+        name = key.removeprefix(staged.root)
+        if digests.get(name) != sha256:
+            changed.append(name)
+    if changed:
         text = (
             f"Evidence of set {staged.digest[:12]} was changed during the promotion:"
             f" {', '.join(changed)}."
         )
         raise BucketError(text, hint="Run the command again.")
-    record = {
+    facts = {
         "channel": policy.channel,
         "sha256": policy.sha256,
-        **({"stale_days": policy.stale_days} if policy.stale_days is not None else {}),
-        **({"bypasses": list(verdict.bypassed)} if verdict.bypassed else {}),
-        **({"waivers": list(verdict.waived)} if verdict.waived else {}),
-        **(
-            {"attested": {who: list(names) for who, names in verdict.attested.items()}}
-            if verdict.attested
-            else {}
-        ),
+        "stale_days": policy.stale_days,
+        "bypasses": list(verdict.bypassed),
+        "waivers": list(verdict.waived),
+        "attested": {who: list(names) for who, names in verdict.attested.items()},
     }
+    record = {name: value for name, value in facts.items() if value}
     made = report_files(
         bucket, staged, wheel_set, verdict.tiers, record, verdict.evidence
     )

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import tempfile
 import urllib.error
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from core.digests import sha256_of
 from core.errors import (
@@ -34,7 +33,7 @@ from promotion.gates.install.install_gate import supported
 from promotion.gates.install.installation import InstallationSource, InstallationTest
 from promotion.gates.install.installer_table import NEWEST, configured_installers
 from promotion.index.index_reader import PublishedIndex
-from promotion.index.json_types import StatusFile
+from promotion.index.json_types import SetRow
 from promotion.index.ledger import PromotedSet, load_entry
 from promotion.storage.object_keys import ReleasedIndex
 
@@ -87,11 +86,10 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
     index = PublishedIndex(url.removesuffix("simple/"))
     try:
         status = index.status()
-        listed = _listed(status["sets"], digest, url)
+        row = _listed(status["sets"], digest, url)
+        listed = row["digest"]
         wheel_set = load_wheel_set(index.read_set_file(listed, WHEELS_JSON))
-        entry = next(
-            (e for e in _promotions(index, status) if e.set_digest == listed), None
-        )
+        entry = _promoted(index, status["index"], row["entry"])
         lock = (
             index.read_set_file(listed, PYLOCK) if PYLOCK in wheel_set.files else None
         )
@@ -107,7 +105,7 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
         raise GateError(
             f"The index {url} cannot be trusted: {problem.message}", hint=_REMEDY
         ) from problem
-    if entry is None:
+    if entry is None or entry.set_digest != listed:
         raise GateError(f"The ledger of {url} has no set {listed}.", hint=_REMEDY)
     if wheel_set.digest != listed or (
         lock is not None and sha256_of(lock) != wheel_set.files[PYLOCK]
@@ -218,33 +216,26 @@ def _ledger_findings(published: PublishedSet) -> Iterator[Finding]:
             yield error("ledger-untrue", text, _REMEDY)
 
 
-def _listed(rows: Sequence[Mapping[str, Any]], digest: str | None, url: str) -> str:
-    """Return the full digest of the newest listed set whose digest starts with `digest`.
+def _listed(rows: Sequence[SetRow], digest: str | None, url: str) -> SetRow:
+    """Return the newest listed set whose digest starts with `digest`.
 
     None matches every set.
     """
-    digests = [str(row["digest"]) for row in rows]
-    matching = next(
-        (item for item in digests if digest is None or item.startswith(digest)), None
+    for row in rows:
+        if digest is None or row["digest"].startswith(digest):
+            return row
+    available = ", ".join(row["digest"][:12] for row in rows) or "none"
+    raise RequestError(
+        f"{url} does not offer the set {digest}.",
+        hint=f"Give one of its sets: {available}.",
     )
-    if matching is None:
-        available = ", ".join(item[:12] for item in digests) or "none"
-        raise RequestError(
-            f"{url} does not offer the set {digest}.",
-            hint=f"Give one of its sets: {available}.",
-        )
-    return matching
 
 
-def _promotions(index: PublishedIndex, status: StatusFile) -> Iterator[PromotedSet]:
-    """Yield the promoted sets in the ledger, newest first."""
+def _promoted(index: PublishedIndex, name: str, number: int) -> PromotedSet | None:
+    """Return the set that an entry of the ledger promoted."""
     try:
-        released = ReleasedIndex(index=status["index"])
+        released = ReleasedIndex(index=name)
     except RequestError as problem:  # the name comes from the server
         raise BucketError(problem.message) from problem
-    for number in range(status["entries"], 0, -1):
-        key = released.ledger_entry(number)
-        if promoted := load_entry(
-            index.read(key.removeprefix(released.root)), key
-        ).promoted:
-            yield promoted
+    key = released.ledger_entry(number)
+    return load_entry(index.read(key.removeprefix(released.root)), key).promoted

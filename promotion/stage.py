@@ -21,7 +21,14 @@ from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
-from promotion.storage.bucket import Bucket, ConflictError, Data, check_key, fetch_to
+from promotion.storage.bucket import (
+    Bucket,
+    ConflictError,
+    Data,
+    check_key,
+    fetch_to,
+    size_of,
+)
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import ReleasedIndex, StagedSet, root_pages
 
@@ -57,7 +64,7 @@ def stage(
     files |= {name: (set_dir / name).read_bytes() for name in _LAST}
     for name in (*metadata, *_LAST):
         digests[name] = sha256_of(files[name])
-    sizes = {name: _size(data) for name, data in files.items()}
+    sizes = {name: size_of(data) for name, data in files.items()}
     total = sum(sizes.values())
     done = 0
     lock = threading.Lock()
@@ -79,10 +86,6 @@ def stage(
     for page in pages(staged.simple, rows):
         write_if_changed(bucket, page.key, page.data)
     return staged
-
-
-def _size(data: Data) -> int:
-    return data.stat().st_size if isinstance(data, Path) else len(data)
 
 
 def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
@@ -228,14 +231,9 @@ def raise_if_any(
     """Raise one error with all problems, if there are any."""
     problems_found = list(problems)
     if problems_found:
-        raise kind(
-            "\n  ".join(
-                problems_found
-                if len(problems_found) == 1
-                else (f"{len(problems_found)} problems:", *problems_found)
-            ),
-            hint=hint,
-        )
+        if len(problems_found) > 1:
+            problems_found.insert(0, f"{len(problems_found)} problems:")
+        raise kind("\n  ".join(problems_found), hint=hint)
 
 
 def _metadata(set_dir: Path, wheel_set: WheelSet) -> Mapping[str, bytes]:

@@ -10,7 +10,7 @@ another entry takes its number, it is planned again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -28,8 +28,6 @@ from promotion.storage.object_keys import TOMBSTONE_SUFFIX, ReleasedIndex
 
 GRACE_DAYS = 7
 """Default days between removal from the pages and removal of the bytes."""
-_MOST_YOUNGER = 20
-"""Number of consecutive younger sets after which no older set is expected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,10 +177,12 @@ def _plan(
     newest = sorted(state.visible, reverse=True)[: rule.keep_newest]
     kept: dict[int, str] = {}
     retire = []
-    for number in _older(
-        state.held.without(state.retired), entries, now - timedelta(days=rule.days)
-    ):
-        entries.set(number)  # refuses an entry that promotes no set
+    limit = now - timedelta(days=rule.days)
+    shown = state.held.without(state.retired)
+    entries.sets(shown)  # refuses entries that promote no set
+    for number in shown:
+        if datetime.fromisoformat(entries.at(number).time) >= limit:
+            continue
         why = _why_kept(number, state, newest)
         if why:
             kept[number] = why
@@ -192,33 +192,17 @@ def _plan(
         n for n in state.retired.without(state.pinned) if most is None or n in most
     ]
     since = _retired_since(candidates, entries, head.number)
-    sweep = {
-        number: entries.set(number)
+    grace = timedelta(days=rule.grace_days)
+    sweep = entries.sets(
+        number
         for number in candidates
-        if now - since[number] > timedelta(days=rule.grace_days)
-        and not _why_kept(number, state, newest)
-    }
+        if now - since[number] > grace and not _why_kept(number, state, newest)
+    )
     others = entries.sets(state.held.without(sweep)) if sweep else {}
     remove = _bytes_of(entries.released, sweep, others)
     return RetentionPlan(
         retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept
     )
-
-
-def _older(numbers: Iterable[int], entries: Entries, limit: datetime) -> Iterator[int]:
-    """Yield the sets that were promoted before a time.
-
-    Sets are in the order of their promotion, but clocks differ: reading stops after
-    several younger ones.
-    """
-    younger = 0
-    for number in numbers:
-        old = datetime.fromisoformat(entries.at(number).time) < limit
-        younger = 0 if old else younger + 1
-        if old:
-            yield number
-        elif younger == _MOST_YOUNGER:
-            return
 
 
 def _why_kept(number: int, state: IndexState, newest: Iterable[int]) -> str:

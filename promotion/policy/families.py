@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,6 +28,8 @@ SIZES: tuple[Size, ...] = get_args(Size)
 SANITY = "smoke"
 """The suite of `sanity_only` families."""
 
+BYPASS = "bypass_tests_for_releases"
+"""Table of a family whose gate may be skipped."""
 _SCHEMA_VERSION = 1
 
 
@@ -101,14 +103,8 @@ class Family:
     @property
     def device_counts(self) -> tuple[int, ...]:
         """The distinct device counts of the machines, ascending."""
-        return tuple(
-            sorted(
-                {
-                    machines.devices
-                    for machines in (*self.single.values(), *self.multi.values())
-                }
-            )
-        )
+        runners = (*self.single.values(), *self.multi.values())
+        return tuple(sorted({machines.devices for machines in runners}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,14 +123,10 @@ class Families:
 
     def of_target(self, target: GfxTarget) -> Family | None:
         """Return the family whose machines test a target, or None."""
-        return next(
-            (
-                family
-                for family in self.families.values()
-                if target.processor in family.targets
-            ),
-            None,
-        )
+        for family in self.families.values():
+            if target.processor in family.targets:
+                return family
+        return None
 
     def of(self, name: str) -> Family:
         """Return a family by its exact name.
@@ -152,18 +144,11 @@ class Families:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _FamilyTable(Family):
-    """A family in the file."""
-
-    bypass_tests_for_releases: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _FamilyFile:
     """Content of `families.toml`."""
 
     when: Mapping[Trigger, TriggerSettings]
-    family: Mapping[str, _FamilyTable]
+    family: Mapping[str, Family]
 
 
 def load_families(file: Path = FAMILIES_FILE) -> Families:
@@ -174,30 +159,32 @@ def load_families(file: Path = FAMILIES_FILE) -> Families:
             unknown.
     """
     body = read_table(file)
-    add_names(body.get("family"))
+    families = body.get("family")
+    add_names(families)
+    bypasses = {}
+    for name, table in families.items() if isinstance(families, dict) else ():
+        if isinstance(table, dict) and BYPASS in table:
+            bypasses[name] = table.pop(BYPASS)
     content = convert(body, _FamilyFile, str(file), schema=_SCHEMA_VERSION)
+    found = dict(content.family)
     try:
         if set(content.when) != set(Trigger):
             raise ValueError(f"when: expected a table for each of {', '.join(Trigger)}")
-        families = {name: _family(table) for name, table in content.family.items()}
+        for name, family in found.items():
+            known = load_table().families.get(name, ())
+            if not family.targets or not set(family.targets) <= set(known):
+                raise ValueError(
+                    f"family.{name}: its targets must be among {', '.join(known)}"
+                )
+            if name in bypasses:
+                bypass = _bypass(family, bypasses[name])
+                found[name] = replace(family, bypass=bypass)
     except ValueError as error:
         raise FormatError(f"{file}: {error}.") from error
-    return Families(occasions=content.when, families=families)
+    return Families(occasions=content.when, families=found)
 
 
-def _family(table: _FamilyTable) -> Family:
-    known = load_table().families.get(table.name, ())
-    if not table.targets or not set(table.targets) <= set(known):
-        raise ValueError(
-            f"family.{table.name}: its targets must be among {', '.join(known)}"
-        )
-    values = {field.name: getattr(table, field.name) for field in fields(Family)}
-    family = Family(**values)
-    bypass = table.bypass_tests_for_releases
-    return family if bypass is None else _with_bypass(family, bypass)
-
-
-def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
+def _bypass(family: Family, body: Mapping[str, Any]) -> Bypass:
     implied = {
         "index": family_of(tuple(map(GfxTarget.parse, family.targets))),
         "gates": [GATE],
@@ -209,4 +196,4 @@ def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
             " determines"
         )
     source = f"{FAMILIES_FILE.name}: the bypass of {family.name} is void"
-    return replace(family, bypass=parse_bypass({**body, **implied}, source))
+    return parse_bypass({**body, **implied}, source)

@@ -33,14 +33,11 @@ from promotion.storage.bucket import (
 from promotion.storage.object_keys import DOCS, LASTING, content_type
 from promotion.storage.s3_client import bucket_errors, call, call_paged
 from promotion.storage.s3_conditions import PROBES, Conditions, beside, unless_busy
-from promotion.storage.s3_upload import upload_parts
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
 
 _MIB = 1 << 20
-SINGLE_PUT = 256 * _MIB
-"""Size up to which objects are stored by one request, with a whole checksum."""
 _LOOK_FIRST = _MIB
 """Minimum size of objects for which existence is checked before an upload."""
 _PAGE = "index.html"
@@ -62,7 +59,6 @@ class S3Bucket:
             are not required.
         website: whether to store pages as `folder/index.html`, for website hosting,
             instead of `folder/`, for the store's own endpoint.
-        single_put: largest size of an object that is sent by one request.
     """
 
     def __init__(
@@ -73,13 +69,11 @@ class S3Bucket:
         prefix: str = "",
         single_writer: bool = False,
         website: bool = False,
-        single_put: int = SINGLE_PUT,
     ) -> None:
         self._client = client
         self.name = name
         self.prefix = prefix
         self._website = website
-        self._single_put = single_put
         self._conditions = Conditions(
             self._call, self._source, single_writer=single_writer
         )
@@ -148,10 +142,7 @@ class S3Bucket:
         check_digest(key, sha256_of(data), sha256)
         condition = {"IfNoneMatch": "*"} if careful else {}
         try:
-            if isinstance(data, Path) and size > self._single_put:
-                self._put_parts(key, data, sha256, condition)
-            else:
-                self._put(key, data, sha256, condition)
+            self._put(key, data, sha256, condition)
         except ConflictError:
             return check_same_bytes(key, self.head(key), sha256)
         return True
@@ -256,7 +247,11 @@ class S3Bucket:
     def _put(
         self, key: str, data: Data, sha256: str, condition: Mapping[str, str]
     ) -> Mapping[str, Any]:
-        """Store an object with one request."""
+        """Store an object with one request.
+
+        S3 accepts 5 GiB, also in the one request of a copy; parts would have no
+        checksum of the whole object.
+        """
         checksum = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": base64_of(sha256)}
 
         def put() -> Mapping[str, Any]:
@@ -273,28 +268,6 @@ class S3Bucket:
                 )
 
         return unless_busy(key, put)
-
-    def _put_parts(
-        self, key: str, path: Path, sha256: str, condition: Mapping[str, str]
-    ) -> None:
-        name = self._name(key)
-        headers = _headers(key)
-        upload_parts(
-            self._client,
-            self.name,
-            name,
-            path,
-            label=key,
-            headers=headers,
-            condition=condition,
-        )
-        info = self.head(key)
-        if info is None or info.sha256 != sha256:
-            state = "is absent" if info is None else f"has sha256 {info.sha256}"
-            raise BucketError(
-                f"{key} {state} after the upload; sha256 {sha256} was sent.",
-                hint="Check the store.",
-            )
 
     def _digest(self, key: str, answer: Mapping[str, Any]) -> str:
         """Return the SHA-256 of an object from the store, or else from its bytes."""

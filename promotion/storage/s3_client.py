@@ -26,12 +26,7 @@ _REQUIRED = {
     "head_object": ("ContentLength", "ETag", "LastModified"),
     "get_object": ("ContentLength", "ETag"),
     "put_object": ("ETag",),
-    "upload_part": ("ETag",),
-    "create_multipart_upload": ("UploadId",),
-    "complete_multipart_upload": ("ETag",),
     "list_objects_v2": ("IsTruncated",),
-    "list_multipart_uploads": ("IsTruncated",),
-    "list_parts": ("IsTruncated",),
 }
 """Operation -> fields of every complete response.
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -14,7 +12,6 @@ import pytest
 
 from core.digests import sha256_of
 from core.errors import BucketError
-from promotion.storage import s3_upload
 from promotion.storage.bucket import ConflictError
 from promotion.storage.bucket_url import open_bucket
 from promotion.storage.s3_bucket import S3Bucket
@@ -30,67 +27,11 @@ NUMBERS = itertools.count()
 def bucket(s3_client: Any) -> S3Bucket:
     name = f"bucket-{next(NUMBERS)}"
     s3_client.create_bucket(Bucket=name)
-    return S3Bucket(s3_client, name, prefix="some/prefix/", single_put=8 << 20)
+    return S3Bucket(s3_client, name, prefix="some/prefix/")
 
 
 class TestS3Bucket(SharedBucketContract):
     """The contract of all buckets on an S3 store."""
-
-
-def big_file(folder: Path, size: int) -> Path:
-    path = folder / "big.whl"
-    path.write_bytes(os.urandom(size))
-    return path
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(s3_upload, "PART", 5 << 20)
-    return 5 << 20
-
-
-def test_put_large_file_uploads_parts(
-    bucket: S3Bucket, tmp_path: Path, small_parts: int
-) -> None:
-    path = big_file(tmp_path, 3 * small_parts + 17)
-    digest = sha256_of(path)
-    assert bucket.put_if_absent("p/big.whl", path, sha256=digest)
-    assert not bucket.put_if_absent("p/big.whl", path, sha256=digest)
-    info = bucket.head("p/big.whl")
-    assert info is not None
-    assert (info.size, info.sha256) == (3 * small_parts + 17, digest)
-    (tmp_path / "fetched").mkdir()
-    assert sha256_of(bucket.fetch("p/big.whl", tmp_path / "fetched")) == digest
-    assert bucket.copy("p/big.whl", "q/big.whl", sha256=digest)
-
-
-def test_put_large_file_reuses_uploaded_parts(
-    bucket: S3Bucket,
-    s3_client: Any,
-    tmp_path: Path,
-    small_parts: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    path = big_file(tmp_path, 4 * small_parts)
-    sent: list[int] = []
-    real = s3_client.upload_part
-
-    def upload_part(**words: Any) -> Any:
-        if words["PartNumber"] == 3 and not sent.count(-1):
-            sent.append(-1)
-            raise KeyboardInterrupt
-        sent.append(words["PartNumber"])
-        return real(**words)
-
-    monkeypatch.setattr(s3_client, "upload_part", upload_part)
-    with pytest.raises(KeyboardInterrupt):
-        bucket.put_if_absent("p/big.whl", path, sha256=sha256_of(path))
-    assert bucket.head("p/big.whl") is None
-    before = set(sent) - {-1}
-    assert before
-    sent[:] = [-1]
-    assert bucket.put_if_absent("p/big.whl", path, sha256=sha256_of(path))
-    assert set(sent) - {-1} == {1, 2, 3, 4} - before
 
 
 def test_put_refuses_bytes_changed_in_transit(
@@ -115,7 +56,7 @@ class Deaf:
 
     def __getattr__(self, name: str) -> Any:
         real: Callable[..., Any] = getattr(self._client, name)
-        if name not in ("put_object", "copy_object", "complete_multipart_upload"):
+        if name not in ("put_object", "copy_object"):
             return real
         return lambda **words: real(
             **{k: v for k, v in words.items() if k not in ("IfNoneMatch", "IfMatch")}

@@ -72,7 +72,7 @@ class StandIn:
 
 def bucket_of(**answers: Any) -> S3Bucket:
     client: Any = StandIn(**answers)
-    return S3Bucket(client, "b", single_put=1)
+    return S3Bucket(client, "b")
 
 
 def body(data: io.BytesIO) -> Mapping[str, Any]:
@@ -126,95 +126,6 @@ def test_fetch_downloads_cut_file_again(tmp_path: Path) -> None:
 
 
 CONDITIONS = {"put_object": refused(412, "PreconditionFailed")}
-UPLOAD = {
-    "list_multipart_uploads": {"IsTruncated": False},
-    "create_multipart_upload": {"UploadId": "u"},
-    "upload_part": {"ETag": '"p"'},
-    "abort_multipart_upload": {},
-    **CONDITIONS,
-}
-OTHER = {"ChecksumSHA256": s3_bucket.base64_of("0" * 64)}
-
-
-def uploaded(folder: Path, **answers: Any) -> bool:
-    path = folder / "w.whl"
-    path.write_bytes(DATA)
-    return bucket_of(**{**UPLOAD, **answers}).put_if_absent(
-        "v2/k", path, sha256=sha256_of(DATA)
-    )
-
-
-@pytest.mark.parametrize("code", ["NoSuchUpload", "PreconditionFailed"])
-def test_upload_recognises_own_completed_upload(tmp_path: Path, code: str) -> None:
-    """The first request completed the upload and its response was lost.
-
-    The client library sent it again.
-    """
-    again = refused(404 if code == "NoSuchUpload" else 412, code)
-    gone = refused(404, "NoSuchUpload")
-    assert not uploaded(
-        tmp_path,
-        complete_multipart_upload=again,
-        abort_multipart_upload=gone,
-        head_object=HEAD,
-    )
-
-
-def test_upload_waits_while_other_process_writes_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(s3_conditions, "_RACE_SECONDS", 0)
-    busy = refused(409, "ConditionalRequestConflict")
-    stored = refused(412, "PreconditionFailed")
-    assert not uploaded(
-        tmp_path, complete_multipart_upload=[busy, busy, stored], head_object=HEAD
-    )
-    assert uploaded(
-        tmp_path, complete_multipart_upload=[busy, {"ETag": '"e-1"'}], head_object=HEAD
-    )
-
-
-def test_upload_recognises_completion_by_other_process(tmp_path: Path) -> None:
-    assert not uploaded(
-        tmp_path, upload_part=refused(404, "NoSuchUpload"), head_object=HEAD
-    )
-
-
-def test_upload_starts_again_when_listed_upload_ended(tmp_path: Path) -> None:
-    listed = {
-        "IsTruncated": False,
-        "Uploads": [
-            {
-                "Key": "v2/k",
-                "UploadId": "old",
-                "Initiated": datetime(2026, 1, 1, tzinfo=UTC),
-            }
-        ],
-    }
-    done = {"ETag": '"e-1"'}
-    assert uploaded(
-        tmp_path,
-        list_multipart_uploads=listed,
-        list_parts=refused(404, "NoSuchUpload"),
-        complete_multipart_upload=done,
-        head_object=HEAD,
-    )
-
-
-def test_upload_reports_refused_list_of_parts(tmp_path: Path) -> None:
-    uploads = [
-        {
-            "Key": "v2/k",
-            "UploadId": "old",
-            "Initiated": datetime(2026, 1, 1, tzinfo=UTC),
-        }
-    ]
-    with pytest.raises(BucketError, match="refused the request for v2/k: 503"):
-        uploaded(
-            tmp_path,
-            list_multipart_uploads={"IsTruncated": False, "Uploads": uploads},
-            list_parts=refused(503, "SlowDown"),
-        )
 
 
 def test_store_that_ignores_conditions_is_refused() -> None:
@@ -228,20 +139,6 @@ def test_object_that_is_removed_during_a_write_is_reported() -> None:
     bucket = bucket_of(**CONDITIONS, head_object=refused(404, "NotFound"))
     with pytest.raises(ConflictError, match="was removed by another process"):
         bucket.put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
-
-
-@pytest.mark.parametrize(
-    ("done", "head"),
-    [
-        ({"ETag": '"e"', "ChecksumSHA256": "other-1"}, HEAD),
-        ({"ETag": '"e"'}, {**HEAD, **OTHER}),
-    ],
-)
-def test_upload_of_other_bytes_is_reported(
-    tmp_path: Path, done: dict[str, Any], head: dict[str, Any]
-) -> None:
-    with pytest.raises(BucketError, match=r"was stored with checksum|after the upload"):
-        uploaded(tmp_path, complete_multipart_upload=done, head_object=head)
 
 
 def test_refused_write_is_not_repeated() -> None:
