@@ -83,7 +83,7 @@ TOML_FILES = (
     TomlFile(path="promotion/evidence/ledgers/skips.toml", names={}),
     TomlFile(path="promotion/gates/compile/budget.toml", names={}),
     TomlFile(path="promotion/gates/coverage/kernel_rules.toml", names={}),
-    TomlFile(path="promotion/gates/device/sizes.toml", names={}),
+    TomlFile(path="promotion/gates/device/jax_suite.toml", names={}),
     TomlFile(path="promotion/gates/install/installers.toml", names={}),
     TomlFile(path="wheelkit/findings.toml", names={"*": "code", "": "severity"}),
 )

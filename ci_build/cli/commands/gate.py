@@ -134,9 +134,7 @@ _DEVICE_OPTIONS = (
         "--suite-env",
         metavar="NAME=VALUE",
         multiple=True,
-        help=(
-            "Value of a variable that JAX's script computes or sets under a condition."
-        ),
+        help="Variable of JAX's suite, in addition to those of JAX's CI.",
     ),
     cloup.option(
         "--size",

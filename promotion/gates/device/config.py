@@ -19,7 +19,7 @@ from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE
 from promotion.gates.device.shards import Shard
-from promotion.gates.device.suite import SIZES_FILE, SuiteSource, suite_sizes
+from promotion.gates.device.suite import SUITE_FILE, SuiteSource, suite_sizes
 from promotion.policy.waivers import FlakeWaiver
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
@@ -163,7 +163,7 @@ class DeviceGateConfig:
             "size": self.size,
             "python": self.python,
             "passes": " ".join(self.passes),
-            "sizes": sha256_of(SIZES_FILE)[:16] if self.size else "",
+            "conditions": sha256_of(SUITE_FILE)[:16] if self.source else "",
             "tools": sha256_of(LOCK)[:16],
             "also": sha256_of(self.request.also) if self.request.also else "",
             "skips": json.dumps(sorted((skip.pattern, skip.id) for skip in self.skips)),

@@ -24,8 +24,7 @@ class DeviceRequest:
         platform: platform of the tests: rocm, cpu or cuda.
         family: GPU family of the runner; empty if the platform has none.
         jax_tests: location of JAX's tests; empty selects the smoke suite.
-        suite_env: NAME=VALUE of variables of JAX's script that cannot be determined
-            without executing it.
+        suite_env: NAME=VALUE of variables that replace those of JAX's CI.
         size: size of JAX's suite; empty selects all of the suite.
         tests: files and tests to run; their evidence is not stored.
         python: Python version to test with; empty selects a version of the set.

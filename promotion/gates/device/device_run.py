@@ -68,7 +68,6 @@ from promotion.gates.device.suite import jax_suite, smoke_suite
 from promotion.gates.device.suite_requirements import (
     copy_test_helpers,
     release_mismatch,
-    unmet_requirements,
 )
 
 _INSTALL_SECONDS = 900.0
@@ -302,32 +301,20 @@ class _GateRun:
             listed=config.listed,
             given=parse_suite_env(config.request.suite_env),
         )
-        lock = LOCK.read_text(encoding="utf-8")
-        notes = [
-            *suite.notes,
-            *unmet_requirements(suite.requirements, lock, site.version),
-        ]
+        notes = list(suite.notes)
         warnings = []
-        if suite.checkout:
-            wheel_set = self.context.wheel_set
-            if text := release_mismatch(
-                suite.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)
-            ):
-                warnings.append(
-                    warning(
-                        "suite-release",
-                        text,
-                        "Give --jax-tests a commit of the set's release.",
-                    )
-                )
-            if copied := copy_test_helpers(suite.checkout, site.folder):
-                notes.append(
-                    "Test helpers that jax's wheel lacks come from the checkout:"
-                    f" {', '.join(copied)}."
-                )
-        return replace(
-            suite, notes=tuple(filter(None, notes)), warnings=tuple(warnings)
-        )
+        assert suite.checkout is not None, "only the smoke suite has no checkout"
+        wheel_set = self.context.wheel_set
+        jax = wheel_set.pins.get("jax", wheel_set.jax_version)
+        if text := release_mismatch(suite.checkout, jax):
+            remedy = "Give --jax-tests a commit of the set's release."
+            warnings.append(warning("suite-release", text, remedy))
+        if copied := copy_test_helpers(suite.checkout, site.folder):
+            notes.append(
+                "Test helpers that jax's wheel lacks come from the checkout:"
+                f" {', '.join(copied)}."
+            )
+        return replace(suite, notes=tuple(notes), warnings=tuple(warnings))
 
     def _plan(
         self, python: tuple[str, ...], env: Mapping[str, str], suite: Suite

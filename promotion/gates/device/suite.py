@@ -17,11 +17,9 @@ from core.records import read_toml
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.results import file_of
 from promotion.gates.device.sessions.passes import Choose, Suite
-from promotion.gates.device.shell_env import read_script
-from promotion.gates.device.suite_requirements import REQUIREMENTS_FILE
 
 SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
-SIZES_FILE = Path(__file__).with_name("sizes.toml")
+SUITE_FILE = Path(__file__).with_name("jax_suite.toml")
 TESTS = "tests"
 """Folder of JAX's tests."""
 CORRECT = "Correct --test."
@@ -29,12 +27,11 @@ CORRECT = "Correct --test."
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REMOTE = re.compile(r"(?:[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:).+")
 _COPIED = (TESTS, "docs", "examples", "conftest.py", "pyproject.toml", "pytest.ini")
-"""Parts of the checkout that tests need; some tests read or run the documentation.
+"""Parts of the checkout that tests need, and on which their outcome depends.
 
-jax itself is not copied, since tests would import it instead of the installed jax.
+Some tests read or run the documentation. jax itself is not copied, since tests would
+import it instead of the installed jax.
 """
-_CONDITIONS = (*_COPIED, "ci", REQUIREMENTS_FILE)
-"""Parts of the checkout that affect the tests' outcome."""
 _FETCH_SECONDS = 1800.0
 
 
@@ -58,10 +55,26 @@ class SuiteSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteSize:
-    """Extent of a suite; see sizes.toml."""
+    """Extent of a suite; see jax_suite.toml."""
 
     files: tuple[str, ...]
     multi: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SuiteConditions:
+    """Conditions of JAX's CI on one platform; see jax_suite.toml."""
+
+    env: Mapping[str, str]
+    deselect: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SuiteTable:
+    """Content of jax_suite.toml."""
+
+    sizes: Mapping[str, SuiteSize]
+    platforms: Mapping[JaxPlatform, _SuiteConditions]
 
 
 def parse_source(text: str) -> SuiteSource:
@@ -85,9 +98,13 @@ def parse_source(text: str) -> SuiteSource:
 
 
 @functools.cache
+def _suite_table() -> _SuiteTable:
+    return read_toml(SUITE_FILE, _SuiteTable, schema=1)
+
+
 def suite_sizes() -> Mapping[str, SuiteSize]:
     """Return the sizes of JAX's suite, smallest first."""
-    return read_toml(SIZES_FILE, dict[str, SuiteSize], schema=1)
+    return _suite_table().sizes
 
 
 def smoke_suite(listed: Sequence[str] = ()) -> Suite:
@@ -127,20 +144,18 @@ def jax_suite(
     listed: Sequence[str] = (),
     given: Mapping[str, str] | None = None,
 ) -> Suite:
-    """Copy JAX's suite from its checkout, and read the conditions under which it runs.
+    """Copy JAX's suite from its checkout, to run it under the conditions of JAX's CI.
 
     Args:
-        platform: platform whose script sets the conditions.
+        platform: platform whose conditions apply.
         work: an empty folder.
         size: name of a size in `suite_sizes`.
         listed: files and tests to run instead of a size.
-        given: values of the script's variables that cannot be determined, see
-            `read_script`.
+        given: variables that replace those of JAX's CI.
 
     Raises:
         InputError: the suite cannot be fetched, or is at another commit.
-        GateError: the settings in JAX's script cannot be determined.
-        RequestError: the size, the list or a given value is invalid.
+        RequestError: the size or the list is invalid.
     """
     if source.remote:
         folder = _fetch(source, work / "checkout", runner)
@@ -148,7 +163,6 @@ def jax_suite(
     else:
         folder = Path(source.location)
         commit = _local_commit(source, runner)
-    script = read_script(folder, f"ci/run_pytest_{platform}.sh", given)
     root = work / "suite"
     root.mkdir()
     for name in _COPIED:
@@ -166,33 +180,20 @@ def jax_suite(
         raise RequestError(
             f"Unknown size: {size!r}.", hint=f"Choose from {', '.join(suite_sizes())}."
         )
-    files, notes = (
-        (_listed_files(root, listed), ()) if listed else _files_of_size(root, size)
-    )
-    requirements = folder / REQUIREMENTS_FILE
+    notes: tuple[str, ...] = ()
+    if listed:
+        files = _listed_files(root, listed)
+    else:
+        files, notes = _files_of_size(root, size)
+    conditions = _suite_table().platforms[platform]
     return Suite(
         root=root,
-        files=tuple(file for file in files if file not in script.ignore),
-        env=script.env,
-        deselect=(
-            *script.deselect,
-            *(
-                f"{file}::" if file.endswith(".py") else f"{file}/"
-                for file in script.ignore
-            ),
-        ),
+        files=files,
+        env={**conditions.env, **(given or {})},
+        deselect=conditions.deselect,
         commit=commit,
         choose=_chooser(listed),
-        notes=(
-            *notes,
-            *(
-                f"A line of JAX's script was passed over: {line}."
-                for line in script.unread
-            ),
-        ),
-        requirements=(
-            requirements.read_text(encoding="utf-8") if requirements.is_file() else ""
-        ),
+        notes=notes,
         checkout=folder,
     )
 
@@ -201,15 +202,11 @@ def _chooser(listed: Sequence[str]) -> Choose | None:
     """Return a function that selects listed tests, or all tests of other files."""
     tests = frozenset(line for line in listed if "::" in line)
     files = {file_of(test) for test in tests}
-    return (
-        (
-            lambda there: [
-                test for test in there if file_of(test) not in files or test in tests
-            ]
-        )
-        if tests
-        else None
-    )
+
+    def choose(there: Sequence[str]) -> Sequence[str]:
+        return [test for test in there if file_of(test) not in files or test in tests]
+
+    return choose if tests else None
 
 
 def _listed_files(root: Path, listed: Sequence[str]) -> tuple[str, ...]:
@@ -231,7 +228,7 @@ def _files_of_size(root: Path, size: str) -> tuple[tuple[str, ...], tuple[str, .
         )
         raise RequestError(
             text,
-            hint="Fix promotion/gates/device/sizes.toml, or give another checkout.",
+            hint="Fix promotion/gates/device/jax_suite.toml, or give another checkout.",
         )
     note = f"The suite lacks {', '.join(missing)} of size {size}."
     return tuple(name for name in names if name not in missing), (
@@ -255,7 +252,7 @@ def _local_commit(source: SuiteSource, runner: Runner) -> str:
             "--porcelain",
             "--untracked-files=all",
             "--",
-            *_CONDITIONS,
+            *_COPIED,
         )
     except ProcessError as problem:
         if source.commit:
@@ -263,14 +260,14 @@ def _local_commit(source: SuiteSource, runner: Runner) -> str:
             raise InputError(
                 text, hint="Omit @commit or clone the repository."
             ) from problem
-        return f"tree-{_digest(folder, _CONDITIONS)[:16]}"
+        return f"tree-{_digest(folder, _COPIED)[:16]}"
     if source.commit and (commit != source.commit or changed):
         actual = f"{commit} with changes" if changed else commit
         raise InputError(
             f"{folder} is at {actual}, not at {source.commit}.",
             hint="Check out the commit.",
         )
-    return f"{commit}+{_digest(folder, _CONDITIONS)[:8]}" if changed else commit
+    return f"{commit}+{_digest(folder, _COPIED)[:8]}" if changed else commit
 
 
 def _fetch(source: SuiteSource, folder: Path, runner: Runner) -> Path:
@@ -308,13 +305,6 @@ def _digest(folder: Path, names: Sequence[str] = (".",)) -> str:
     sums = hashlib.sha256()
     for top in (folder / name for name in names):
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if path.is_file() and path.suffix in (
-                ".py",
-                ".ini",
-                ".toml",
-                ".sh",
-                ".env",
-                ".txt",
-            ):
+            if path.is_file() and path.suffix in (".py", ".ini", ".toml"):
                 sums.update(f"{path.relative_to(folder)} {sha256_of(path)}\n".encode())
     return sums.hexdigest()

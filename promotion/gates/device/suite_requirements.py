@@ -1,7 +1,4 @@
-"""Requirements of JAX's suite beyond the wheels.
-
-A release of jax, packages, and test helpers outside jax's wheel.
-"""
+"""Requirements of JAX's suite beyond the wheels: a release of jax, and its test helpers."""
 
 from __future__ import annotations
 
@@ -11,13 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-
-REQUIREMENTS_FILE = "build/test-requirements.txt"
-"""Path in a checkout of JAX."""
 _RELEASE = re.compile(r"""^_version = ["']([^"']+)["']""", re.MULTILINE)
-_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 _PACKAGE = "jax"
 
 
@@ -38,53 +29,6 @@ def release_mismatch(checkout: Path, jax: str) -> str:
         f"The suite belongs to jax {match[1]} but tests jax {jax}; failures may come"
         " from this mismatch."
     )
-
-
-def unmet_requirements(requirements: str, lock: str, python: str) -> tuple[str, ...]:
-    """Return notes on the suite's requirements that the gate's environment does not meet.
-
-    Args:
-        requirements: requirements of the suite, one per line (pip's documentation,
-            "Requirements File Format").
-        lock: lock file of the gate, with one version of each package.
-        python: Python version such as 3.12, for markers.
-    """
-    locked = {
-        canonicalize_name(name): version for name, version in _PINNED.findall(lock)
-    }
-    environment = {"python_version": python, "python_full_version": f"{python}.0"}
-    applicable = [
-        item
-        for item in _parse_requirements(requirements)
-        if item.marker is None or item.marker.evaluate(environment)
-    ]
-    notes = []
-    missing = []
-    for item in applicable:
-        version = locked.get(canonicalize_name(item.name))
-        if version is None:
-            missing.append(item.name)
-        elif not item.specifier.contains(version, prereleases=True):
-            notes.append(
-                f"The suite requires {item.name}{item.specifier}; it runs with"
-                f" {version}."
-            )
-    if missing:
-        notes.append(
-            f"The suite also requires {', '.join(sorted(missing))}, which the gate does"
-            " not install."
-        )
-    return tuple(notes)
-
-
-def _parse_requirements(text: str) -> Iterator[Requirement]:
-    for line in text.splitlines():
-        requirement = re.sub(r"(^|\s)#.*", "", line).strip()
-        try:
-            if requirement and not requirement.startswith("-"):
-                yield Requirement(requirement)
-        except InvalidRequirement:
-            continue
 
 
 def copy_test_helpers(checkout: Path, site: Path) -> tuple[str, ...]:

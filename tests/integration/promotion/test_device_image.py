@@ -27,11 +27,6 @@ from tests.support.files import write_files
 from tests.support.silent import Silent
 
 pytestmark = pytest.mark.network
-SCRIPT = """
-set -exu -o allexport
-export JAX_ENABLE_X64=1
-python -m pytest -n auto tests
-"""
 TESTS = """
 import errno, pathlib
 import jax, jax.numpy as jnp, pytest
@@ -126,7 +121,6 @@ def place(
     tests = TESTS.format(bucket=str(folder / "bucket"))
     settings = "[tool.pytest.ini_options]\npython_files = '*_test.py'\n"
     files = {
-        "ci/run_pytest_cpu.sh": SCRIPT,
         "tests/place_test.py": tests,
         "pyproject.toml": settings,
     }

@@ -38,7 +38,6 @@ from tests.support.fake_devices import device_config, fake_devices
 from tests.support.files import write_files
 from tests.unit.gate_table.load import NO_DEVICE
 from tests.unit.gate_table.model import Row, Scene, folder_of
-from tests.unit.promotion.test_device_shell_env import checkout
 from tests.unit.promotion.test_device_suite import NO_GIT
 from tests.unit.promotion.test_known_tests import entry
 from wheelkit.rocm_manifest import RocmLibrary
@@ -197,9 +196,8 @@ def _report(ran: Ran, folder: Path) -> Iterable[Finding]:
     files = {
         "jax/version.py": '_version = "0.11.1"\n',
         "tests/a_test.py": "",
-        "build/test-requirements.txt": "",
     }
-    source = SuiteSource(location=str(write_files(checkout(folder / "jax-src"), files)))
+    source = SuiteSource(location=str(write_files(folder / "jax-src", files)))
     gate.config = device_config(count=ran.devices, source=source, suite="s")
     gate.devices = gate.config.machine.devices
     gate.target = "gfx942"

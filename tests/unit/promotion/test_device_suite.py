@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from core.errors import InputError, ProcessError, RequestError
 from core.process import ProcessResult
+from promotion.gates.device.device_request import parse_suite_env
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.suite import (
@@ -20,7 +22,11 @@ from promotion.gates.device.suite import (
     smoke_suite,
     suite_sizes,
 )
-from tests.unit.promotion.test_device_shell_env import checkout
+from tests.support.files import write_files
+
+
+def checkout(root: Path, empty: Iterable[str] = ()) -> Path:
+    return write_files(root, {"README.md": "", **dict.fromkeys(empty, "")})
 
 
 def test_parse_source_requires_commit_of_address() -> None:
@@ -63,7 +69,6 @@ def test_jax_suite_copies_tests_without_jax(tmp_path: Path) -> None:
     more = (
         "docs/autodidax.py",
         "examples/examples_test.py",
-        "build/test-requirements.txt",
     )
     root = checkout(tmp_path / "jax-src", empty=(*names, *more))
     suite = prepared(root, tmp_path / "work", size="large")
@@ -76,7 +81,6 @@ def test_jax_suite_copies_tests_without_jax(tmp_path: Path) -> None:
     assert not (suite.root / "tests/__pycache__").exists()
     assert suite.commit.startswith("tree-")
     assert suite.files == ("tests",)
-    assert "tests/d_test.py::" in suite.deselect
 
 
 def test_suite_id_changes_with_test_conditions(tmp_path: Path) -> None:
@@ -85,16 +89,23 @@ def test_suite_id_changes_with_test_conditions(tmp_path: Path) -> None:
         "tests/a_test.py",
         "conftest.py",
         "pyproject.toml",
-        "build/test-requirements.txt",
         "docs/autodidax.py",
     )
     seen = set()
-    for number, name in enumerate(("", *files, "ci/run_pytest_rocm.sh")):
+    for number, name in enumerate(("", *files)):
         file = root / (name or "tests/b_test.py")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text((file.read_text() if file.exists() else "") + "# more\n")
         seen.add(prepared(root, tmp_path / f"work{number}", size="large").commit)
-    assert len(seen) == len(files) + 2
+    assert len(seen) == len(files) + 1
+
+
+def test_jax_suite_runs_under_conditions_of_jax_ci(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "jax-src", empty=["tests/a_test.py"])
+    given = {"XLA_FLAGS": "--slow", "MORE": "1"}
+    suite = prepared(root, tmp_path / "work", size="large", given=given)
+    assert suite.env == {**suite.env, **given, "JAX_SKIP_SLOW_TESTS": "true"}
+    assert any("multi_device_test" in test for test in suite.deselect)
 
 
 def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
@@ -158,3 +169,10 @@ def test_jax_suite_notes_missing_file_of_size(tmp_path: Path) -> None:
     tests = prepared(root, tmp_path / "work", size="small")
     assert tests.notes == (f"The suite lacks {gone} of size small.",)
     assert tests.files == tuple(there)
+
+
+@pytest.mark.parametrize("pairs", [["XLA_FLAGS"], ["A B=1"], ["A=1", "A=2"]])
+def test_parse_suite_env_refuses_invalid_pairs(pairs: list[str]) -> None:
+    with pytest.raises(RequestError, match="--suite-env"):
+        parse_suite_env(pairs)
+    assert parse_suite_env(["A=", "B=x=y"]) == {"A": "", "B": "x=y"}

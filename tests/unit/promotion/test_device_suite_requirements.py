@@ -9,28 +9,8 @@ import pytest
 from promotion.gates.device.suite_requirements import (
     copy_test_helpers,
     release_mismatch,
-    unmet_requirements,
 )
 from tests.support.files import write_files
-
-HAVE = "absl-py==2.5.1 \\\n    --hash=sha256:00\nmpmath==1.4.1 \\\npytest==8.4.2 \\\n"
-
-
-def test_unmet_requirements_notes_other_versions_and_missing() -> None:
-    asked = """absl-py
-mpmath==1.3.0  # its sinc(inf) is either nan or 0.0
-pytest<9.0
-# not for us
-Pillow>=11.3
-portpicker; python_version<"3.13"
--r other.txt
-"""
-    assert unmet_requirements(asked, HAVE, "3.13") == (
-        "The suite requires mpmath==1.3.0; it runs with 1.4.1.",
-        "The suite also requires Pillow, which the gate does not install.",
-    )
-    assert "Pillow, portpicker" in unmet_requirements(asked, HAVE, "3.12")[1]
-    assert unmet_requirements("", HAVE, "3.12") == ()
 
 
 def test_release_mismatch_notes_other_release(tmp_path: Path) -> None:

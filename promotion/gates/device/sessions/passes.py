@@ -79,7 +79,6 @@ class Suite:
         choose: function that selects from the collected tests; None selects all tests.
         notes: remarks for the evidence.
         warnings: findings about the suite, which are shown.
-        requirements: packages that the suite requires; see `suite_requirements`.
         checkout: origin of the suite; None for the smoke suite.
     """
 
@@ -91,7 +90,6 @@ class Suite:
     choose: Choose | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[Finding, ...] = ()
-    requirements: str = ""
     checkout: Path | None = None
 
 
