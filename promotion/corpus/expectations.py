@@ -6,7 +6,6 @@ A program without an entry in `expectations.toml` must compile.
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -46,30 +45,18 @@ class CorpusScope:
     jax: SpecifierSet = field(default_factory=SpecifierSet)
     reason: str = ""
 
-    def is_for(self, jax_version: str) -> bool:
-        """Report whether the entry applies to a version of jax."""
-        return self.jax.contains(jax_version, prereleases=True)
-
-    def covered(
-        self, programs: Iterable[str], targets: Iterable[str]
-    ) -> frozenset[tuple[str, str]]:
-        """Return the pairs of program and target that the entry applies to."""
-        own_programs = _matching(programs, self.programs)
-        own_targets = _matching(targets, self.targets)
-        return frozenset(itertools.product(own_programs, own_targets))
-
     def applies(self, program: str, target: str, jax_version: str) -> bool:
         """Report whether the entry applies to a program on a target with a version of jax."""
-        return bool(self.covered([program], [target])) and self.is_for(jax_version)
+        return (
+            _matches(program, self.programs)
+            and _matches(target, self.targets)
+            and self.jax.contains(jax_version, prereleases=True)
+        )
 
 
-def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """Return the names that match a pattern of shells."""
-    matching = []
-    for name in names:
-        if any(fnmatchcase(name, pattern) for pattern in patterns):
-            matching.append(name)
-    return matching
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    """Report whether a name matches a pattern of shells."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,15 +100,13 @@ def load_expectations(
         today: ISO 8601 date that decides whether an entry is expired.
 
     Raises:
-        FormatError: a field is missing, unknown or wrong, a pattern matches nothing, or
-            two entries apply to the same program, target and version.
+        FormatError: a field is missing, unknown or wrong, or a pattern matches nothing.
     """
     content = read_toml(file, _ExpectationFile, schema=_SCHEMA)
     problems: list[str] = []
     for number, entry in enumerate(content.expectation, 1):
         for problem in _problems(entry, programs):
             problems.append(f"entry {number}: {problem}")
-    problems += _overlaps(content.expectation, programs)
     if problems:
         raise FormatError(f"{file.name}: {'; '.join(problems)}.")
     entries = []
@@ -145,21 +130,3 @@ def _problems(entry: Expectation, programs: Sequence[str]) -> Iterator[str]:
         for pattern in getattr(entry, key):
             if not any(fnmatchcase(name, pattern) for name in names):
                 yield f"{pattern!r} matches none of the {key}"
-
-
-def _overlaps(entries: Sequence[Expectation], programs: Sequence[str]) -> Iterator[str]:
-    """Yield pairs of entries that apply to the same program, target and version."""
-    numbered = [
-        (number, entry, entry.covered(programs, lists()["compiler-supported"]))
-        for number, entry in enumerate(entries, 1)
-    ]
-    for (i, first, ours), (j, second, theirs) in itertools.combinations(numbered, 2):
-        # Overlapping ranges of versions share a version at which one of them begins or
-        # ends.
-        ends = [end.version.removesuffix(".*") for end in (*first.jax, *second.jax)]
-        version = next(
-            (end for end in ends if first.is_for(end) and second.is_for(end)), None
-        )
-        if ours & theirs and version:
-            program, target = min(ours & theirs)
-            yield f"entries {i} and {j} both apply to {program} on {target} with jax {version}"

@@ -15,7 +15,8 @@ from core.errors import GateError
 from core.model import Finding, Progress, Severity, Tier, Wheel, WheelSet
 from core.process import Runner
 from promotion.evidence.evidence import ANY
-from promotion.gates.common.machine_tools import MachineTools
+from promotion.gates.common.installers import pip_config
+from promotion.gates.common.pythons import find_pythons
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
@@ -102,10 +103,7 @@ class GateContext:
             with evidence for each target.
         work: an empty directory, removed after the gate.
         shared: a directory that all gates of one run share.
-        lock: lock of the files in `shared`, since gates run concurrently.
         results: what gates of this run have computed for all of them.
-        tools: interpreters and settings of this machine, which all gates of one run
-            share.
     """
 
     bucket: Bucket
@@ -116,18 +114,19 @@ class GateContext:
     progress: Progress
     work: Path
     shared: Path
-    lock: threading.Lock = field(default_factory=threading.Lock)
     results: SharedResults = field(default_factory=SharedResults)
-    tools: MachineTools = field(default_factory=MachineTools)
 
-    def pythons(self, *versions: str) -> Mapping[str, Path]:
-        """Return the interpreters of this machine, by version.
+    def pythons(self) -> Mapping[str, Path]:
+        """Return the interpreters of this machine for the set's versions of Python.
 
-        By default, those of the set's versions.
+        They are looked up before gates run code of the tested wheels.
         """
-        return self.tools.pythons(
-            versions or self.wheel_set.python_versions, self.runner
-        )
+        versions = self.wheel_set.python_versions
+        return self.results.get("pythons", lambda: find_pythons(versions, self.runner))
+
+    def pip_config(self) -> Mapping[str, str]:
+        """Return the user's pip configuration; see `installers.pip_config`."""
+        return self.results.get("pip config", lambda: pip_config(self.runner))
 
     def sha256(self, path: Path) -> str:
         """Return the SHA-256 of a file, which is read once in a run of gates unless it changes."""

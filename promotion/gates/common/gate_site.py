@@ -9,8 +9,9 @@ import contextlib
 import re
 import shutil
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from core.errors import ElfError, GateError, MachineError, ProcessError
@@ -52,74 +53,54 @@ _OF_MACHINE = re.compile(
 """Errors of uv, pip, Python and this program about the machine or a folder of packages."""
 _BYTECODE = "PYTHONPYCACHEPREFIX"
 _UNSET = (
-    *(
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "LD_BIND_NOW",
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "PYTHONSTARTUP",
-        "VIRTUAL_ENV",
-    ),
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "LD_BIND_NOW",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "VIRTUAL_ENV",
     "PYTHONDONTWRITEBYTECODE",
-    *(
-        "ROCM_PATH",
-        "ROCM_HOME",
-        "HIP_PATH",
-        "HIP_DEVICE_LIB_PATH",
-        "HIP_PLATFORM",
-        "HIP_VISIBLE_DEVICES",
-    ),
-    *(
-        "ROCR_VISIBLE_DEVICES",
-        "CUDA_VISIBLE_DEVICES",
-        "GPU_DEVICE_ORDINAL",
-        "HSA_OVERRIDE_GFX_VERSION",
-        "HSA_XNACK",
-    ),
-    *(
-        "HSA_ENABLE_SDMA",
-        "XLA_FLAGS",
-        "XLA_PYTHON_CLIENT_PREALLOCATE",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    ),
-    *(
-        "XLA_PYTHON_CLIENT_ALLOCATOR",
-        "XLA_CLIENT_MEM_FRACTION",
-        "TF_CPP_MIN_LOG_LEVEL",
-        "TF_XLA_FLAGS",
-    ),
-    *(
-        "JAX_PLATFORMS",
-        "JAX_PLATFORM_NAME",
-        "JAX_ENABLE_X64",
-        "JAX_DISABLE_JIT",
-        "JAX_DEBUG_NANS",
-        "JAX_LOG_COMPILES",
-    ),
-    *(
-        "JAX_COMPILATION_CACHE_DIR",
-        "JAX_DEFAULT_MATMUL_PRECISION",
-        "JAX_ROCM_VISIBLE_DEVICES",
-        "JAX_MOCK_GPU_TOPOLOGY",
-    ),
-    *(
-        "JAX_TRACEBACK_FILTERING",
-        "JAX_NUM_CPU_DEVICES",
-        "JAX_ENABLE_COMPILATION_CACHE",
-        "JAX_LOGGING_LEVEL",
-    ),
-    *(
-        "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH",
-        "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH",
-        "JAX_DEBUG_LOG_MODULES",
-    ),
-    *(
-        "MIOPEN_USER_DB_PATH",
-        "MIOPEN_SYSTEM_DB_PATH",
-        "TENSILE_DB",
-        "ROCBLAS_TENSILE_LIBPATH",
-    ),
+    "ROCM_PATH",
+    "ROCM_HOME",
+    "HIP_PATH",
+    "HIP_DEVICE_LIB_PATH",
+    "HIP_PLATFORM",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "HSA_OVERRIDE_GFX_VERSION",
+    "HSA_XNACK",
+    "HSA_ENABLE_SDMA",
+    "XLA_FLAGS",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_ALLOCATOR",
+    "XLA_CLIENT_MEM_FRACTION",
+    "TF_CPP_MIN_LOG_LEVEL",
+    "TF_XLA_FLAGS",
+    "JAX_PLATFORMS",
+    "JAX_PLATFORM_NAME",
+    "JAX_ENABLE_X64",
+    "JAX_DISABLE_JIT",
+    "JAX_DEBUG_NANS",
+    "JAX_LOG_COMPILES",
+    "JAX_COMPILATION_CACHE_DIR",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_ROCM_VISIBLE_DEVICES",
+    "JAX_MOCK_GPU_TOPOLOGY",
+    "JAX_TRACEBACK_FILTERING",
+    "JAX_NUM_CPU_DEVICES",
+    "JAX_ENABLE_COMPILATION_CACHE",
+    "JAX_LOGGING_LEVEL",
+    "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH",
+    "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH",
+    "JAX_DEBUG_LOG_MODULES",
+    "MIOPEN_USER_DB_PATH",
+    "MIOPEN_SYSTEM_DB_PATH",
+    "TENSILE_DB",
+    "ROCBLAS_TENSILE_LIBPATH",
     *CREDENTIAL_VARIABLES,
 )
 """Variables of the user that gates unset."""
@@ -259,21 +240,24 @@ def make_site(context: GateContext, version: str) -> Site:
         GateError: the wheels cannot be installed.
     """
     site = site_for(context, version)
-    root = context.shared / f"site-{version}"
+    return context.results.get(site.folder, lambda: _installed_site(context, site))
+
+
+def _installed_site(context: GateContext, site: Site) -> Site:
+    root = context.shared / f"site-{site.version}"
     ready = root / "ready"
-    with context.lock:
-        if not ready.exists():
-            context.progress.step(f"install the set for Python {version}")
-            shutil.rmtree(
-                root, ignore_errors=True
-            )  # of an installation that failed or was killed
-            try:
-                _install(context, site, root)
-            except ProcessError as problem:
-                raise installation_error(
-                    f"Cannot install the set for Python {version}", problem
-                ) from problem
-            ready.touch()
+    if ready.exists():  # a worker of a cluster keeps it for later tasks
+        return site
+    context.progress.step(f"install the set for Python {site.version}")
+    # An earlier installation may have failed or been killed.
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        _install(context, site, root)
+    except ProcessError as problem:
+        raise installation_error(
+            f"Cannot install the set for Python {site.version}", problem
+        ) from problem
+    ready.touch()
     return site
 
 
@@ -314,7 +298,6 @@ def rocm_libraries(
     Raises:
         GateError: the tree has no HIP library, or the manifest is invalid.
     """
-    folders: Iterable[Path]
     if rocm is not None:
         if not any(
             soname.startswith("libamdhip64.so") for soname in rocm.manifest.libraries
@@ -334,9 +317,8 @@ def rocm_libraries(
             folder = context.shared / f"rocm-for-{site.version}"
             sonames = allowed_sonames(RocmVersion(text=version))
             manifest = from_needs(_read_libraries(context, site), version, sonames)
-        with context.lock:
-            folders = write_stubs(manifest, folder)
-            kind = FROM_NEEDS if manifest.weak else FROM_MANIFEST
+        folders = context.results.get(folder, partial(write_stubs, manifest, folder))
+        kind = FROM_NEEDS if manifest.weak else FROM_MANIFEST
     env = {
         "ROCM_PATH": str(folder),
         "LD_LIBRARY_PATH": ":".join(map(str, folders)),
@@ -358,11 +340,11 @@ def _install(context: GateContext, site: Site, root: Path) -> None:
     def run(command: Command) -> None:
         context.runner.run(command.argv, env=command.env, timeout=_SECONDS)
 
-    python = context.pythons(site.version).get(site.version)
+    python = context.pythons().get(site.version)
     if python is None:
         hint = f"Run `uv python install {site.version}`."
         raise MachineError(f"This machine has no Python {site.version}.", hint=hint)
-    uv = configured_uv(context.runner, context.tools.pip_config(context.runner))
+    uv = configured_uv(context.runner, context.pip_config())
     run(uv.create(python, root))
     wheels = wheels_for(context.wheel_set, site.version)
     folders = {context.wheel(wheel).parent for wheel in wheels}

@@ -22,11 +22,6 @@ from packaging.utils import canonicalize_name
 from core.errors import RequestError
 from core.process import Runner
 
-PLATFORM = "manylinux_2_40_x86_64"
-"""Platform of wheels that are unpacked for a Python that this machine lacks.
-
-It accepts every older tag; the gates inspection and abi decide whether a tag is true.
-"""
 _PLATFORMS = (
     *(f"manylinux_2_{minor}_x86_64" for minor in range(40, 4, -1)),
     "manylinux2014_x86_64",
@@ -117,11 +112,6 @@ class Installer(Protocol):
     def check(self, python: Path) -> Command:
         """Verify that the installed distributions are compatible."""
 
-    def unpack(
-        self, version: str, folder: Path, requirements: Path, index: str
-    ) -> Command:
-        """Install like `install_staged` into a directory for a Python not found here."""
-
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
         """Resolve requirements from the user's indexes and a given index, without installing.
 
@@ -181,10 +171,18 @@ class Pip:
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`."""
-        return Command(
-            argv=(*self._pip(python), *_staged_only(requirements, index)),
-            env=self._alone,
+        args = (
+            "install",
+            "--isolated",
+            f"--index-url={index}",
+            *LOCKED,
+            "--only-binary=:all:",
+            "--no-input",
+            "--no-compile",
+            "--no-cache-dir",
+            f"--requirement={requirements}",
         )
+        return Command(argv=(*self._pip(python), *args), env=self._alone)
 
     def install_rest(
         self, python: Path, requirements: Path, *, locked: bool
@@ -204,20 +202,6 @@ class Pip:
     def check(self, python: Path) -> Command:
         """See `Installer`."""
         return Command(argv=(*self._pip(python), "check"), env=UNSET)
-
-    def unpack(
-        self, version: str, folder: Path, requirements: Path, index: str
-    ) -> Command:
-        """See `Installer`."""
-        where = (
-            f"--target={folder}",
-            f"--python-version={version}",
-            *_PLATFORM_OPTIONS,
-        )
-        pip = self._pip(Path(sys.executable))
-        return Command(
-            argv=(*pip, *_staged_only(requirements, index), *where), env=self._alone
-        )
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`."""
@@ -268,7 +252,7 @@ class Pip:
     def _pip(self, python: Path) -> tuple[str, ...]:
         """Return the command of this pip, which installs for an interpreter."""
         if self._runner is None:
-            return _pip(python)
+            return (sys.executable, *_PIP, f"--python={python}")
         return (str(python), str(self._runner), "--disable-pip-version-check")
 
 
@@ -301,10 +285,6 @@ def bypass_proxy(hosts: str) -> Mapping[str, str]:
     return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
-def _pip(python: Path) -> tuple[str, ...]:
-    return (sys.executable, *_PIP, f"--python={python}")
-
-
 def _digest(archive: Mapping[str, Any]) -> str:
     """Return the sha256 of a file in an installation report.
 
@@ -313,18 +293,6 @@ def _digest(archive: Mapping[str, Any]) -> str:
     return str(
         archive["hashes"]["sha256"] if "hashes" in archive else archive["hash"]
     ).removeprefix("sha256=")
-
-
-def _staged_only(requirements: Path, index: str) -> tuple[str, ...]:
-    alone = ("--isolated", f"--index-url={index}", *LOCKED, "--only-binary=:all:")
-    return (
-        "install",
-        *alone,
-        "--no-input",
-        "--no-compile",
-        "--no-cache-dir",
-        f"--requirement={requirements}",
-    )
 
 
 def is_connection_failure(text: str) -> bool:

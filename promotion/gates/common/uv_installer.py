@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version as installed_version
@@ -15,7 +14,6 @@ from core.process import Runner
 from promotion.gates.common.installers import (
     LOCKED,
     LOOPBACK,
-    PLATFORM,
     UNSET,
     Command,
     bypass_proxy,
@@ -25,22 +23,18 @@ from promotion.gates.common.set_requirements import sha256_of_wheels
 
 _UNSET_UV = dict.fromkeys(
     (
-        *(
-            "UV_DEFAULT_INDEX",
-            "UV_INDEX",
-            "UV_INDEX_URL",
-            "UV_EXTRA_INDEX_URL",
-            "UV_FIND_LINKS",
-            "UV_NO_INDEX",
-        ),
-        *(
-            "UV_OFFLINE",
-            "UV_CONSTRAINT",
-            "UV_OVERRIDE",
-            "UV_EXCLUDE_NEWER",
-            "UV_PYTHON",
-            "UV_TARGET",
-        ),
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "UV_FIND_LINKS",
+        "UV_NO_INDEX",
+        "UV_OFFLINE",
+        "UV_CONSTRAINT",
+        "UV_OVERRIDE",
+        "UV_EXCLUDE_NEWER",
+        "UV_PYTHON",
+        "UV_TARGET",
     ),
     "",
 )
@@ -110,7 +104,19 @@ class Uv:
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`."""
-        return self._staged(requirements, index, f"--python={python}")
+        argv = (
+            self._program,
+            "pip",
+            "install",
+            f"--python={python}",
+            "--no-config",
+            *self._cache_arguments,
+            f"--default-index={index}",
+            *LOCKED,
+            "--only-binary=:all:",
+            f"--requirement={requirements}",
+        )
+        return Command(argv=argv, env={**UNSET, **_UNSET_UV, **self._direct})
 
     def install_files(
         self, python: Path, requirements: Path, folders: Iterable[Path], cache: Path
@@ -146,19 +152,6 @@ class Uv:
         return Command(
             argv=(self._program, "pip", "check", f"--python={python}"), env=UNSET
         )
-
-    def unpack(
-        self, version: str, folder: Path, requirements: Path, index: str
-    ) -> Command:
-        """See `Installer`."""
-        platform = f"--python-platform=x86_64-{PLATFORM.removesuffix('_x86_64')}"
-        args = (
-            f"--python={sys.executable}",
-            f"--target={folder}",
-            f"--python-version={version}",
-            platform,
-        )
-        return self._staged(requirements, index, *args)
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`; the index has the priority of a user's `--index`."""
@@ -208,24 +201,6 @@ class Uv:
             "--no-header",
         )
         return (self._program, *args, "--only-binary=:all:")
-
-    def _staged(self, requirements: Path, index: str, *where: str) -> Command:
-        alone = (
-            "--no-config",
-            *self._cache_arguments,
-            f"--default-index={index}",
-            *LOCKED,
-        )
-        argv = (
-            self._program,
-            "pip",
-            "install",
-            *where,
-            *alone,
-            "--only-binary=:all:",
-            f"--requirement={requirements}",
-        )
-        return Command(argv=argv, env={**UNSET, **_UNSET_UV, **self._direct})
 
 
 def configured_uv(runner: Runner, config: Mapping[str, str] | None = None) -> Uv:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from core.errors import ProcessError
 from core.model import RocmVersion
 from core.process import Runner
 from core.rocm_layouts import hip_soname
+from promotion.gates.device.expected_machine import ExpectedMachine
 from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.preflight_libraries import is_hip
 from promotion.gates.device.results import is_machine_failure
 
 CONTROL = Path(__file__).with_name("preflight_control.py")
@@ -25,26 +26,9 @@ SET_UNUSABLE = "set-unusable"
 _SECONDS = 120.0
 _MISSING = re.compile(r"(\S+\.so[.\w]*): cannot open shared object file")
 """glibc's message about a library that it does not find."""
-_HIP = re.compile(r"libamdhip64\.so(\..*)?")
 
 Control = Callable[[], str]
 """Function that returns why the devices do not work without jax; "" if they work."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Suspects:
-    """Libraries by which a failure is attributed.
-
-    Attributes:
-        own: paths of the set's libraries below site-packages.
-        rocm: sonames of the set's ROCm; empty if the set has no manifest.
-        control: see `Control`.
-    """
-
-    platform: JaxPlatform
-    own: Collection[str]
-    rocm: Collection[str]
-    control: Control
 
 
 def query_control(
@@ -61,10 +45,10 @@ def query_control(
         rocm_version: ROCm of the set; a HIP with another soname does not count.
         mapped: libraries that jax's process had loaded, whose HIP is used.
     """
-    hip = [file for file in mapped if _HIP.fullmatch(Path(file).name)]
     names = ["libcuda.so.1"]
     if platform is JaxPlatform.ROCM:
         soname = hip_soname(RocmVersion(text=rocm_version))
+        hip = [file for file in mapped if is_hip(file)]
         names = [*hip, soname, f"/opt/rocm/lib/{soname}"]
     try:
         done = runner.run(
@@ -78,22 +62,27 @@ def query_control(
 
 
 def is_fault_of_set(
-    error: str, suspects: Suspects, *, needs_device: bool = True
+    error: str,
+    expected: ExpectedMachine,
+    control: Control,
+    *,
+    needs_device: bool = True,
 ) -> bool:
     """Return whether an error of jax belongs to the set instead of the machine.
 
     Args:
+        control: see `Control`.
         needs_device: whether the step that failed uses a device; an import does not.
     """
     if is_machine_failure(error):
         return False
     if match := _MISSING.search(error):
         name = Path(match[1]).name
-        if any(Path(path).name == name for path in suspects.own):
+        if any(Path(path).name == name for path in expected.libraries):
             return True
         # The ROCm of the set is known: either the machine lacks one of its libraries,
         # or the set needs a foreign one.
-        return bool(suspects.rocm) and name not in suspects.rocm
-    if not needs_device or suspects.platform is JaxPlatform.CPU:
+        return bool(expected.rocm) and name not in expected.rocm
+    if not needs_device or expected.platform is JaxPlatform.CPU:
         return True
-    return not suspects.control()
+    return not control()

@@ -423,7 +423,7 @@ def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
     """Install the set's wheels by hash, and the packages that run tests, in a new environment."""
     site = make_site(context, config.python)
     try:
-        uv = configured_uv(context.runner, context.tools.pip_config(context.runner))
+        uv = configured_uv(context.runner, context.pip_config())
         for lock in filter(None, (LOCK, config.request.also)):
             command = uv.install_rest(site.python, lock, locked=True)
             context.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)

@@ -4,8 +4,7 @@ The kernel and the vendor's tool are queried, never HIP or CUDA.
 
 Sources: amdgpu's mem_info_vram files ("GPU memory usage information" of the kernel
 documentation); `nvidia-smi --help-query-gpu`; Linux, "Control Group v2" (cpu.max,
-memory.max) and "CPU bandwidth control" for version 1 (cpu.cfs_quota_us); Kubernetes,
-"Resource units" for KUBE_CPU_REQUEST.
+memory.max); Kubernetes, "Resource units" for KUBE_CPU_REQUEST.
 """
 
 from __future__ import annotations
@@ -190,54 +189,36 @@ def detect_allotment(
 
 def quotas(root: Path) -> Iterator[float]:
     """Yield the number of cores that each control group of this process allows."""
-    for folder, version in control_groups(root, "cpu"):
-        if version == 2:
-            quota, _, period = _text(folder / "cpu.max").partition(" ")
-        else:
-            quota = _text(folder / "cpu.cfs_quota_us")
-            period = _text(folder / "cpu.cfs_period_us")
+    for folder in control_groups(root):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
         if quota.isdecimal() and period.isdecimal() and int(period):
             yield int(quota) / int(period)
 
 
 def memory(root: Path) -> int:
     """Return the bytes of RAM that this process may use."""
-    lines = dict(
-        line.split(":", 1)
-        for line in _text(root / "proc/meminfo").splitlines()
-        if ":" in line
-    )
-    limits = [int(lines["MemTotal"].split()[0]) << 10] if "MemTotal" in lines else []
-    for folder, version in control_groups(root, "memory"):
-        limit = _number(
-            folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")
-        )
+    limits = []
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            limits.append(int(line.split()[1]) << 10)
+    for folder in control_groups(root):
+        limit = _number(folder / "memory.max")
         limits += [] if limit is None else [limit]
     return min(limits, default=0)
 
 
-def control_groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
-    """Yield this process's control group and its parents, each with the cgroup version."""
+def control_groups(root: Path) -> Iterator[Path]:
+    """Yield this process's control group and its parents (version 2)."""
     top = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         if not names:
-            base = top
-            version = 2
-        elif controller in names.split(","):
-            base = next(
-                (top / n for n in (names, controller) if (top / n).is_dir()),
-                top / controller,
-            )
-            version = 1
-        else:
-            continue
-        # A container sees its own group as the root of the hierarchy, even if the path
-        # differs.
-        own = base / path.lstrip("/")
-        for folder in (own, *own.parents):
-            if folder.is_relative_to(base):
-                yield folder, version
+            # A container sees its own group as the root of the hierarchy, even if the
+            # path differs.
+            own = top / path.lstrip("/")
+            for folder in (own, *own.parents):
+                if folder.is_relative_to(top):
+                    yield folder
 
 
 def _cores(text: str) -> float:

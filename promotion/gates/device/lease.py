@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core.errors import MachineError, RequestError
+from core.errors import MachineError
 
 GIB = 1 << 30
 DEVICE_SHARE = 2 * GIB
@@ -151,20 +151,20 @@ def visible_devices(
         MachineError: a mask names a device that does not exist, or the same device
             twice, or is invalid.
     """
+    masks = platform.masks
+    names = [name for name in masks[:1] if name in environ]
+    names += [name for name in masks[1:] if environ.get(name)][:1]
     left = tuple(devices)
-    lowest, *upper = platform.masks or ("",)
-    if lowest in environ:
-        left = _masked(left, lowest, environ[lowest])
-    name = next((name for name in upper if environ.get(name)), None)
-    return left if name is None else _masked(left, name, environ[name])
+    for name in names:
+        left = _masked(left, name, environ[name])
+    return left
 
 
 def _masked(
     devices: Sequence[GpuDevice], name: str, text: str
 ) -> tuple[GpuDevice, ...]:
-    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     chosen: list[GpuDevice] = []
-    for entry in entries:
+    for entry in filter(None, map(str.strip, text.split(","))):
         matches = _find(devices, entry)
         if len(matches) != 1:
             what = "is not a device" if not matches else "matches several devices"
@@ -203,14 +203,9 @@ def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> in
     """
     if not devices:
         return 1
-    by_memory = (
-        min(device.memory if device.free is None else device.free for device in devices)
-        // DEVICE_SHARE
-    )
-    shared = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS) // len(
-        devices
-    )
-    return max(1, min(by_memory, shared))
+    free = [device.memory if device.free is None else device.free for device in devices]
+    workers = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS)
+    return max(1, min(min(free) // DEVICE_SHARE, workers // len(devices)))
 
 
 def leases(
@@ -219,30 +214,22 @@ def leases(
     allotment: Allotment,
     *,
     per_device: int = 1,
-    workers: int = 0,
 ) -> tuple[Lease, ...]:
     """Return a lease for each worker.
 
-    Every device is used, and `per_device` workers share a device.
+    Every device is used, and `per_device` workers share a device. A CPU has a worker
+    for each core, if the memory suffices.
 
     Args:
         devices: devices left by `visible_devices`; none on a CPU.
-        workers: number of workers on a CPU; 0 selects one worker per core, if the
-            memory suffices.
 
     Raises:
-        RequestError: a number of workers is invalid.
         MachineError: there is no device.
     """
-    if per_device < 1 or workers < 0:
-        raise RequestError(
-            f"Invalid number of workers per device: {per_device}.",
-            hint="Give a positive number.",
-        )
     owners: list[tuple[GpuDevice, ...]] = []
     if platform is JaxPlatform.CPU:
         fitting = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS)
-        owners = [()] * (workers or max(1, fitting))
+        owners = [()] * max(1, fitting)
     elif not devices:
         raise MachineError(
             f"No {platform} device is available.",
@@ -255,8 +242,9 @@ def leases(
             owners += [(device,) for device in devices]
     shares = _share_cores(allotment, len(owners))
     threads = max(1, allotment.cores // len(owners))
+    shared = per_device > 1
     return tuple(
-        _lease(platform, slot, owned, cpus, threads, shared=per_device > 1)
+        _lease(platform, slot, owned, cpus, threads, shared=shared)
         for slot, (owned, cpus) in enumerate(zip(owners, shares, strict=True))
     )
 

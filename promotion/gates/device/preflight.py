@@ -17,12 +17,7 @@ from core.process import Runner
 from core.units import human
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.gates.common.gate_context import Check
-from promotion.gates.device.blame import (
-    SET_UNUSABLE,
-    Control,
-    Suspects,
-    is_fault_of_set,
-)
+from promotion.gates.device.blame import SET_UNUSABLE, Control, is_fault_of_set
 from promotion.gates.device.expected_machine import ExpectedMachine, preflight_check
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import DEVICE_SHARE, GpuDevice, JaxPlatform
@@ -90,18 +85,14 @@ def check_host(
         )
         yield preflight_check("/dev/kfd", problem, remedy)
     yield _shared_memory(root / _SHM.lstrip("/"))
-    poor = [
-        device
-        for device in devices
-        if device.free is not None and device.free < DEVICE_SHARE
-    ]
-    problem = "; ".join(
-        f"device {d.token} has {human(d.free or 0)} of {human(d.memory)} free"
-        for d in poor
-    )
+    poor = []
+    for device in devices:
+        if device.free is not None and device.free < DEVICE_SHARE:
+            memory = f"{human(device.free)} of {human(device.memory)}"
+            poor.append(f"device {device.token} has {memory} free")
     yield preflight_check(
         "device memory",
-        problem,
+        "; ".join(poor),
         "End the processes that use the device, or use another device.",
     )
     yield preflight_check(
@@ -115,22 +106,15 @@ def _devices(
     machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine
 ) -> Check:
     targets = _plain(expected.targets)
-    other = (
-        sorted({device.gfx for device in devices} - set(targets))
-        if expected.platform is JaxPlatform.ROCM
-        else []
-    )
+    other = sorted({device.gfx for device in devices} - {*targets})
+    problem = ""
     if not devices:
         problem = f"no {expected.platform} device is available"
-    elif other:
+    elif other and expected.platform is JaxPlatform.ROCM:
         problem = f"the devices are {', '.join(other)}, not {' or '.join(targets)}"
     elif expected.counts and len(devices) not in expected.counts:
-        problem = (
-            f"{len(devices)} devices are available, not"
-            f" {' or '.join(map(str, expected.counts))}"
-        )
-    else:
-        problem = ""
+        counts = " or ".join(map(str, expected.counts))
+        problem = f"{len(devices)} devices are available, not {counts}"
     names = ("token", "gfx", "name", "memory", "free")
     rows = []
     for device in devices:
@@ -156,61 +140,46 @@ def check_jax(
     Args:
         control: see `Control`; it is called only if jax fails.
     """
-    suspects = Suspects(
-        platform=expected.platform,
-        own=expected.libraries,
-        rocm=expected.rocm,
-        control=control,
-    )
     if answer["error"]:
-        yield _no_platform(answer, expected, suspects)
+        yield _no_platform(answer, expected, control)
         return
     yield _platform(answer, expected)
     count = len(answer["devices"])
-    problem = (
-        ""
-        if count == expected.count
-        else f"jax sees {count} devices, not {expected.count}"
-    )
+    problem = ""
+    if count != expected.count:
+        problem = f"jax sees {count} devices, not {expected.count}"
     hint = "Check whether masks or other processes hide devices."
     yield preflight_check("device count", problem, hint)
     if expected.platform is JaxPlatform.ROCM:
         # A version override in the environment changes the runtime's names of the
         # devices.
-        names = {
-            str(device["capability"]).partition(":")[0] for device in answer["devices"]
-        }
-        strange = sorted(
-            name
-            for name in names
-            if name.startswith("gfx") and name not in _plain(expected.targets)
-        )
-        problem = (
-            f"the runtime reports the devices as {', '.join(strange)}"
-            if strange
-            else ""
-        )
+        names = _plain(str(device["capability"]) for device in answer["devices"])
+        strange = sorted({*names} - {*_plain(expected.targets)})
+        strange = [name for name in strange if name.startswith("gfx")]
+        problem = ""
+        if strange:
+            problem = f"the runtime reports the devices as {', '.join(strange)}"
         yield preflight_check(
             "gfx name",
             problem,
             "Unset HSA_OVERRIDE_GFX_VERSION.",
-            facts={"gfx": sorted(names)},
+            facts={"gfx": sorted({*names})},
         )
     yield check_libraries(answer["libraries"], expected)
     if expected.platform is JaxPlatform.ROCM:
         yield check_rocm(answer["libraries"], expected.rocm_version)
         yield check_same_rocm(answer["libraries"], expected)
     for module, reason in answer.get("modules", {}).items():
-        at_fault = is_fault_of_set(reason, suspects, needs_device=False)
+        at_fault = is_fault_of_set(reason, expected, control, needs_device=False)
         remedy, code = _fault_remedy(at_fault, _DOCTOR)
         yield preflight_check(
             module, f"it cannot be imported: {reason}", remedy, code=code
         )
-    yield from _kernels(answer["devices"], suspects)
+    yield from _kernels(answer["devices"], expected, control)
 
 
 def _no_platform(
-    answer: Mapping[str, Any], expected: ExpectedMachine, suspects: Suspects
+    answer: Mapping[str, Any], expected: ExpectedMachine, control: Control
 ) -> Check:
     problem = f"jax has no platform {expected.platform}: {answer['error']}"
     imports = answer.get("stage") == "import"
@@ -223,34 +192,29 @@ def _no_platform(
         return preflight_check(
             "platform", f"{problem}; {other}", f"Install ROCm {expected.rocm_version}."
         )
-    at_fault = is_fault_of_set(answer["error"], suspects, needs_device=not imports)
+    at_fault = is_fault_of_set(
+        answer["error"], expected, control, needs_device=not imports
+    )
     remedy, code = _fault_remedy(at_fault, _DOCTOR)
     return preflight_check("platform", problem, remedy, code=code)
 
 
 def _kernels(
-    devices: Sequence[Mapping[str, Any]], suspects: Suspects
+    devices: Sequence[Mapping[str, Any]], expected: ExpectedMachine, control: Control
 ) -> Iterator[Check]:
     """Check the kernel of each device.
 
     If it fails on all devices, and these work without jax, the set is at fault.
     """
-    wrong = [device["kernel"] for device in devices if device["kernel"]]
-    at_fault = (
-        bool(wrong)
-        and len(wrong) == len(devices)
-        and all(is_fault_of_set(text, suspects) for text in wrong)
+    at_fault = all(
+        device["kernel"] and is_fault_of_set(device["kernel"], expected, control)
+        for device in devices
     )
     remedy, code = _fault_remedy(at_fault, "Take this device out of service.")
     for device in devices:
-        problem = (
-            f"a kernel on device {device['id']}: {device['kernel']}"
-            if device["kernel"]
-            else ""
-        )
-        yield preflight_check(
-            f"kernel on device {device['id']}", problem, remedy, code=code
-        )
+        name = f"kernel on device {device['id']}"
+        problem = f"a {name}: {device['kernel']}" if device["kernel"] else ""
+        yield preflight_check(name, problem, remedy, code=code)
 
 
 def _fault_remedy(at_fault: bool, remedy: str) -> tuple[str, str]:
@@ -262,17 +226,15 @@ def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> Check:
     platform = expected.platform
     client = answer["client"]
     reported = {*answer["platforms"], answer["default"]}
-    if not reported <= (
-        {"cpu"} if platform is JaxPlatform.CPU else {platform.value, "gpu"}
-    ):
+    on_cpu = platform is JaxPlatform.CPU
+    accepted = {"cpu"} if on_cpu else {platform.value, "gpu"}
+    problem = ""
+    if not reported <= accepted:
         problem = f"jax runs on {', '.join(sorted(reported))}, not on {platform}"
     # jax reports all GPUs as "gpu"; the runtime's version contains the platform.
-    elif platform is not JaxPlatform.CPU and platform.value not in client.lower():
-        problem = (
-            f"jax's GPUs belong to {' '.join(client.split())!r}, not to {platform}"
-        )
-    else:
-        problem = ""
+    elif not on_cpu and platform.value not in client.lower():
+        name = " ".join(client.split())
+        problem = f"jax's GPUs belong to {name!r}, not to {platform}"
     facts = {
         "jax": answer["version"],
         "kinds": sorted({device["kind"] for device in answer["devices"]}),
@@ -287,11 +249,9 @@ def _shared_memory(path: Path) -> Check:
     except OSError as failure:
         return preflight_check(_SHM, f"{_SHM} is not usable: {failure}", remedy)
     free = stat.f_bavail * stat.f_frsize
-    problem = (
-        ""
-        if free >= SHARED_MEMORY
-        else f"{_SHM} has {human(free)} free, not {human(SHARED_MEMORY)}"
-    )
+    problem = ""
+    if free < SHARED_MEMORY:
+        problem = f"{_SHM} has {human(free)} free, not {human(SHARED_MEMORY)}"
     return preflight_check(_SHM, problem, remedy, facts={"shm_bytes": free})
 
 

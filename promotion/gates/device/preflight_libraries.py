@@ -16,38 +16,39 @@ from promotion.gates.device.lease import JaxPlatform
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary
 
-_HIP = re.compile(r"libamdhip64\.so(\..*)?")
+
+def is_hip(file: str) -> bool:
+    """Return whether a library is HIP, by its name."""
+    return re.fullmatch(r"libamdhip64\.so(\..*)?", Path(file).name) is not None
 
 
 def check_libraries(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     """Check that the loaded native code comes from the site and has the set's bytes."""
     problems = []
     seen = {}
-    need = [
+    plugins = [
         path for path in expected.libraries if re.fullmatch(r"jax_plugins/.+\.so", path)
     ]
+    plugin_names = {Path(path).name for path in plugins}
     for file in map(Path, mapped):
-        path = next(
-            (path for path in expected.libraries if str(file).endswith(f"/{path}")), ""
-        )
-        if not path and file.name in {Path(other).name for other in need}:
-            problems.append(f"{file} was loaded and does not belong to the set")
-        elif path and file != expected.site / path:
+        own = [path for path in expected.libraries if str(file).endswith(f"/{path}")]
+        if not own:
+            if file.name in plugin_names:
+                problems.append(f"{file} was loaded and does not belong to the set")
+            continue
+        path = own[0]
+        if file != expected.site / path:
             problems.append(f"{file} was loaded instead of {path} of the set")
-        elif path:
-            seen[path] = sha256_of(file)
-            if seen[path] != expected.libraries[path]:
-                problems.append(
-                    f"{path} has sha256 {seen[path]}, not {expected.libraries[path]}"
-                )
-    if (
-        expected.platform is JaxPlatform.ROCM
-        and not any(path in seen for path in need)
-        and not problems
-    ):
-        problems.append(
-            f"none of {', '.join(need) or 'the libraries of the set'} was loaded"
-        )
+            continue
+        seen[path] = sha256_of(file)
+        if seen[path] != expected.libraries[path]:
+            problems.append(
+                f"{path} has sha256 {seen[path]}, not {expected.libraries[path]}"
+            )
+    rocm = expected.platform is JaxPlatform.ROCM
+    if rocm and seen.keys().isdisjoint(plugins) and not problems:
+        names = ", ".join(plugins) or "the libraries of the set"
+        problems.append(f"none of {names} was loaded")
     remedy = "Check PYTHONPATH and LD_LIBRARY_PATH, and run again."
     return preflight_check(
         "libraries", "; ".join(problems), remedy, facts={"loaded": seen}
@@ -76,45 +77,35 @@ def other_rocm(mapped: Sequence[str], version: str) -> str:
     """
     hip = _hip(mapped)
     release = "" if hip is None else _version_above(hip.resolve())
+    if not release:
+        return ""
     try:
-        same = (
-            not release or Version(release).release[:2] == Version(version).release[:2]
-        )
+        same = Version(release).release[:2] == Version(version).release[:2]
     except InvalidVersion:
         same = False
-    return (
-        "" if same else f"ROCm {release} was loaded; the set was built with {version}"
-    )
+    text = f"ROCm {release} was loaded; the set was built with {version}"
+    return "" if same else text
 
 
 def _hip(mapped: Sequence[str]) -> Path | None:
-    return next(
-        (Path(file) for file in mapped if _HIP.fullmatch(Path(file).name)), None
-    )
+    return next((Path(file) for file in mapped if is_hip(file)), None)
 
 
 def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     """Check each loaded library against the manifest of the ROCm that the set was built with."""
-    name = "ROCm's libraries"
+    title = "ROCm's libraries"
     if not expected.rocm:
-        return preflight_check(
-            name,
-            note=(
-                "the set has no manifest of its ROCm, so only the release was compared"
-            ),
-        )
+        note = "the set has no manifest of its ROCm, so only the release was compared"
+        return preflight_check(title, note=note)
     problems = []
     same = {}
     for file in map(Path, mapped):
         # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the
         # soname libamdhip64.so.7.
+        name = f"{file.name}."
+        libraries = expected.rocm.values()
         library = next(
-            (
-                lib
-                for lib in expected.rocm.values()
-                if f"{file.name}.".startswith(f"{lib.soname}.")
-            ),
-            None,
+            (lib for lib in libraries if name.startswith(f"{lib.soname}.")), None
         )
         if library is None:
             continue
@@ -134,19 +125,18 @@ def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     weak = sorted(
         soname for soname, value in same.items() if not value.startswith("sha256")
     )
-    note = (
-        f"the set's manifest has no sha256 of {', '.join(weak)}: build ids or sizes"
-        " were compared"
-        if weak
-        else ""
-    )
+    note = ""
+    if weak:
+        note = (
+            f"the set's manifest has no sha256 of {', '.join(weak)}: build ids or sizes"
+            " were compared"
+        )
     remedy = (
         f"Install the ROCm {expected.rocm_version} build that the set was built with,"
         " name it with `--rocm`, or give `--rocm-of-set`."
     )
-    return preflight_check(
-        name, "; ".join(problems), remedy, note=note, facts={"rocm_libraries": same}
-    )
+    facts = {"rocm_libraries": same}
+    return preflight_check(title, "; ".join(problems), remedy, note=note, facts=facts)
 
 
 def _compare(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
@@ -162,12 +152,8 @@ def _compare(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
 def _version_above(library: Path) -> str:
     for folder in library.parents:
         try:
-            return (
-                (folder / ".info" / "version")
-                .read_text(encoding="ascii")
-                .strip()
-                .partition("-")[0]
-            )
+            text = (folder / ".info" / "version").read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError):
             continue
+        return text.strip().partition("-")[0]
     return ""

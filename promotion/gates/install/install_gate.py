@@ -53,8 +53,7 @@ def make_gate(
 
     Args:
         pythons: interpreters by version; None searches for the versions of the set.
-            Without an interpreter the wheels are only unpacked, and the check counts as
-            skipped.
+            Without an interpreter the check is skipped.
         installers: NEWEST or ALL.
         cache: the user's cache, which keeps the environments of installers; None
             installs them in every run.
@@ -67,9 +66,8 @@ def make_gate(
         folder = context.work / "cache"
         if with_ is not None:
             return with_(context.runner, folder)
-        config = context.tools.pip_config(context.runner)
         return configured_installers(
-            context.runner, folder, installers, cache, config=config
+            context.runner, folder, installers, cache, config=context.pip_config()
         )
 
     def run(context: GateContext) -> Iterator[Check]:
@@ -238,7 +236,10 @@ class _InstallationTests:
 
         All install the same files, so the first checks the loader.
         """
+        python = self._pythons.get(version)
         spared = self._uv is not None and installer.name == "pip"
+        versions = self._context.wheel_set.python_versions
+        earlier = takewhile(lambda other: other != version, versions)
         with self._place(shared) as (index, folder):
             test = InstallationTest(
                 self._source(index, version, html="" if spared else self._html),
@@ -250,15 +251,7 @@ class _InstallationTests:
                 check_loader=first,
                 is_wanted=self._is_wanted,
             )
-            python = self._pythons.get(version)
-            earlier = takewhile(
-                lambda other: other != version, self._context.wheel_set.python_versions
-            )
-            if (
-                spared
-                and python is not None
-                and any(other in self._pythons for other in earlier)
-            ):
+            if python and spared and any(other in self._pythons for other in earlier):
                 return tuple(test.resolution_checks(python))
             return tuple(test.checks(python))
 

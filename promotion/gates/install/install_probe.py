@@ -2,10 +2,8 @@
 
 The program uses only the standard library. The first argument is a question in JSON:
 
-- `paths`: directories with distributions; null means sys.path.
 - `distributions`: name -> {"version": ..., "files": {path: sha256}}.
-- `imports`: modules to import, in order; `devices`: whether to call jax.devices()
-  afterwards.
+- `imports`: modules to import, in order, before jax.devices() is called.
 - `seconds`: time after which the program ends with the stack of each thread on standard
   error.
 
@@ -67,12 +65,10 @@ def wrong_files(
     yield from (f"{path} is not in RECORD" for path in sorted(expected.keys() - seen))
 
 
-def distributions(
-    paths: list[str] | None,
-) -> dict[str, list[importlib.metadata.Distribution]]:
+def distributions() -> dict[str, list[importlib.metadata.Distribution]]:
     """Return the installed distributions by normalised name (PEP 503)."""
     by_name: dict[str, list[importlib.metadata.Distribution]] = {}
-    for item in importlib.metadata.distributions(path=paths or sys.path):
+    for item in importlib.metadata.distributions():
         by_name.setdefault(
             re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(), []
         ).append(item)
@@ -107,12 +103,12 @@ def failed_imports(modules: list[str]) -> Iterator[str]:
 
 def main(question: dict[str, Any]) -> dict[str, Any]:
     """Answer a question."""
-    installed = distributions(question["paths"])
+    installed = distributions()
     problems = list(wrong_distributions(installed, question["distributions"]))
     problems += failed_imports(question["imports"])
     platforms: list[str] = []
     refusal = ""
-    if question["devices"] and not problems:
+    if not problems:
         try:
             devices = importlib.import_module("jax").devices()
             platforms = sorted({str(device.client.platform) for device in devices})

@@ -6,9 +6,8 @@ Install a set into a fresh environment as a user would, and import it.
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,16 +116,11 @@ class InstallationTest:
         return f"{self.installer.name} {self.installer.version}"
 
     def checks(self, python: Path | None) -> Iterator[Check]:
-        """Install, import and resolve the set.
-
-        Without an interpreter only unpack it, which counts as skipped.
-        """
+        """Install, import and resolve the set; without an interpreter, skip this."""
         where = f"{self.installer.name} for Python {self.version}"
         if python is None:
-            skipped = (
-                f"no Python {self.version} on this machine: unpacked, but not imported"
-            )
-            yield self._check(where, self._unpack, skipped=skipped)
+            skipped = f"no Python {self.version} on this machine"
+            yield Check(name=where, skipped=skipped)
             return
         installed = self._check(where, lambda: self._install(python))
         yield installed
@@ -146,9 +140,7 @@ class InstallationTest:
             name = f"resolution of HTML pages by {where}"
             yield self._check(name, lambda: self._resolve(python, html_index))
 
-    def _check(
-        self, name: str, work: Callable[[], Mapping[str, Any]], *, skipped: str = ""
-    ) -> Check:
+    def _check(self, name: str, work: Callable[[], Mapping[str, Any]]) -> Check:
         started = time.monotonic()
         findings: tuple[Finding, ...] = ()
         details: Mapping[str, Any] = {}
@@ -162,11 +154,10 @@ class InstallationTest:
                 if wheel.name.endswith("-pjrt")
             )
             kind = warning if adopted and problem.code.startswith("loader-") else error
-            skipped = ""
             findings = (kind(problem.code, f"{name}: {problem.message}", _REMEDY),)
         seconds = round(time.monotonic() - started, 1)
         details = {**details, "installer": self.program, "seconds": seconds}
-        return Check(name=name, findings=findings, skipped=skipped, details=details)
+        return Check(name=name, findings=findings, details=details)
 
     def _install(self, python: Path) -> Mapping[str, Any]:
         self._run(
@@ -174,9 +165,12 @@ class InstallationTest:
             self.installer.create(python, self.folder / "environment"),
         )
         index = self.source.index
+        staged = write_lines(
+            self.folder / "staged.txt", hashed(self.source.wheel_set.wheels)
+        )
         self._run(
             "install-failed",
-            self.installer.install_staged(self._python, self._requirements(), index),
+            self.installer.install_staged(self._python, staged, index),
         )
         self.source.verify_origin()
         wheel_set = self.source.wheel_set
@@ -205,24 +199,16 @@ class InstallationTest:
                 / f"python{self.version}"
                 / "site-packages"
             )
-        self._answer, self._stderr = self._probe(
-            self._python, self._question(imports=True)
-        )
+        distributions = {
+            name: {"version": pinned, "files": {}}
+            for name, pinned in wheel_set.pins.items()
+        }
+        for wheel in self.wheels:
+            files = {member.path: member.sha256 for member in wheel.members}
+            own = {"version": wheel.version, "files": files}
+            distributions.setdefault(wheel.name, own)
+        self._answer, self._stderr = self._probe(distributions, modules(wheel_set))
         return {"installed": self._answer["installed"]}
-
-    def _unpack(self) -> Mapping[str, Any]:
-        target = self.folder / "unpacked"
-        index = self.source.index
-        self._run(
-            "install-failed",
-            self.installer.unpack(self.version, target, self._requirements(), index),
-        )
-        self.source.verify_origin()
-        self._probe(
-            Path(sys.executable),
-            {**self._question(imports=False), "paths": [str(target)]},
-        )
-        return {}
 
     def _resolve(self, python: Path, index: str) -> Mapping[str, Any]:
         """Check that the documented install command resolves to the files of the set."""
@@ -280,14 +266,7 @@ class InstallationTest:
                 "loader-form", f"the warning does not begin with {start!r}: {sentence}"
             )
         if self._check_loader:
-            question: dict[str, Any] = {
-                "paths": None,
-                "distributions": {},
-                "imports": [],
-                "devices": True,
-            }
-            question["seconds"] = _PROBE_SECONDS
-            answer, _ = self._probe(self._python, question, platforms="rocm")
+            answer, _ = self._probe({}, [], platforms="rocm")
             if sentence not in answer["refusal"]:
                 message = (
                     answer["refusal"] or f"platforms {', '.join(answer['platforms'])}"
@@ -327,39 +306,20 @@ class InstallationTest:
                 ) from problem
             raise InstallationError(code, problem.message) from problem
 
-    def _requirements(self) -> Path:
-        """Write requirements for the set's projects with the hashes of all their wheels."""
-        return write_lines(
-            self.folder / "staged.txt", hashed(self.source.wheel_set.wheels)
-        )
-
-    def _question(self, *, imports: bool) -> dict[str, Any]:
-        """Return the input of `probe.py`.
-
-        The distributions to check and, with `imports`, the modules to import.
-        """
-        wheel_set = self.source.wheel_set
-        expected = {}
-        for wheel in self.wheels:
-            files = {member.path: member.sha256 for member in wheel.members}
-            expected[wheel.name] = {"version": wheel.version, "files": files}
-        pins = {
-            name: {"version": pinned, "files": {}}
-            for name, pinned in wheel_set.pins.items()
-        }
-        return {
-            "paths": None,
-            "distributions": expected | (pins if imports else {}),
-            "imports": modules(wheel_set) if imports else [],
-            "devices": imports,
+    def _probe(
+        self,
+        distributions: Mapping[str, Any],
+        imports: Sequence[str],
+        *,
+        platforms: str = "",
+    ) -> tuple[dict[str, Any], str]:
+        """Run `install_probe.py` and return its answer and standard error."""
+        question = {
+            "distributions": distributions,
+            "imports": imports,
             "seconds": _PROBE_SECONDS,
         }
-
-    def _probe(
-        self, python: Path, question: Mapping[str, Any], *, platforms: str = ""
-    ) -> tuple[dict[str, Any], str]:
-        """Run `probe.py` and return its answer and standard error."""
-        argv = (str(python), "-I", str(_PROBE), json.dumps(question))
+        argv = (str(self._python), "-I", str(_PROBE), json.dumps(question))
         env = {
             **dict.fromkeys(CREDENTIAL_VARIABLES, ""),
             "JAX_PLATFORMS": platforms,
@@ -369,12 +329,11 @@ class InstallationTest:
         try:
             completed = self._run("probe-failed", Command(argv=argv, env=env))
         except InstallationError as problem:
-            limit = question["seconds"]
-            if time.monotonic() - started < limit:
+            if time.monotonic() - started < _PROBE_SECONDS:
                 raise
             text = (
-                f"the imports and jax.devices() did not end within {limit:g} seconds:"
-                f" {problem.message}"
+                "the imports and jax.devices() did not end within"
+                f" {_PROBE_SECONDS:g} seconds: {problem.message}"
             )
             raise InstallationError("import-hangs", text) from problem
         answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])

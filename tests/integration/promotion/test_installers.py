@@ -355,9 +355,4 @@ def test_import_gets_no_credentials(tmp_path: Path) -> None:
     test = installation.InstallationTest(
         source, runner, configured_uv(runner), OWN, tmp_path
     )
-    question = {
-        **test._question(imports=True),
-        "imports": ["curious"],
-        "devices": False,
-    }
-    test._probe(tmp_path / "environment/bin/python", question)
+    test._probe({}, ["curious"])

@@ -16,7 +16,7 @@ import pytest
 
 from core.errors import FormatError, GateError, MachineError
 from core.process import HostRunner
-from promotion.gates.common.gate_context import GateContext
+from promotion.gates.common.gate_context import GateContext, SharedResults
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.common.gate_site import (
     FROM_MANIFEST,
@@ -27,7 +27,6 @@ from promotion.gates.common.gate_site import (
     rocm_libraries,
     site_for,
 )
-from promotion.gates.common.machine_tools import MachineTools
 from promotion.gates.load import load_gate
 from tests.support.gating import gate_context, stage_wheels
 from tests.support.machine import user_environment
@@ -171,10 +170,9 @@ def test_site_is_installed_again_after_a_failure(tmp_path: Path, index: Path) ->
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
         "UV_HTTP_RETRIES": "0",
     }
+    other = replace(context, runner=HostRunner(nowhere), results=SharedResults())
     with pytest.raises(MachineError, match="Cannot install"):
-        make_site(
-            replace(context, runner=HostRunner(nowhere), tools=MachineTools()), OWN
-        )
+        make_site(other, OWN)
     assert "jax-0.10.2.dist-info" in installed(make_site(context, OWN))
 
 

@@ -12,35 +12,35 @@ import pytest
 from core.errors import ProcessError
 from core.process import HostRunner, ProcessResult
 from promotion.gates.device import preflight_control
-from promotion.gates.device.blame import Suspects, is_fault_of_set, query_control
+from promotion.gates.device.blame import is_fault_of_set, query_control
 from promotion.gates.device.expected_machine import ExpectedMachine
 from promotion.gates.device.lease import JaxPlatform
 
 PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 
 
-def test_failure_on_cpu_needs_no_devices() -> None:
-    suspects = Suspects(
-        platform=JaxPlatform.CPU, own=(), rocm=(), control=lambda: "no driver"
-    )
-    assert is_fault_of_set("RuntimeError: Unable to initialize backend 'cpu'", suspects)
-
-
-def test_modules_of_plugin_are_imported_on_rocm() -> None:
-    libraries = {
+EXPECTED = ExpectedMachine(
+    platform=JaxPlatform.ROCM,
+    targets=("gfx942",),
+    count=2,
+    libraries={
         PLUGIN: "",
         "jax_rocm7_plugin/_linalg.so": "",
         "jax_rocm7_plugin/_rnn.cpython-312.so": "",
-    }
-    expected = ExpectedMachine(
-        platform=JaxPlatform.ROCM,
-        targets=("gfx942",),
-        count=2,
-        libraries=libraries,
-        rocm_version="7.2.0",
-    )
-    assert expected.modules == ("jax_rocm7_plugin._linalg", "jax_rocm7_plugin._rnn")
-    assert replace(expected, platform=JaxPlatform.CPU).modules == ()
+    },
+    rocm_version="7.2.0",
+)
+ON_CPU = replace(EXPECTED, platform=JaxPlatform.CPU)
+
+
+def test_failure_on_cpu_needs_no_devices() -> None:
+    text = "RuntimeError: Unable to initialize backend 'cpu'"
+    assert is_fault_of_set(text, ON_CPU, lambda: "no driver")
+
+
+def test_modules_of_plugin_are_imported_on_rocm() -> None:
+    assert EXPECTED.modules == ("jax_rocm7_plugin._linalg", "jax_rocm7_plugin._rnn")
+    assert ON_CPU.modules == ()
 
 
 class FakeDriver:

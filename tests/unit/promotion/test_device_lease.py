@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from core.errors import MachineError, RequestError
+from core.errors import MachineError
 from promotion.gates.device.lease import (
     GIB,
     Allotment,
@@ -129,5 +129,3 @@ def test_whole_machine_lease_keeps_order_of_devices() -> None:
 def test_leases_without_device_raise_machine_error() -> None:
     with pytest.raises(MachineError):
         leases(JaxPlatform.ROCM, (), HOST)
-    with pytest.raises(RequestError):
-        leases(JaxPlatform.CPU, (), HOST, per_device=0)

@@ -45,20 +45,10 @@ MEMINFO = "MemTotal:       67108864 kB\nMemFree: 1 kB\n"
             },
             [4.0],
         ),
-        (
-            {
-                "proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/x\n",
-                "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": "250000",
-                "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": "100000",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
-            },
-            [2.5],
-        ),
         ({}, []),
     ],
 )
-def test_quotas_of_both_versions(
+def test_quotas_of_control_groups(
     tmp_path: Path, files: Mapping[str, str], expected: list[float]
 ) -> None:
     assert list(quotas(write_files(tmp_path, files))) == expected
@@ -83,17 +73,9 @@ def test_quotas_of_both_versions(
             },
             8 * GIB,
         ),
-        (
-            {
-                "proc/meminfo": MEMINFO,
-                "proc/self/cgroup": "3:memory:/x\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": str(16 * GIB),
-            },
-            16 * GIB,
-        ),
     ],
 )
-def test_memory_of_both_versions(
+def test_memory_of_control_groups(
     tmp_path: Path, files: Mapping[str, str], expected: int
 ) -> None:
     assert memory(write_files(tmp_path, files)) == expected

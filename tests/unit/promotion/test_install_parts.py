@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from packaging.utils import parse_wheel_filename
@@ -77,21 +79,17 @@ INSTALLERS = [
 
 @pytest.mark.parametrize("installer", INSTALLERS)
 def test_install_staged_uses_hashes_and_one_index(installer: Installer) -> None:
-    for command in (
-        installer.install_staged(Path("/env/bin/python"), Path("/r.txt"), INDEX),
-        installer.unpack("3.13", Path("/target"), Path("/r.txt"), INDEX),
-    ):
-        indexes = [word for word in command.argv if "index" in word]
-        assert indexes == [
-            f"--{'index-url' if installer.name == 'pip' else 'default-index'}={INDEX}"
-        ]
-        for word in ("--require-hashes", "--no-deps", "--only-binary=:all:"):
-            assert word in command.argv
-        assert command.env["NO_PROXY"] == "127.0.0.1,own.example"
-        assert command.env.get("PIP_CONFIG_FILE") == (
-            os.devnull if installer.name == "pip" else None
-        )
-        assert not any("own.example" in word for word in command.argv)
+    python = Path("/env/bin/python")
+    command = installer.install_staged(python, Path("/r.txt"), INDEX)
+    option = "index-url" if installer.name == "pip" else "default-index"
+    indexes = [word for word in command.argv if "index" in word]
+    assert indexes == [f"--{option}={INDEX}"]
+    for word in ("--require-hashes", "--no-deps", "--only-binary=:all:"):
+        assert word in command.argv
+    assert command.env["NO_PROXY"] == "127.0.0.1,own.example"
+    config = os.devnull if installer.name == "pip" else None
+    assert command.env.get("PIP_CONFIG_FILE") == config
+    assert not any("own.example" in word for word in command.argv)
 
 
 @pytest.mark.parametrize("lock", [False, True])
@@ -247,7 +245,7 @@ def test_find_pythons_verifies_versions(tmp_path: Path) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """Return a folder with one distribution, as unpacked by an installer."""
+    """Return a folder with one distribution, as an installer leaves it."""
     site = tmp_path / "site"
     with zipfile.ZipFile(plain("some-thing", "1.0").write(tmp_path)) as archive:
         archive.extractall(site)
@@ -262,9 +260,8 @@ def ask(
     name: str = "some-thing",
 ) -> list[str]:
     wanted = {name: {"version": version, "files": dict(files or {})}}
-    answer = probe.main(
-        {"paths": [str(site)], "distributions": wanted, "imports": [], "devices": False}
-    )
+    with mock.patch.object(sys, "path", [str(site)]):
+        answer = probe.main({"distributions": wanted, "imports": []})
     json.dumps(answer)
     problems = answer["problems"]
     assert isinstance(problems, list)
@@ -296,14 +293,8 @@ def test_probe_reports_wrong_installation(site: Path) -> None:
 
 
 def test_probe_reports_failed_imports() -> None:
-    answer = probe.main(
-        {
-            "paths": None,
-            "distributions": {},
-            "imports": ["json", "no_such_module"],
-            "devices": False,
-        }
-    )
+    imports = ["json", "no_such_module"]
+    answer = probe.main({"distributions": {}, "imports": imports})
     assert answer["problems"] == [
         (
             "import no_such_module failed: ModuleNotFoundError: No module named"

@@ -111,12 +111,9 @@ def out_of_memory_kills(root: Path = Path("/")) -> int:
     A container beside the gate that exceeds its limit does not count. Without such a
     counter, as in the root group of cgroup v2, all kills of the machine count. Source:
     Linux, mm/oom_kill.c and mm/memcontrol.c, which count a kill as `oom_kill` in the
-    victim's group (v2: also in its parents) and in /proc/vmstat.
+    victim's group and its parents, and in /proc/vmstat.
     """
-    groups = (
-        folder / ("memory.events" if version == 2 else "memory.oom_control")
-        for folder, version in control_groups(root, "memory")
-    )
+    groups = [folder / "memory.events" for folder in control_groups(root)]
     for path in (*groups, root / "proc/vmstat"):
         with suppress(OSError, ValueError):
             for line in path.read_text().splitlines():

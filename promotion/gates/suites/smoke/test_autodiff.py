@@ -11,59 +11,95 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "polynomial": lambda x: jnp.sum(x**3 - 2 * x),
-    "tanh": lambda x: jnp.sum(jnp.tanh(x)),
-    "softmax": lambda x: jnp.sum(jax.nn.softmax(x) ** 2),
-    "logsumexp": jax.scipy.special.logsumexp,
-    "matmul": lambda x: jnp.sum((x[:, None] * x) @ x),
-    "sort": lambda x: jnp.sum(jnp.sort(x) * jnp.arange(x.size)),
-    "cumsum": lambda x: jnp.sum(jnp.cumsum(x) ** 2),
-    "where": lambda x: jnp.sum(jnp.where(x > 0, x**2, -x)),
-    "gather": lambda x: jnp.sum(x[jnp.array([0, 2, 2])] ** 2),
-    "scan": lambda x: jax.lax.scan(lambda c, v: (c * 0.5 + v, c), 0.0, x)[0],
-    "cond": lambda x: jax.lax.cond(x[0] > 0, jnp.sum, lambda x: jnp.sum(x**2), x),
-    "norm": jnp.linalg.norm,
-    "gelu": lambda x: jnp.sum(jax.nn.gelu(x)),
-}
 X = np.array([0.7, -0.4, 1.3, 0.2, -1.1], np.float32)
+
+
+def polynomial(x: Any) -> Any:
+    return x**3 - 2 * x
+
+
+def outer_product(x: Any) -> Any:
+    square = x[:, None] * x
+    return square @ x
+
+
+def branch(x: Any) -> Any:
+    return jnp.where(x > 0, x**2, -x)
+
+
+def gather(x: Any) -> Any:
+    rows = jnp.array([0, 2, 2])
+    return x[rows]
+
+
+def recurrence(x: Any) -> Any:
+    def step(carry: Any, value: Any) -> Any:
+        return carry * 0.5 + value, carry
+
+    last, _ = jax.lax.scan(step, 0.0, x)
+    return last
+
+
+def conditional(x: Any) -> Any:
+    return jax.lax.cond(x[0] > 0, jnp.sin, jnp.cos, x)
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "polynomial": polynomial,
+    "tanh": jnp.tanh,
+    "softmax": jax.nn.softmax,
+    "logsumexp": jax.scipy.special.logsumexp,
+    "matmul": outer_product,
+    "sort": jnp.sort,
+    "cumsum": jnp.cumsum,
+    "where": branch,
+    "gather": gather,
+    "scan": recurrence,
+    "cond": conditional,
+    "norm": jnp.linalg.norm,
+    "gelu": jax.nn.gelu,
+}
+
+
+def loss_of(name: str) -> Callable[[Any], Any]:
+    """Return a scalar function: the sum of the squares of a function's results."""
+    function = FUNCTIONS[name]
+
+    def loss(x: Any) -> Any:
+        return jnp.sum(function(x) ** 2)
+
+    return loss
 
 
 @pytest.mark.parametrize("mode", ["fwd", "rev"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradient(name: str, mode: str) -> None:
-    check_grads(
-        jax.jit(FUNCTIONS[name]), (X,), order=1, modes=[mode], atol=2e-2, rtol=2e-2
-    )
+    loss = jax.jit(loss_of(name))
+    check_grads(loss, (X,), order=1, modes=[mode], atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("name", ["polynomial", "tanh", "softmax", "scan"])
 def test_hessian(name: str) -> None:
-    hessian = jax.jit(jax.hessian(FUNCTIONS[name]))(X)
-    other = jax.jit(jax.jacrev(jax.jacfwd(FUNCTIONS[name])))(X)
+    loss = loss_of(name)
+    hessian = jax.jit(jax.hessian(loss))(X)
+    other = jax.jit(jax.jacrev(jax.jacfwd(loss)))(X)
     np.testing.assert_allclose(hessian, other, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(hessian, np.asarray(hessian).T, atol=1e-5)
 
 
-def test_jvp_and_vjp_agree() -> None:
-    def function(x: Any) -> Any:
-        return jnp.sin(x) * jnp.cumsum(x)
-
-    tangent = np.ones_like(X)
-    cotangent = np.arange(X.size, dtype=np.float32)
-    _, forward = jax.jvp(function, (X,), (tangent,))
-    _, pull = jax.vjp(function, X)
-    np.testing.assert_allclose(
-        np.vdot(cotangent, forward), np.vdot(pull(cotangent)[0], tangent), rtol=1e-5
-    )
+@pytest.mark.parametrize("name", ["polynomial", "softmax", "logsumexp"])
+def test_gradients_are_mapped(name: str) -> None:
+    gradient = jax.grad(loss_of(name))
+    batch = np.stack([X, -X, X + 1])
+    mapped = jax.jit(jax.vmap(gradient))(batch)
+    expected = np.stack([gradient(row) for row in batch])
+    np.testing.assert_allclose(mapped, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_custom_rules() -> None:
     clipped = jax.custom_vjp(lambda x: x)
     clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -1, 1),))
-    np.testing.assert_array_equal(
-        jax.grad(lambda x: jnp.sum(clipped(x) * 5.0))(X), np.ones_like(X)
-    )
+    gradient = jax.grad(lambda x: jnp.sum(clipped(x) * 5.0))(X)
+    np.testing.assert_array_equal(gradient, np.ones_like(X))
 
     doubled = jax.custom_jvp(lambda x: 2 * x)
     doubled.defjvp(lambda p, t: (doubled(*p), 7 * t[0]))
@@ -71,34 +107,6 @@ def test_custom_rules() -> None:
 
 
 def test_checkpoint_changes_nothing() -> None:
-    def layer(x: Any) -> Any:
-        return jnp.sum(jnp.sin(jnp.sin(x)) ** 2)
-
-    np.testing.assert_allclose(
-        jax.grad(jax.checkpoint(layer))(X), jax.grad(layer)(X), rtol=1e-6
-    )
-
-
-def test_has_aux_and_value() -> None:
-    (value, aux), gradient = jax.value_and_grad(
-        lambda x: (jnp.sum(x**2), x[0]), has_aux=True
-    )(X)
-    np.testing.assert_allclose(value, np.sum(X**2), rtol=1e-6)
-    np.testing.assert_allclose(gradient, 2 * X, rtol=1e-6)
-    assert float(aux) == pytest.approx(X[0])
-
-
-@pytest.mark.parametrize("name", ["polynomial", "softmax", "logsumexp"])
-def test_gradients_are_mapped(name: str) -> None:
-    batch = np.stack([X, -X, X + 1])
-    mapped = jax.jit(jax.vmap(jax.grad(FUNCTIONS[name])))(batch)
-    np.testing.assert_allclose(
-        mapped,
-        np.stack([jax.grad(FUNCTIONS[name])(row) for row in batch]),
-        rtol=1e-4,
-        atol=1e-6,
-    )
-
-
-def test_stop_gradient() -> None:
-    assert float(jax.grad(lambda x: x * jax.lax.stop_gradient(x))(3.0)) == 3.0
+    loss = loss_of("softmax")
+    recomputed = jax.grad(jax.checkpoint(loss))(X)
+    np.testing.assert_allclose(recomputed, jax.grad(loss)(X), rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import jax
@@ -12,28 +13,41 @@ import pytest
 
 SIZES = [1, 5, 32]
 BATCHES: list[tuple[int, ...]] = [(), (3,)]
+COMPLEX = np.complex64
 
 
 def matrix(size: int, batch: tuple[int, ...] = (), dtype: Any = np.float32) -> Any:
-    """Well-conditioned, the same everywhere."""
+    """Return a well-conditioned matrix, the same everywhere."""
     rng = np.random.default_rng(size)
-    x = rng.normal(size=(*batch, size, size)) + (
-        1j * rng.normal(size=(*batch, size, size)) if dtype == np.complex64 else 0
-    )
-    return (x + 2 * np.sqrt(size) * np.eye(size)).astype(dtype)
+    shape = (*batch, size, size)
+    x = rng.normal(size=shape)
+    if dtype == COMPLEX:
+        x = x + 1j * rng.normal(size=shape)
+    diagonal = 2 * np.sqrt(size) * np.eye(size)
+    return (x + diagonal).astype(dtype)
+
+
+def transposed(x: Any) -> Any:
+    return np.swapaxes(x, -1, -2)
 
 
 def positive(size: int, batch: tuple[int, ...] = ()) -> Any:
-    """Symmetric and positive definite."""
+    """Return a symmetric and positive definite matrix."""
     x = matrix(size, batch)
-    return (x @ np.swapaxes(x, -1, -2) / size + np.eye(size)).astype(np.float32)
+    square = x @ transposed(x) / size
+    return (square + np.eye(size)).astype(np.float32)
 
 
 def close(actual: Any, expected: Any, tolerance: float = 3e-3) -> None:
-    """Equal but for rounding."""
+    """Assert equality but for rounding."""
     np.testing.assert_allclose(
         np.asarray(actual), np.asarray(expected), rtol=tolerance, atol=tolerance
     )
+
+
+def parts(function: Any, a: Any) -> list[Any]:
+    """Return the results of a compiled decomposition."""
+    return [np.asarray(part) for part in jax.jit(function)(a)]
 
 
 @pytest.fixture(autouse=True)
@@ -42,88 +56,82 @@ def _precise() -> Any:
         yield
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.complex64], ids=["f32", "c64"])
+@pytest.mark.parametrize("dtype", [np.float32, COMPLEX], ids=["f32", "c64"])
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
 def test_solve(size: int, batch: tuple[int, ...], dtype: Any) -> None:
     a = matrix(size, batch, dtype)
     b = np.ones((*batch, size, 2), dtype)
-    close(a @ np.asarray(jax.jit(jnp.linalg.solve)(a, b)), b)
+    x = jax.jit(jnp.linalg.solve)(a, b)
+    close(a @ np.asarray(x), b)
 
 
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["cholesky", "qr", "svd", "eigh", "inv", "det", "lu"])
-def test_decomposition(name: str, size: int, batch: tuple[int, ...]) -> None:
-    a = positive(size, batch)
-    match name:
-        case "cholesky":
-            low = np.asarray(jax.jit(jnp.linalg.cholesky)(a))
-            close(low @ np.swapaxes(low, -1, -2), a)
-        case "qr":
-            q, r = jax.jit(jnp.linalg.qr)(a)
-            close(np.asarray(q) @ np.asarray(r), a)
-        case "svd":
-            u, s, v = (
-                np.asarray(part)
-                for part in jax.jit(lambda a: jnp.linalg.svd(a, full_matrices=False))(a)
-            )
-            close((u * s[..., None, :]) @ v, a)
-        case "eigh":
-            values, vectors = (np.asarray(part) for part in jax.jit(jnp.linalg.eigh)(a))
-            close((vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2), a)
-        case "inv":
-            close(
-                np.asarray(jax.jit(jnp.linalg.inv)(a)) @ a,
-                np.broadcast_to(np.eye(size), a.shape),
-            )
-        case "det":
-            close(jax.jit(jnp.linalg.slogdet)(a)[1], np.linalg.slogdet(a)[1])
-        case _:
-            p, low, up = jax.vmap(jsp.linalg.lu)(a) if batch else jsp.linalg.lu(a)
-            close(np.asarray(p) @ np.asarray(low) @ np.asarray(up), a)
+@pytest.fixture(params=product(SIZES, BATCHES), ids=str)
+def a(request: pytest.FixtureRequest) -> Any:
+    """Return a positive definite matrix or a batch of such matrices."""
+    size, batch = request.param
+    return positive(size, batch)
+
+
+def test_cholesky(a: Any) -> None:
+    low = np.asarray(jax.jit(jnp.linalg.cholesky)(a))
+    close(low @ transposed(low), a)
+
+
+def test_qr(a: Any) -> None:
+    q, r = parts(jnp.linalg.qr, a)
+    close(q @ r, a)
+
+
+def test_svd(a: Any) -> None:
+    u, s, v = parts(jnp.linalg.svd, a)
+    scaled = u * s[..., None, :]
+    close(scaled @ v, a)
+
+
+def test_eigh(a: Any) -> None:
+    values, vectors = parts(jnp.linalg.eigh, a)
+    scaled = vectors * values[..., None, :]
+    close(scaled @ transposed(vectors), a)
+
+
+def test_inverse(a: Any) -> None:
+    inverse = np.asarray(jax.jit(jnp.linalg.inv)(a))
+    eye = np.eye(a.shape[-1])
+    close(inverse @ a, np.broadcast_to(eye, a.shape))
+
+
+def test_determinant(a: Any) -> None:
+    _, log = parts(jnp.linalg.slogdet, a)
+    close(log, np.linalg.slogdet(a)[1])
+
+
+def test_lu(a: Any) -> None:
+    lu = jsp.linalg.lu if a.ndim == 2 else jax.vmap(jsp.linalg.lu)
+    p, low, up = parts(lu, a)
+    close(p @ low @ up, a)
 
 
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("size", SIZES)
 def test_triangular_solve(size: int, lower: bool) -> None:
-    a = (np.tril if lower else np.triu)(positive(size) + np.eye(size, dtype=np.float32))
+    half = np.tril if lower else np.triu
+    a = half(positive(size) + np.eye(size, dtype=np.float32))
     b = np.ones((size, 3), np.float32)
-    close(a @ np.asarray(jsp.linalg.solve_triangular(a, b, lower=lower)), b)
+    x = jsp.linalg.solve_triangular(a, b, lower=lower)
+    close(a @ np.asarray(x), b)
 
 
-@pytest.mark.parametrize(
-    "name", ["expm", "sqrtm", "lstsq", "pinv", "matrix_rank", "norm"]
-)
-def test_more(name: str) -> None:
+def test_matrix_functions() -> None:
     a = positive(6)
-    match name:
-        case "expm":
-            close(
-                jsp.linalg.expm(jnp.diag(jnp.arange(3.0))),
-                np.diag(np.exp(np.arange(3.0))),
-            )
-        case "sqrtm":
-            root = np.asarray(jnp.linalg.cholesky(a))
-            close(root @ root.T, a)
-        case "lstsq":
-            close(
-                jnp.linalg.lstsq(a, np.ones(6, np.float32))[0],
-                np.linalg.solve(a, np.ones(6)),
-            )
-        case "pinv":
-            close(np.asarray(jnp.linalg.pinv(a)) @ a, np.eye(6))
-        case "matrix_rank":
-            assert (
-                int(
-                    jnp.linalg.matrix_rank(
-                        np.outer(np.ones(4), np.arange(4.0)).astype(np.float32)
-                    )
-                )
-                == 1
-            )
-        case _:
-            close(jnp.linalg.norm(a), np.linalg.norm(a))
+    b = np.ones(6, np.float32)
+    least = jnp.linalg.lstsq(a, b)[0]
+    close(least, np.linalg.solve(a, b))
+    pseudo = np.asarray(jnp.linalg.pinv(a))
+    close(pseudo @ a, np.eye(6))
+    values = np.arange(3.0)
+    exponential = jsp.linalg.expm(jnp.diag(values))
+    close(exponential, np.diag(np.exp(values)))
 
 
 @pytest.mark.parametrize("length", [8, 15, 1024])
@@ -131,38 +139,40 @@ def test_more(name: str) -> None:
 def test_fft(name: str, length: int) -> None:
     rng = np.random.default_rng(length)
     x = rng.normal(size=(3, length)).astype(np.float32)
-    x = x if name == "rfft" else (x + 1j * x[:, ::-1]).astype(np.complex64)
-    close(jax.jit(getattr(jnp.fft, name))(x), getattr(np.fft, name)(x), 2e-2)
+    if name != "rfft":
+        x = (x + 1j * x[:, ::-1]).astype(COMPLEX)
+    transform = jax.jit(getattr(jnp.fft, name))
+    expected = getattr(np.fft, name)(x)
+    close(transform(x), expected, 2e-2)
 
 
 @pytest.mark.parametrize("axes", [(0, 1), (1, 2), (0, 1, 2)], ids=str)
 def test_fft_of_several_axes(axes: tuple[int, ...]) -> None:
-    x = np.random.default_rng(5).normal(size=(4, 6, 8)).astype(np.complex64)
-    close(jnp.fft.ifftn(jnp.fft.fftn(x, axes=axes), axes=axes), x)
-    close(jnp.fft.fftn(x, axes=axes), np.fft.fftn(x, axes=axes), 2e-2)
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(4, 6, 8)).astype(COMPLEX)
+    spectrum = jnp.fft.fftn(x, axes=axes)
+    close(jnp.fft.ifftn(spectrum, axes=axes), x)
+    close(spectrum, np.fft.fftn(x, axes=axes), 2e-2)
 
 
-def test_sparse_matrices() -> None:
+@pytest.mark.parametrize("kind", ["BCOO", "BCSR"])
+def test_sparse_matrices(kind: str) -> None:
     from jax.experimental import sparse  # A jax without it fails only this test.
 
-    dense = np.where(np.random.default_rng(0).random((16, 12)) < 0.2, 1.5, 0.0).astype(
-        np.float32
-    )
+    rng = np.random.default_rng(0)
+    chosen = rng.random((16, 12)) < 0.2
+    dense = np.where(chosen, 1.5, 0.0).astype(np.float32)
     vector = np.arange(12, dtype=np.float32)
-    for kind in (sparse.BCOO, sparse.BCSR):
-        m = kind.fromdense(dense)
-        product, back = jax.jit(lambda m, v: (m @ v, m.todense()))(m, vector)
-        close(product, dense @ vector)
-        close(back, dense)
+    packed = getattr(sparse, kind).fromdense(dense)
+    product = jax.jit(lambda matrix, vector: matrix @ vector)(packed, vector)
+    close(product, dense @ vector)
+    close(packed.todense(), dense)
 
 
-def test_iterative_solvers() -> None:
+@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres"])
+def test_iterative_solver(name: str) -> None:
+    solve = getattr(jsp.sparse.linalg, name)
     a = positive(12)
     b = np.ones(12, np.float32)
-    for solve in (
-        jsp.sparse.linalg.cg,
-        jsp.sparse.linalg.bicgstab,
-        jsp.sparse.linalg.gmres,
-    ):
-        x = jax.jit(lambda b, solve=solve: solve(lambda v: a @ v, b, tol=1e-6)[0])(b)
-        close(a @ np.asarray(x), b, 1e-2)
+    x = jax.jit(lambda b: solve(lambda v: a @ v, b, tol=1e-6)[0])(b)
+    close(a @ np.asarray(x), b, 1e-2)

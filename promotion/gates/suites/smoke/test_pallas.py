@@ -18,9 +18,8 @@ def compiled(kernel: Any, like: Any, *arrays: Any, **grid: Any) -> Any:
     """
     interpret = bool(jax.default_backend() == "cpu")
     shape = jax.ShapeDtypeStruct(like.shape, like.dtype)
-    return jax.jit(
-        pl.pallas_call(kernel, out_shape=shape, interpret=interpret, **grid)
-    )(*arrays)
+    call = pl.pallas_call(kernel, out_shape=shape, interpret=interpret, **grid)
+    return jax.jit(call)(*arrays)
 
 
 def by_rows(x: Any) -> dict[str, Any]:
@@ -35,36 +34,42 @@ def test_elementwise(size: int) -> None:
         out[...] = x[...] * 2 + y[...]
 
     x = np.arange(size, dtype=np.float32)
-    np.testing.assert_allclose(compiled(kernel, x, x, x), 3 * x)
+    result = compiled(kernel, x, x, x)
+    np.testing.assert_allclose(result, 3 * x)
 
 
 def test_grid_and_blocks() -> None:
     def kernel(x: Any, out: Any) -> None:
-        out[...] = x[...] + pl.program_id(0).astype(jnp.float32)
+        number = pl.program_id(0)
+        out[...] = x[...] + number.astype(jnp.float32)
 
     x = np.zeros((4, 32), np.float32)
-    np.testing.assert_allclose(
-        compiled(kernel, x, x, **by_rows(x)), np.repeat(np.arange(4.0)[:, None], 32, 1)
-    )
+    result = compiled(kernel, x, x, **by_rows(x))
+    np.testing.assert_allclose(result, np.repeat(np.arange(4.0)[:, None], 32, 1))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["f32", "f16"])
 def test_matmul(dtype: Any) -> None:
     def kernel(x: Any, y: Any, out: Any) -> None:
-        out[...] = jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
+        left = x[...]
+        right = y[...]
+        out[...] = jnp.dot(left, right, preferred_element_type=jnp.float32)
 
-    x = (np.arange(32 * 32).reshape(32, 32) % 5).astype(dtype)
-    expected = x.astype(np.float32) @ x.astype(np.float32)
-    np.testing.assert_allclose(compiled(kernel, expected, x, x), expected)
+    whole = np.arange(32 * 32).reshape(32, 32) % 5
+    x = whole.astype(dtype)
+    expected = (whole @ whole).astype(np.float32)
+    result = compiled(kernel, expected, x, x)
+    np.testing.assert_allclose(result, expected)
 
 
 def test_softmax_by_rows() -> None:
     def kernel(x: Any, out: Any) -> None:
         row = x[...]
-        e = jnp.exp(row - jnp.max(row, axis=-1, keepdims=True))
-        out[...] = e / jnp.sum(e, axis=-1, keepdims=True)
+        most = jnp.max(row, axis=-1, keepdims=True)
+        weights = jnp.exp(row - most)
+        out[...] = weights / jnp.sum(weights, axis=-1, keepdims=True)
 
-    x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
-    np.testing.assert_allclose(
-        compiled(kernel, x, x, **by_rows(x)), jax.nn.softmax(x), rtol=1e-5
-    )
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 64)).astype(np.float32)
+    result = compiled(kernel, x, x, **by_rows(x))
+    np.testing.assert_allclose(result, jax.nn.softmax(x), rtol=1e-5)
