@@ -1,6 +1,6 @@
 """Requests and bytes of operations on a synthetic index, as years of nights make it.
 
-`tests/unit/promotion/test_index_growth.py` compares indexes of different sizes.
+
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.docs.site import LIST, MARK
+from ci_build.docs.site import LIST
 from core.digests import sha256_of
 from core.errors import RequestError
 from promotion.storage.bucket import Bucket
@@ -52,7 +52,7 @@ def publish_site(bucket: Bucket, site: Path) -> Publication:
     }
     stored = {*bucket.list(DOCS)}
     stale = sorted(stored - files.keys())
-    if stale and stored.isdisjoint({DOCS + LIST, DOCS + MARK}):
+    if stale and DOCS + LIST not in stored:
         raise RequestError(
             f"The bucket has files that do not belong to a site, such as {stale[0]}.",
             hint="Give another --bucket, or move these files.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -12,38 +11,20 @@ from ci_build.docs.docs_request import CommandHelp, DocsRequest, OptionHelp
 from ci_build.docs.findings_page import finding_entries
 from ci_build.docs.markdown import block, code, page, plain, table
 from ci_build.docs.schema import SCHEMAS
-from ci_build.docs.toml_files import TOML_FILES, comment_of, keys_of
+from core import errors
 from core.errors import CiBuildError
 from promotion.storage import object_keys as keys
 
 EXIT_CODES = {
-    0: ("", "The command succeeded."),
+    0: "The command succeeded.",
     1: (
-        "",
-        (
-            "The result is negative, such as a problem that `index verify` found, or the"
-            " error is of no kind below."
-        ),
+        "The result is negative, such as a problem that `index verify` found, or the"
+        " error is of no kind below."
     ),
-    130: (
-        "",
-        "The command was interrupted (Ctrl-C, SIGTERM). The same command resumes.",
-    ),
-    141: ("", "The reader of standard output ended, as in `ci_build … | head`."),
+    130: "The command was interrupted (Ctrl-C, SIGTERM). The same command resumes.",
+    141: "The reader of standard output ended, as in `ci_build … | head`.",
 }
-"""Exit codes that belong to no class of errors -> class (empty), meaning."""
-_SAMPLE = {
-    "index": "INDEX",
-    "digest": "0" * 64,
-    "name": "NAME",
-    "gate": "GATE",
-    "target": "TARGET",
-    "identity": "ID",
-    "number": 1,
-    "project": "PROJECT",
-    "filename": "WHEEL",
-}
-"""Parameter of a function in `promotion.storage.object_keys` -> value that the page shows."""
+"""Exit codes that belong to no class of errors -> meaning."""
 
 
 def reference_pages(request: DocsRequest) -> Mapping[str, str]:
@@ -55,7 +36,6 @@ def reference_pages(request: DocsRequest) -> Mapping[str, str]:
             for title in sections
         },
         "project-file.md": project_page(request.project_keys),
-        "toml.md": toml_page(),
         "exit-codes.md": exit_codes_page(),
         "findings.md": findings_page(),
         "schemas.md": schemas_page(),
@@ -115,55 +95,22 @@ def project_page(project_keys: Mapping[str, str]) -> str:
     return page("Project file", text, table(("key", "variable", "meaning"), rows))
 
 
-def toml_page() -> str:
-    """Return the page of the TOML files in the repository.
-
-    Their own description, and every key that they contain.
-    """
-    parts = []
-    for file in TOML_FILES:
-        rows = (
-            (code(name), kind, code(example)) for name, kind, example in keys_of(file)
-        )
-        parts += [
-            f"## {file.path}",
-            block(comment_of(file)),
-            table(("key", "type", "example"), rows),
-        ]
-    return page(
-        "TOML files",
-        "Files that configure the program. Names in angle brackets stand for any name.",
-        *parts,
-    )
-
-
 def exit_codes_page() -> str:
     """Return the page of all exit codes."""
-    found = dict(EXIT_CODES)
-    for kind in error_kinds():
-        text = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
+    found = {number: ("", plain(text)) for number, text in EXIT_CODES.items()}
+    for kind in vars(errors).values():
+        if not isinstance(kind, type) or not issubclass(kind, CiBuildError):
+            continue
         # A class without an exit code has that of its parent.
         if "exit_code" in vars(kind) and kind is not CiBuildError:
-            found[kind.exit_code] = (kind.__name__, text)
-    rows = (
-        (f"{number}", code(name) if name else "", plain(text))
-        for number, (name, text) in sorted(found.items())
-    )
+            text = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]
+            found[kind.exit_code] = (code(kind.__name__), plain(text))
+    rows = [(f"{number}", *cells) for number, cells in sorted(found.items())]
     intro = (
         "An error is one sentence with a hint on standard error; its kind determines"
         " the exit code."
     )
     return page("Exit codes", intro, table(("code", "error", "meaning"), rows))
-
-
-def error_kinds() -> Iterator[type[CiBuildError]]:
-    """Yield the kinds of errors in `core.errors`, parents first."""
-    waiting = [CiBuildError]
-    while waiting:
-        kind = waiting.pop(0)
-        if kind.__module__ == CiBuildError.__module__:
-            yield kind
-        waiting += kind.__subclasses__()
 
 
 def findings_page() -> str:
@@ -195,8 +142,7 @@ def schemas_page() -> str:
     """Return the page with the fields of each file, and the links of the JSON Schemas."""
     intro = (
         "JSON Schemas (draft 2020-12) of the files in a bucket, as this version writes"
-        " them. Types with a capital letter are objects, whose fields the schema"
-        " defines."
+        " them. The schema defines the types with a capital letter."
     )
     return page(
         "Schemas",
@@ -219,8 +165,6 @@ def _type(about: Mapping[str, Any]) -> str:
     """Return the type of a field in a few words."""
     if "const" in about:
         return str(about["const"])
-    if "enum" in about:
-        return ", ".join(about["enum"])
     if "$ref" in about:
         return str(about["$ref"]).rpartition("/")[2]
     if "anyOf" in about:
@@ -235,36 +179,4 @@ def _type(about: Mapping[str, Any]) -> str:
 def bucket_page() -> str:
     """Return the page with the layout of the keys in a bucket."""
     text = inspect.cleandoc(keys.__doc__ or "").partition("\n\n")[2]
-    samples = [*bucket_keys()]
-    rows = ((code(key), plain(meaning)) for key, meaning in samples)
-    return page("Keys of a bucket", text, "## Keys", table(("key", "content"), rows))
-
-
-def bucket_keys() -> Iterator[tuple[str, str]]:
-    """Yield key and content for everything that `promotion.storage.object_keys` names."""
-    staged = keys.StagedSet(index="INDEX", digest=str(_SAMPLE["digest"]))
-    for owner in (staged, keys.ReleasedIndex(index="INDEX")):
-        for name, member in vars(type(owner)).items():
-            if name.startswith("_") or name in type(owner).__dataclass_fields__:
-                continue
-            if isinstance(member, property):
-                yield _shown(getattr(owner, name)), _content(member)
-            elif inspect.isfunction(member):
-                words = [*inspect.signature(member).parameters][1:]
-                yield (
-                    _shown(member(owner, *(_SAMPLE[word] for word in words))),
-                    _content(member),
-                )
-    yield _shown(keys.nights_folder("INDEX")), _content(keys.nights_folder)
-    yield keys.DOCS, "The documentation site, which `ci_build ci docs` publishes."
-
-
-def _shown(key: str) -> str:
-    return key.replace(str(_SAMPLE["digest"]), "DIGEST").replace("00000001", "NUMBER")
-
-
-def _content(member: object) -> str:
-    """Return the first line of a docstring as a noun phrase."""
-    text = (inspect.getdoc(member) or "").partition("\n")[0]
-    phrase = re.sub(r"^(Return )?(the key of )?", "", text, flags=re.IGNORECASE)
-    return phrase[:1].upper() + phrase[1:]
+    return page("Keys of a bucket", text)

@@ -6,13 +6,11 @@ fields are refused.
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-import inspect
 import re
 from collections.abc import Callable, Mapping
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any
+
+import msgspec
 
 from core import wheels_json
 from core.model import Evidence, WheelSet
@@ -25,28 +23,20 @@ from promotion.index.index_reader import STATUS_SCHEMA
 from promotion.index.json_types import PolicyRecord, StatusFile
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SIMPLE: Mapping[object, str] = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    NoneType: "null",
-}
 _ATTRIBUTE = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-_TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"
-_SHA256 = "^[0-9a-f]{64}$"
+_TIME = {"pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"}
+_SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _BASE64 = {"type": "string", "contentEncoding": "base64"}
 
 
 def evidence_schema() -> Mapping[str, Any]:
     """Return the schema of an evidence file."""
-    schema = _file(
-        "Evidence of one gate for one set", Evidence, evidence.SCHEMA_VERSION
-    )
+    title = "Evidence of one gate for one set"
+    schema = _file(title, Evidence, evidence.SCHEMA_VERSION)
     properties = schema["properties"]
-    properties["set_digest"] |= {"pattern": _SHA256}
-    properties["started"] |= {"pattern": _TIME}
-    properties["ended"] |= {"pattern": _TIME}
+    properties["set_digest"] |= _SHA256
+    properties["started"] |= _TIME
+    properties["ended"] |= _TIME
     return schema
 
 
@@ -55,43 +45,29 @@ def ledger_schema() -> Mapping[str, Any]:
 
     Its signature is the only field that may be absent.
     """
-    schema = _file(
-        "An entry of the ledger of an index", ledger.LedgerEntry, ledger.SCHEMA_VERSION
-    )
-    schema["properties"]["number"] |= {"minimum": 1}
-    schema["properties"]["signature"] = {
-        **_BASE64,
-        "description": (
-            "signature of all other fields with `key`; absent in unsigned entries."
-        ),
-    }
     # `PromotedSet.policy` is untyped because it is stored as read; the reader checks it
-    # against this type.
-    schema["$defs"]["PromotedSet"]["properties"]["policy"] |= _schema_of(
-        PolicyRecord, schema["$defs"]
-    )
+    # against PolicyRecord.
+    title = "An entry of the ledger of an index"
+    schema = _file(title, ledger.LedgerEntry, ledger.SCHEMA_VERSION, PolicyRecord)
+    schema["properties"]["number"] |= {"minimum": 1}
+    text = "signature of all other fields with `key`; absent in unsigned entries."
+    schema["properties"]["signature"] = {**_BASE64, "description": text}
+    promoted = schema["$defs"]["PromotedSet"]
+    promoted["properties"]["policy"] = {"$ref": "#/$defs/PolicyRecord"}
     return schema
 
 
 def wheels_schema() -> Mapping[str, Any]:
     """Return the schema of `wheels.json`."""
     schema = _file("A wheel set", WheelSet, wheels_json.SCHEMA_VERSION)
-    schema["properties"]["digest"] = {
-        "type": "string",
-        "pattern": _SHA256,
-        "description": "digest of the set.",
-    }
+    schema["properties"]["digest"] = {**_SHA256, "description": "digest of the set."}
     schema["required"].append("digest")
     return schema
 
 
 def status_schema() -> Mapping[str, Any]:
     """Return the schema of `status.json` of an index, for monitors."""
-    schema = _file("The state of an index, for monitors", StatusFile, STATUS_SCHEMA)
-    # The writer adds no other fields; readers accept those of later versions.
-    for part in (schema, *schema["$defs"].values()):
-        part["additionalProperties"] = False
-    return schema
+    return _file("The state of an index, for monitors", StatusFile, STATUS_SCHEMA)
 
 
 def signature_schema() -> Mapping[str, Any]:
@@ -120,9 +96,8 @@ def signature_schema() -> Mapping[str, Any]:
 
 def summary_schema() -> Mapping[str, Any]:
     """Return the schema of the content that a promotion writes beside a set."""
-    return _file(
-        "Content of a promoted set", summary.SetContent, summary.SCHEMA_VERSION
-    )
+    title = "Content of a promoted set"
+    return _file(title, summary.SetContent, summary.SCHEMA_VERSION)
 
 
 SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
@@ -136,80 +111,37 @@ SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
 """File name of each schema -> function that returns it."""
 
 
-def descriptions(kind: type) -> Mapping[str, str]:
-    """Return field -> description from the section `Attributes` of a class's docstring."""
-    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2]
-    descriptions = {}
-    for names, text in _ATTRIBUTE.findall(section):
-        for name in names.split(","):
-            descriptions[name.strip()] = " ".join(text.split())
-    return descriptions
-
-
-def _file(title: str, kind: type, version: int) -> dict[str, Any]:
-    definitions: dict[str, Any] = {}
-    body = _object(kind, definitions)
+def _file(title: str, kind: type, version: int, *others: type) -> dict[str, Any]:
+    """Return the schema of a class; nested classes and `others` become definitions."""
+    kinds = [kind, *others]
+    _, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    parts = {name: _strict(part) for name, part in parts.items()}
+    if NumberRanges.__name__ in parts:  # it is written as text
+        parts[NumberRanges.__name__] = {"type": "string", "pattern": PATTERN}
+    body = parts.pop(kind.__name__)
     properties = {"schema": {"const": version}, **body["properties"]}
     return {
+        **body,
         "$schema": _DIALECT,
         "title": title,
-        **body,
         "properties": properties,
         "required": ["schema", *body["required"]],
-        "$defs": definitions,
+        "$defs": parts,
     }
 
 
-def _object(kind: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a dataclass or a TypedDict; nested classes become definitions."""
-    texts = descriptions(kind)
-    hints = get_type_hints(kind)
-    properties = {
-        name: {
-            **_schema_of(annotation, definitions),
-            **({"description": texts[name]} if name in texts else {}),
-        }
-        for name, annotation in hints.items()
-    }
-    if is_typeddict(kind):  # readers accept further keys
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": sorted(kind.__required_keys__),
-        }
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": [*hints],
-        "additionalProperties": False,
-    }
-
-
-def _schema_of(kind: object, definitions: dict[str, Any]) -> dict[str, Any]:
-    origin = get_origin(kind)
-    inner = get_args(kind)
-    if kind is Any:
-        return {}
-    if origin in (Union, UnionType):
-        return {"anyOf": [_schema_of(one, definitions) for one in inner]}
-    if origin in (tuple, list):
-        return {"type": "array", "items": _schema_of(inner[0], definitions)}
-    if origin is not None:
-        values = _schema_of(inner[1], definitions)
-        return {"type": "object", "additionalProperties": values} | (
-            {"propertyNames": {"pattern": r"^\d+$"}} if inner[0] is int else {}
-        )
-    if kind is NumberRanges:
-        return {"type": "string", "pattern": PATTERN}
-    if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
-        return {"enum": [item.value for item in kind]}
-    if isinstance(kind, type) and (
-        dataclasses.is_dataclass(kind) or is_typeddict(kind)
-    ):
-        if kind.__name__ not in definitions:
-            definitions[
-                kind.__name__
-            ] = {}  # reserved, for a class that contains itself
-            definitions[kind.__name__] = _object(kind, definitions)
-        return {"$ref": f"#/$defs/{kind.__name__}"}
-    return {"type": _SIMPLE[kind]}
+def _strict(part: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a class that requires all fields and describes each."""
+    text, _, section = part.pop("description", "").partition("\n\nAttributes:\n")
+    if "properties" not in part:
+        return part
+    for names, meaning in _ATTRIBUTE.findall(section):
+        for name in names.split(","):
+            field = part["properties"].get(name.strip(), {})
+            field["description"] = " ".join(meaning.split())
+    # The writers omit no field that has a default.
+    for name, field in part["properties"].items():
+        if "default" in field:
+            del field["default"]
+            part["required"].append(name)
+    return {**part, "description": text, "additionalProperties": False}

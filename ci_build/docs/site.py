@@ -8,10 +8,11 @@ that a strict build proves less.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
-from ci_build.docs.docs_pages import REFERENCE, configuration, write_pages
+from ci_build.docs.docs_pages import write_pages
 from ci_build.docs.docs_request import DocsRequest
 from ci_build.wheelset.output_dir import replace_folder
 from core.errors import ProcessError, RequestError
@@ -22,6 +23,7 @@ from promotion.gates.common.locked_environment import locked_environment
 from promotion.gates.common.uv_installer import configured_uv
 
 LOCK = Path(__file__).parents[2] / "build" / "requirements-docs.lock"
+CONFIG = Path(__file__).with_name("mkdocs.yml")
 STORE = "docs"
 """Folder of the cache with the environment of mkdocs."""
 _SECONDS = 300.0
@@ -34,8 +36,6 @@ _ENVIRONMENT = {
 }
 _NEEDS_URL = ("404.html", "sitemap.xml", "sitemap.xml.gz")
 """Files of mkdocs that work only at a known URL."""
-MARK = f"{REFERENCE}/exit-codes.html"
-"""File by which a site without LIST is recognised; earlier versions wrote no list."""
 LIST = "site-files.json"
 """File of a site that lists its other files, so that a folder with more files is not replaced."""
 
@@ -79,33 +79,17 @@ def build_site(
         tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name,
     ):
         work = Path(name)
-        pages = work / "pages"
         site = work / "site"
-        config = work / "mkdocs.yml"
-        pages.mkdir()
         progress.step("write the pages of the site")
-        write_pages(request, pages)
-        # YAML contains JSON.
-        config.write_text(
-            json.dumps(configuration(request, pages, site)), encoding="utf-8"
-        )
+        write_pages(request, work / "pages")
+        # The folders that it names are relative to it.
+        shutil.copy(CONFIG, work)
         progress.step("build the site")
         # With --quiet, mkdocs drops its warnings before it counts them, and `strict`
         # has no effect.
-        argv = (
-            str(environment / "bin" / "python"),
-            "-I",
-            "-m",
-            "mkdocs",
-            "build",
-            "--config-file",
-        )
+        argv = (str(environment / "bin" / "python"), "-I", "-m", "mkdocs", "build")
         done = runner.run(
-            (*argv, str(config)),
-            env=_ENVIRONMENT,
-            cwd=name,
-            check=False,
-            timeout=_SECONDS,
+            argv, env=_ENVIRONMENT, cwd=name, check=False, timeout=_SECONDS
         )
         if done.returncode:
             raise ProcessError(
@@ -119,23 +103,12 @@ def build_site(
 
 
 def _foreign_files(out: Path) -> list[str]:
-    """Return the files of a folder that do not belong to a site.
-
-    Without LIST, all or only the hidden ones.
-    """
-    files = _files(out)
+    """Return the files of a folder that the list of a site does not name."""
     try:
         own = {LIST, *json.loads((out / LIST).read_bytes())}
-    except FileNotFoundError:
-        is_site = (out / MARK).is_file()
-        result = []
-        for name in files:
-            if not is_site or any(part.startswith(".") for part in Path(name).parts):
-                result.append(name)
-        return result
-    except (ValueError, TypeError):
+    except (FileNotFoundError, ValueError, TypeError):
         own = set()
-    return [name for name in files if name not in own]
+    return [name for name in _files(out) if name not in own]
 
 
 def _files(folder: Path) -> list[str]:
@@ -150,7 +123,5 @@ def _files(folder: Path) -> list[str]:
 def _problems(text: str) -> str:
     """Return the warnings of mkdocs as one line."""
     lines = [line.strip() for line in text.splitlines()]
-    return (
-        " ".join(line for line in lines if line.startswith(("WARNING", "ERROR")))
-        or " ".join(lines)[-500:]
-    )
+    problems = [line for line in lines if line.startswith(("WARNING", "ERROR"))]
+    return " ".join(problems or lines)[-2000:]

@@ -138,7 +138,6 @@ def test_refused_pages_write_no_site(
 ) -> None:
     for name in ("configured_uv", "locked_environment", "write_pages"):
         monkeypatch.setattr(site_module, name, Mock(return_value=tmp_path))
-    monkeypatch.setattr(site_module, "configuration", lambda *_: {})
     refused = ProcessResult(returncode=1, stderr="WARNING - a broken link")
     runner = Mock(run=lambda *_, **__: refused)
     with pytest.raises(ProcessError, match="a broken link"):

@@ -10,9 +10,9 @@ from ci_build.cli.command_help import project_keys
 from ci_build.cli.options.environment import OTHER_VARIABLES
 from ci_build.cli.options.table import option_names
 from ci_build.docs import reference
+from ci_build.docs.docs_pages import ROOT
 from ci_build.docs.findings_page import finding_entries
 from ci_build.docs.markdown import code, plain
-from ci_build.docs.toml_files import ROOT
 from core import errors
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import UNWAIVED_FLAKE, TestVerdict
