@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,10 @@ def open_cluster(
             from ci_build.cluster.slurm import slurm_jobs
 
             jobs = stack.enter_context(slurm_jobs(request, progress))
-            client = distributed.Client(jobs.cluster, set_as_default=False)
-            cluster = Cluster(client, request.store, progress, keep=jobs.replace_ended)
+            client = distributed.Client(jobs, set_as_default=False)
+            # Replaces jobs that reached their time limit or were cancelled.
+            keep = partial(jobs.scale, jobs=request.jobs)
+            cluster = Cluster(client, request.store, progress, keep=keep)
         else:
             client = _connect(request.address)
             cluster = Cluster(client, request.store, progress, patience=patience)
@@ -182,11 +185,13 @@ class Cluster:
                     f"worker {worker['name']} is refused: it runs"
                     f" {identity or 'no ci_build'}, this program is {own_identity()}"
                 )
-        offers = [worker["resources"] for worker in workers]
-        unmet = _unmet_requirements(tasks, offers)
-        for needs in unmet:
-            self._report(f"waiting for a worker with {needs}")
-        if len(unmet) < len({*map(_described, tasks)}):
+        needs = {_described(task): _requirements(task) for task in tasks}
+        unmet = []
+        for text, need in needs.items():
+            if not any(_meets(worker["resources"], need) for worker in workers):
+                unmet.append(text)
+                self._report(f"waiting for a worker with {text}")
+        if len(unmet) < len(needs):
             self._served = now
         elif self._patience is not None and now - self._served > self._patience:
             raise MachineError(
@@ -248,18 +253,6 @@ def _described(task: Task) -> str:
     return ", ".join(words)
 
 
-def _unmet_requirements(
-    tasks: Sequence[Task], offers: Sequence[Mapping[str, float]]
-) -> list[str]:
-    """Return the distinct requirements of tasks that no worker meets."""
-    needs = {_described(task): _requirements(task) for task in tasks}
-    unmet = []
-    for text, need in needs.items():
-        if not any(_meets(offer, need) for offer in offers):
-            unmet.append(text)
-    return unmet
-
-
 def _meets(offer: Mapping[str, float], need: Mapping[str, float]) -> bool:
     return all(offer.get(name, 0) >= amount for name, amount in need.items())
 
@@ -279,11 +272,11 @@ def _result(future: Any, task: Task, work: Path) -> TaskResult:  # noqa: ANN401 
         # The machines of all tries failed, or were lost with the task.
         return TaskResult(task=task, folder=folder, error=str(error), kind=MachineError)
     future.release()
-    for name, file in outcome.files.items():
+    for name, (data, mode) in outcome.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.data)
-        path.chmod(0o755 if file.executable else 0o644)
+        path.write_bytes(data)
+        path.chmod(mode)
     return TaskResult(
         task=task,
         value=outcome.value,

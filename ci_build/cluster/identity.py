@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 from core.own_files import ROOT, own_files
@@ -29,7 +30,6 @@ def own_identity(root: Path = ROOT) -> str:
     return f"program:{digest.hexdigest()[:16]}-{platform.python_version()}-{platform.machine()}"
 
 
-def identity_of(resources: object) -> str:
+def identity_of(resources: Mapping[str, float]) -> str:
     """Return the identity that a worker offers as a resource; empty if it offers none."""
-    names = resources if isinstance(resources, dict) else {}
-    return next((name for name in map(str, names) if name.startswith("program:")), "")
+    return next((name for name in resources if name.startswith("program:")), "")

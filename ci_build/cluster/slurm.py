@@ -11,7 +11,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,32 +27,11 @@ from core.process import HostRunner
 
 WORKER = "ci_build.cli.cluster_worker"
 """Preload of workers."""
-_KEEP_SECONDS = 15.0
-
-
-class SlurmJobs:
-    """Jobs of a run.
-
-    Attributes:
-        cluster: the cluster of dask-jobqueue.
-    """
-
-    def __init__(self, cluster: Any, count: int) -> None:  # noqa: ANN401 - a class of Dask
-        self.cluster = cluster
-        self._count = count
-        self._kept = 0.0
-
-    def replace_ended(self) -> None:
-        """Submit jobs for those that reached their time limit or were cancelled."""
-        now = time.monotonic()
-        if now - self._kept > _KEEP_SECONDS:
-            self._kept = now
-            self.cluster.scale(jobs=self._count)
 
 
 @contextmanager
-def slurm_jobs(request: ClusterRequest, progress: Progress) -> Iterator[SlurmJobs]:
-    """Run a scheduler in this process, with workers in jobs until the end of the block.
+def slurm_jobs(request: ClusterRequest, progress: Progress) -> Iterator[Any]:
+    """Provide a Dask cluster: a scheduler in this process, with workers in jobs.
 
     Scheduler and workers speak TLS with the certificates of Dask's configuration, or
     with a key that is made for this run.
@@ -74,13 +52,12 @@ def slurm_jobs(request: ClusterRequest, progress: Progress) -> Iterator[SlurmJob
     cluster = _new_cluster(request, logs)
     try:
         _check_script(cluster.job_script(), HostRunner(request.environment))
-        jobs = SlurmJobs(cluster, request.jobs)
-        jobs.replace_ended()
+        cluster.scale(jobs=request.jobs)
         progress.step(
             f"submitted {request.jobs} jobs to Slurm; the logs of their workers are in"
             f" {logs}"
         )
-        yield jobs
+        yield cluster
     finally:
         cluster.close(timeout=60)
 

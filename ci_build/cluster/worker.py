@@ -33,12 +33,8 @@ _END_SECONDS = 10.0
 """Time in which the commands of a worker that ends are stopped."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResultFile:
-    """A file of a result."""
-
-    data: bytes
-    executable: bool
+Files = dict[str, tuple[bytes, int]]
+"""Path below a result's folder -> content and mode of a file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +43,6 @@ class TaskOutcome:
 
     Attributes:
         value: JSON value of the function.
-        files: path below the result's folder -> file.
         error: failure of the task itself; empty after success.
         kind: class of the error.
     """
@@ -55,7 +50,7 @@ class TaskOutcome:
     worker: str
     seconds: float
     value: Any = None
-    files: Mapping[str, ResultFile] = field(default_factory=dict)
+    files: Files = field(default_factory=dict)
     error: str = ""
     kind: type[CiBuildError] = CiBuildError
 
@@ -146,11 +141,13 @@ def execute(order: str) -> TaskOutcome:
                 worker.log_event(ENDED, text)
                 worker.loop.add_callback(worker.close_gracefully, reason=failure)
                 raise MachineError(text) from None
-            if isinstance(error, RequestError):
-                return outcome(error=str(error), kind=RequestError)
-            if isinstance(error, CiBuildError):
-                return outcome(error=str(error))
-            return outcome(error=f"Internal error in {kind}: {traceback.format_exc()}")
+            if not isinstance(error, CiBuildError):
+                text = traceback.format_exc()
+                return outcome(error=f"Internal error in {kind}: {text}")
+            wrong = isinstance(error, RequestError)
+            return outcome(
+                error=str(error), kind=RequestError if wrong else CiBuildError
+            )
     return outcome(value=value, files=files)
 
 
@@ -161,7 +158,7 @@ def _run(
     inputs: Mapping[str, str],
     folder: Path,
     stop: threading.Event,
-) -> tuple[Any, dict[str, ResultFile]]:
+) -> tuple[Any, Files]:
     """Return the value of a task's function, and the files that it left."""
     for place in inputs.values():
         if not Path(place).exists():
@@ -182,12 +179,11 @@ def _run(
         stop=stop,
     )
     value = own.functions[kind](arguments, context)
-    files = {}
+    files: Files = {}
     for path in sorted(made.rglob("*")):
         if path.is_file() and not path.is_symlink():
-            executable = bool(path.stat().st_mode & 0o100)
-            file = ResultFile(data=path.read_bytes(), executable=executable)
-            files[path.relative_to(made).as_posix()] = file
+            mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            files[path.relative_to(made).as_posix()] = (path.read_bytes(), mode)
     return value, files
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,6 @@ from core.records import parse_toml, read_toml
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 """Directory of the Dockerfiles and pins."""
 PINS = DOCKER / "images.toml"
-ARCHES = ("x86_64", "aarch64")
 _Arch = Literal["x86_64", "aarch64"]
 
 
@@ -70,14 +69,14 @@ class ImagePins:
         """
         result = self.find(kind, name, arch)
         if result is None:
-            available = sorted(
-                {pin.name for pin in self.pins if (pin.kind, pin.arch) == (kind, arch)}
-            )
+            pinned = {
+                pin.name for pin in self.pins if (pin.kind, pin.arch) == (kind, arch)
+            }
             raise RequestError(
                 f"{self.path} has no {kind} {name} for {arch}.",
                 hint=(
                     "Add its table to the file. Pinned for this architecture:"
-                    f" {', '.join(available) or 'nothing'}."
+                    f" {', '.join(sorted(pinned)) or 'nothing'}."
                 ),
             )
         if not result.digest:
@@ -89,19 +88,15 @@ class ImagePins:
 
     def find(self, kind: str, name: str, arch: str) -> Pin | None:
         """Return a pin, or None."""
-        return next(
-            (
-                pin
-                for pin in self.pins
-                if (pin.kind, pin.name, pin.arch) == (kind, name, arch)
-            ),
-            None,
-        )
+        for pin in self.pins:
+            if (pin.kind, pin.name, pin.arch) == (kind, name, arch):
+                return pin
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Base:
-    """Table of a base image."""
+    """Table of a base image: its origin, version and digest, in the order of `Pin`."""
 
     repository: str
     tag: str
@@ -113,10 +108,10 @@ class _Base:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Download:
-    """Table of a downloaded file."""
+    """Table of a downloaded file, in the same order."""
 
-    version: str
     url: str
+    version: str
     sha256: str
 
     def __post_init__(self) -> None:
@@ -138,34 +133,23 @@ class _PinFile:
 
 def load_pins(path: Path = PINS) -> ImagePins:
     """Read and check a file of pins; FormatError if it is invalid."""
-    return ImagePins(path=path, pins=_pins(read_toml(path, _PinFile)))
-
-
-def _pins(file: _PinFile) -> tuple[Pin, ...]:
+    file = read_toml(path, _PinFile)
     pins = []
-    for name, images in file.base.items():
-        for arch, image in images.items():
-            pin = Pin(
-                kind="base",
-                name=name,
-                arch=arch,
-                origin=image.repository,
-                version=image.tag,
-                digest=image.digest,
-            )
-            pins.append(pin)
-    for name, downloads in file.download.items():
-        for arch, download in downloads.items():
-            pin = Pin(
-                kind="download",
-                name=name,
-                arch=arch,
-                origin=download.url,
-                version=download.version,
-                digest=download.sha256,
-            )
-            pins.append(pin)
-    return tuple(pins)
+    for kind, tables in (("base", file.base), ("download", file.download)):
+        for name, rows in tables.items():
+            for arch, row in rows.items():
+                origin, version, digest = astuple(row)
+                pins.append(
+                    Pin(
+                        kind=kind,
+                        name=name,
+                        arch=arch,
+                        origin=origin,
+                        version=version,
+                        digest=digest,
+                    )
+                )
+    return ImagePins(path=path, pins=tuple(pins))
 
 
 def with_digests(text: str, changes: Mapping[str, str]) -> str:
@@ -179,11 +163,9 @@ def with_digests(text: str, changes: Mapping[str, str]) -> str:
         if header := re.fullmatch(r"\[([^\]]+)\]\s*(?:#.*)?", line.strip()):
             table = header[1].replace('"', "")
         key = re.match(r"(digest|sha256)(\s*=\s*)", line)
-        lines.append(
-            f'{key[1]}{key[2]}"{changes[table]}"\n'
-            if key and table in changes
-            else line
-        )
+        if key and table in changes:
+            line = f'{key[1]}{key[2]}"{changes[table]}"\n'
+        lines.append(line)
     return "".join(lines)
 
 

@@ -102,9 +102,8 @@ def run_on_cluster(
     families = load_families().families
     if targets and config.request.family in families:
         machines = families[config.request.family].targets
-        targets = (
-            tuple(t for t in targets if t.partition(":")[0] in machines) or targets
-        )
+        tested = tuple(t for t in targets if t.partition(":")[0] in machines)
+        targets = tested or targets
     evidences: list[Evidence] = []
     for target in targets or (ANY,):
         own = with_offered_devices(config, target)
@@ -151,10 +150,8 @@ def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
         path = context.folder / key.removeprefix(staged.evidence)
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(bucket.root) / key, path)
-    errors = (
-        "; ".join(finding.message for finding in evidence.findings)
-        or "no reason was given"
-    )
+    messages = [finding.message for finding in evidence.findings]
+    errors = "; ".join(messages) or "no reason was given"
     if is_machine_failure(evidence):
         raise MachineError(errors, hint="Fix the machine, and start its worker again.")
     if not [*context.folder.rglob(f"*.{SHARD_FILE}")]:
@@ -183,13 +180,14 @@ def leased(gfx: str, count: int, runner: HostRunner) -> Iterator[Mapping[str, st
     )
     own = [device for device in present if device.gfx == gfx]
     taken = _take(own, gfx, count)
-    lowest, *upper = JaxPlatform.ROCM.masks
-    masked = {name: value for name, value in environ.items() if name not in upper} | {
-        lowest: ",".join(taken)
-    }
     cores = detect_allotment(environ).cores
+    lowest, *upper = JaxPlatform.ROCM.masks
+    for name in upper:
+        environ.pop(name, None)
+    environ[lowest] = ",".join(taken)
+    environ[KUBE] = str(max(1, cores * count // len(present)))
     try:
-        yield {**masked, KUBE: str(max(1, cores * count // len(present)))}
+        yield environ
     finally:
         with _LOCK:
             _TAKEN.difference_update(taken)
@@ -197,12 +195,10 @@ def leased(gfx: str, count: int, runner: HostRunner) -> Iterator[Mapping[str, st
 
 def _take(devices: Sequence[GpuDevice], gfx: str, count: int) -> list[str]:
     with _LOCK:
-        free = [device.token for device in devices if device.token not in _TAKEN][
-            :count
-        ]
-        if len(free) == count:
-            _TAKEN.update(free)
-            return free
+        free = [device.token for device in devices if device.token not in _TAKEN]
+        if len(free) >= count:
+            _TAKEN.update(free[:count])
+            return free[:count]
     raise MachineError(
         f"The machine has {len(free)} free GPUs of {gfx}, and a task needs {count}.",
         hint="Start the worker with the --resources that it has.",

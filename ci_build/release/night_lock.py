@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,8 @@ def _wheels(request: WheelSetRequest, runner: Runner) -> Iterator[tuple[str, str
     }
     store = InputStore(request.cache / "inputs")
     for python in request.build.python_versions:
-        for item in resolve(
-            request.build, python, runner, store.log(f"resolve-{python}")
-        ):
+        log = store.log(f"resolve-{python}")
+        for item in resolve(request.build, python, runner, log):
             if item.name in names:
                 yield item.filename, item.sha256
 
@@ -130,13 +130,8 @@ def with_free_version(
     build = request.build
     if build.post_release is not None:
         return request
-    return replace(
-        request,
-        build=replace(
-            build,
-            post_release=free_post_release(build, used_versions(bucket, index, build)),
-        ),
-    )
+    post = free_post_release(build, used_versions(bucket, index, build))
+    return replace(request, build=replace(build, post_release=post))
 
 
 def free_post_release(build: BuildRequest, used: Collection[str]) -> int | None:
@@ -161,16 +156,12 @@ def used_versions(bucket: Bucket, index: str, build: BuildRequest) -> frozenset[
     """Return the plugin versions in an index and its recent nights, also removed ones."""
     project = package_name("plugin", build.rocm_version.major)
     released = ReleasedIndex(index=index)
-    names = (
-        key.rpartition("/")[2].removesuffix(TOMBSTONE_SUFFIX)
-        for key in bucket.list(released.wheel(project, ""))
-    )
-    released_versions = {
-        str(parse_wheel_filename(name)[1]) for name in names if name.endswith(".whl")
-    }
+    versions: set[str] = set()
+    for key in bucket.list(released.wheel(project, "")):
+        name = key.rpartition("/")[2].removesuffix(TOMBSTONE_SUFFIX)
+        if name.endswith(".whl"):
+            versions.add(str(parse_wheel_filename(name)[1]))
     nights = list_nights(bucket, index)[-_RECENT:]
-    recorded = (
-        record["version"]
-        for record in map_concurrently(lambda night: read_night(bucket, night), nights)
-    )
-    return frozenset({*released_versions, *recorded})
+    for record in map_concurrently(partial(read_night, bucket), nights):
+        versions.add(record["version"])
+    return frozenset(versions)

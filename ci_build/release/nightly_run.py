@@ -110,10 +110,9 @@ def run_night(
     steps = [step for step in request.options.steps if step is not ReleaseStep.GATES]
     options = replace(request.options, steps=tuple(steps))
     runs = []
+    earlier = replace(pipeline, options=options)
     for night in _waiting(bucket, found):
-        earlier = replace(pipeline, options=options)
-        done = _take(earlier, request.name, night)
-        runs.append(replace(done, error=None))
+        runs.append(replace(_take(earlier, request.name, night), error=None))
     if found.night is not None:
         runs.append(_take(pipeline, request.name, found.night))
     elif found.wheel_set is not None:
@@ -172,16 +171,14 @@ def find_inputs(
     lock = lock_of(wheel_set, runner)
     while True:
         night = None if request.redo else _done(bucket, nights, lock_digest(lock))
-        chosen = (
-            wheel_set if night else with_free_version(wheel_set, request.index, bucket)
-        )
+        chosen = wheel_set
+        if night is None:
+            chosen = with_free_version(wheel_set, request.index, bucket)
         before = nights
         nights = list_nights(bucket, request.index)
-        if (
-            nights == before
-        ):  # else a concurrent night of the same inputs may have taken the version
-            break
-    return FoundInputs(wheel_set=chosen, lock=lock, night=night, nights=nights)
+        # Otherwise a concurrent night of the same inputs may have taken the version.
+        if nights == before:
+            return FoundInputs(wheel_set=chosen, lock=lock, night=night, nights=nights)
 
 
 def found_lines(
@@ -191,12 +188,9 @@ def found_lines(
     if request.wheel_set is not None:
         build = request.wheel_set.build
         lock = lock_digest(found.lock)
-        night = found.night
-        state = (
-            f"were done on {night.time} as set {night.staged}"
-            if night
-            else "were not done yet"
-        )
+        state = "were not done yet"
+        if night := found.night:
+            state = f"were done on {night.time} as set {night.staged}"
         yield (
             f"jax {build.jax_version}, ROCm {build.rocm_version}, lock {lock[:12]}:"
             f" {state}"
@@ -213,12 +207,11 @@ def _done(bucket: Bucket, nights: Sequence[Night], lock: str) -> Night | None:
     The newest promoted one, else the newest whose set is still staged.
     """
     same = [night for night in reversed(nights) if night.lock == lock]
-    promoted = next(
-        (night for night in same if promotion_of(bucket, night.staged)), None
-    )
-    return promoted or next(
-        (night for night in same if is_staged(bucket, night.staged)), None
-    )
+    for has_set in (promotion_of, is_staged):
+        for night in same:
+            if has_set(bucket, night.staged):
+                return night
+    return None
 
 
 def _waiting(bucket: Bucket, found: FoundInputs) -> list[Night]:

@@ -75,39 +75,30 @@ def missing_evidence(
     Args:
         bucket: value of `--bucket`; empty for the default one.
     """
-    where = ["--channel", channel, *(["--bucket", bucket] if bucket else [])]
     families = load_families()
     missing = []
     for item in requirements:
         if not item.problems:
             continue
-        words, runs_on = (
-            _device_words(item, wheel_set, families)
-            if item.gate == GATE
-            else (_words(item), ())
+        command = ["python3", "build/ci_build", "gate", item.gate, str(staged)]
+        runs_on: tuple[str, ...] = ()
+        if item.gate == GATE:
+            words, runs_on = _device_words(item, wheel_set, families)
+            command += words
+        elif item.target != ANY:
+            command += ["--targets", item.target]
+        if corpus := item.settings.get("corpus"):
+            command += ["--corpus", corpus]
+        command += ["--channel", channel]
+        if bucket:
+            command += ["--bucket", bucket]
+        if item.ended:
+            command.append("--redo")
+        found = UnmetRequirement(
+            requirement=item, command=tuple(command), runs_on=runs_on
         )
-        redo = ["--redo"] if item.ended else []
-        command = (
-            "python3",
-            "build/ci_build",
-            "gate",
-            item.gate,
-            str(staged),
-            *words,
-            *where,
-            *redo,
-        )
-        missing.append(
-            UnmetRequirement(requirement=item, command=command, runs_on=runs_on)
-        )
+        missing.append(found)
     return tuple(missing)
-
-
-def _words(requirement: Requirement) -> list[str]:
-    """Return the options of a gate that needs no GPU."""
-    targets = [] if requirement.target == ANY else ["--targets", requirement.target]
-    corpus = requirement.settings.get("corpus")
-    return [*targets, *(["--corpus", corpus] if corpus else [])]
 
 
 def device_request(
@@ -139,15 +130,12 @@ def device_request(
         )
     if family is None or target.processor not in family.targets:
         return request, ()
-    runners = (
-        family.multi
-        if MULTI in settings.get("passes", "").split()
-        else family.single or family.multi
-    )
+    runners = family.single or family.multi
+    if MULTI in settings.get("passes", "").split():
+        runners = family.multi
     if runners:
-        request = replace(
-            request, devices=max(machines.devices for machines in runners.values())
-        )
+        devices = max(machines.devices for machines in runners.values())
+        request = replace(request, devices=devices)
     return request, tuple(runners)
 
 
@@ -174,12 +162,9 @@ def jax_suite(wheel_set: WheelSet) -> str:
     source = wheel_set.request.get("source")
     own = str(source.get("jax_commit", "")) if isinstance(source, Mapping) else ""
     commit = own or load_pins().tags.get(wheel_set.jax_version, "")
-    known = (
-        commit
-        if COMMIT.fullmatch(commit)
-        else f"<commit of jax {wheel_set.jax_version}>"
-    )
-    return f"{repository_url('jax')}@{known}"
+    if not COMMIT.fullmatch(commit):
+        commit = f"<commit of jax {wheel_set.jax_version}>"
+    return f"{repository_url('jax')}@{commit}"
 
 
 def show_report(report: PolicyReport, reporter: Reporter) -> None:
@@ -215,7 +200,6 @@ def _present(requirement: Requirement) -> str:
         settings = [
             f"{name} {evidence[name]}" for name in DISTINCT_SETTINGS if name in evidence
         ]
-        texts.append(
-            evidence["ended"] + (f" ({', '.join(settings)})" if settings else "")
-        )
+        distinct = f" ({', '.join(settings)})" if settings else ""
+        texts.append(f"{evidence['ended']}{distinct}")
     return "; ".join(texts) or "-"

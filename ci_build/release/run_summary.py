@@ -13,7 +13,7 @@ from ci_build.release.pipeline import SetOutcome, open_requirements
 from ci_build.release.policy_report import jax_suite, missing_evidence
 from ci_build.release.release_request import ReleaseOptions
 from core.errors import CiBuildError
-from core.model import WHEELS_JSON, Requirement, Verdict, WheelSet, to_json
+from core.model import WHEELS_JSON, Evidence, Requirement, Verdict, WheelSet, to_json
 from core.process import render
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest
@@ -142,8 +142,23 @@ def summarize(
         tiers = verdict.tiers
     elif promoted is not None:
         tiers = promoted.tiers
-    missing = open_requirements(verdict) if verdict else ()
-    on_devices = [item for item in missing if item.gate == GATE]
+    awaited = open_requirements(verdict) if verdict else ()
+    on_devices = [item for item in awaited if item.gate == GATE]
+    missing = []
+    for found in missing_evidence(
+        staged,
+        wheel_set,
+        verdict.requirements if verdict else (),
+        channel=options.channel,
+        bucket=options.bucket,
+    ):
+        item = MissingEvidence(
+            gate=found.requirement.gate,
+            target=found.requirement.target,
+            problems=found.requirement.problems,
+            command=render(found.command),
+        )
+        missing.append(item)
     return SetSummary(
         name=name,
         state=outcome.state.value,
@@ -157,29 +172,13 @@ def summarize(
         baseline=old.set_digest if old else "",
         targets=tuple(_targets(wheel_set, old, tiers, verdict)),
         blocked_by=verdict.blocked_by if verdict else (),
-        missing=tuple(_missing(outcome, options)),
+        missing=tuple(missing),
         jobs=_jobs(wheel_set, on_devices, options) if on_devices else None,
         changed=differences(old_set, wheel_set) if old_set else {},
         sizes=_sizes(old_set, wheel_set),
         counts=tuple(_counts(bucket, staged, promoted, old)),
         checks={item.name: item.outcome for item in outcome.checks},
     )
-
-
-def _missing(outcome: SetOutcome, options: ReleaseOptions) -> Iterator[MissingEvidence]:
-    for found in missing_evidence(
-        outcome.staged,
-        outcome.wheel_set,
-        outcome.verdict.requirements if outcome.verdict else (),
-        channel=options.channel,
-        bucket=options.bucket,
-    ):
-        yield MissingEvidence(
-            gate=found.requirement.gate,
-            target=found.requirement.target,
-            problems=found.requirement.problems,
-            command=render(found.command),
-        )
 
 
 def failed(error: CiBuildError, *, name: str = "", lock: str = "") -> SetSummary:
@@ -252,11 +251,9 @@ def _targets(
         for text in verdict.blocked_by if verdict else ():
             if text.startswith(f"{target} "):
                 reasons.append(text)
-        now = (
-            tiers.get(target, NO_TIER)
-            if target in wheel_set.targets
-            else "not in this set"
-        )
+        now = "not in this set"
+        if target in wheel_set.targets:
+            now = tiers.get(target, NO_TIER)
         yield TargetSummary(
             target=target,
             before=before.get(target, NO_TIER),
@@ -281,11 +278,10 @@ def _counts(
     old: PromotedSet | None,
 ) -> Iterator[GateCounts]:
     """Yield the counts of each gate's latest evidence, beside the last promoted set's."""
-    before = (
-        latest(released_evidence(bucket, ReleasedIndex(index=staged.index), old))
-        if old
-        else {}
-    )
+    before: Mapping[tuple[str, str], Evidence] = {}
+    if old:
+        released = ReleasedIndex(index=staged.index)
+        before = latest(released_evidence(bucket, released, old))
     now = latest(evidence_of(bucket, staged, promoted))
     for (gate, target), evidence in sorted(now.items()):
         earlier = before.get((gate, target))
@@ -305,10 +301,12 @@ def _jobs(
     """Return the jobs that test a set on GPUs, for the families of the targets without evidence."""
     processors = {item.target.partition(":")[0] for item in missing}
     families = load_families()
-    several = any(MULTI in item.settings.get("passes", "").split() for item in missing)
-    image = next(
-        (item.settings["image"] for item in missing if "image" in item.settings), ""
-    )
+    when = Trigger.NIGHTLY
+    image = ""
+    for item in missing:
+        image = image or item.settings.get("image", "")
+        if MULTI in item.settings.get("passes", "").split():
+            when = Trigger.WEEKLY  # its jobs run the tests for several GPUs too
     names = [
         family.name
         for family in families.families.values()
@@ -316,9 +314,7 @@ def _jobs(
     ]
     return job_matrix(
         families,
-        when=(
-            Trigger.WEEKLY if several else Trigger.NIGHTLY
-        ),  # weekly jobs run the tests for several GPUs too
+        when=when,
         wheel_set=wheel_set,
         pythons=wheel_set.python_versions[:1],
         names=names,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,15 +91,11 @@ def adopt(
             wheelset.refuse_changes(folder, wheelset.read_set(folder))
     unique = {path.resolve(): path for path in paths}
     given = [_read_wheel(path, progress) for path in unique.values()]
-    problems = list(_problems(given))
-    if problems:
-        text = "\n  ".join(
-            problems
-            if len(problems) == 1
-            else ("The wheels cannot form a set:", *problems)
-        )
+    if problems := list(_problems(given)):
+        if len(problems) > 1:
+            problems.insert(0, "The wheels cannot form a set:")
         raise RequestError(
-            text,
+            "\n  ".join(problems),
             hint=(
                 "Give the wheels of one release: pjrt, and plugin and jaxlib for each"
                 " Python."
@@ -191,16 +187,16 @@ def _problems(given: Sequence[_InputWheel]) -> Iterator[str]:
     ours = [item for item in given if item.major]
     if not ours:
         yield "There is no wheel of jax-rocm<N>-pjrt or jax-rocm<N>-plugin."
-    yield from _more_than_one(ours, "ROCm majors", lambda item: str(item.major))
-    yield from _more_than_one(
-        [item for item in given if item.major],
-        "versions",
-        lambda item: item.wheel.version,
-    )
     libraries = [item for item in given if item.kind == _JAXLIB]
-    yield from _more_than_one(
-        libraries, "versions of jaxlib", lambda item: item.wheel.version
-    )
+    values = {
+        "ROCm majors": {str(item.major) for item in ours},
+        "versions": {item.wheel.version for item in ours},
+        "versions of jaxlib": {item.wheel.version for item in libraries},
+    }
+    for what, found in values.items():
+        if len(found) > 1:
+            names = ", ".join(sorted(found))
+            yield f"The wheels have {len(found)} different {what}: {names}."
     slots: dict[tuple[str, str], list[str]] = defaultdict(list)
     for item in given:
         for python in item.pythons or ("every Python",):
@@ -221,40 +217,27 @@ def _problems(given: Sequence[_InputWheel]) -> Iterator[str]:
         yield "No wheel has the tag of a Python version, such as cp312."
 
 
-def _more_than_one(
-    given: Collection[_InputWheel], what: str, of: Callable[[_InputWheel], str]
-) -> Iterator[str]:
-    values = sorted({of(item) for item in given})
-    if len(values) > 1:
-        yield f"The wheels have {len(values)} different {what}: {', '.join(values)}."
-
-
 def _describe_set(given: Sequence[_InputWheel], rocm: RocmVersion | None) -> WheelSet:
     ours = [item for item in given if item.major]
     version = Version(ours[0].wheel.version)
     release = jax_release(str(version))
     held: set[str] = set()
-    for item in given:
-        held.update(item.wheel.targets)
-    names = targets.in_order(GfxTarget.parse(name) for name in held)
     served: set[str] = set()
     for item in given:
+        held.update(item.wheel.targets)
         served.update(item.pythons)
+    wheels = [item.wheel for item in given]
+    names = targets.in_order(GfxTarget.parse(name) for name in held)
     has_jaxlib = any(item.kind == _JAXLIB for item in given)
     return WheelSet(
         index=targets.family_of(names),
         targets=tuple(map(str, names)),
         rocm_version=proven_rocm([item.report for item in ours], str(rocm or "")),
         jax_version=version.public,
-        python_versions=tuple(filter(served.__contains__, _supported())),
+        python_versions=tuple(name for name in _supported() if name in served),
         request={ADOPTED: True},
         inputs=(),
         tools={},
         pins={"jax": release} if has_jaxlib else {"jax": release, _JAXLIB: release},
-        wheels=tuple(
-            sorted(
-                (item.wheel for item in given),
-                key=lambda wheel: (wheel.name, wheel.filename),
-            )
-        ),
+        wheels=tuple(sorted(wheels, key=lambda wheel: (wheel.name, wheel.filename))),
     )

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -66,10 +66,10 @@ class BuildResult:
 
     wheel_set: WheelSet
     folder: Path
-    up_to_date: bool
-    seconds: dict[str, float]
-    findings: dict[str, tuple[Finding, ...]]
-    saved: dict[str, str]
+    up_to_date: bool = True
+    seconds: dict[str, float] = field(default_factory=dict)
+    findings: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    saved: dict[str, str] = field(default_factory=dict)
 
 
 def up_to_date(plan: BuildPlan, out: Path) -> BuildResult | None:
@@ -78,21 +78,13 @@ def up_to_date(plan: BuildPlan, out: Path) -> BuildResult | None:
         wheel_set = wheelset.read_set(out)
     except (FormatError, WheelSetError):
         return None
-    same = wheel_set.request == plan.record() and wheel_set.tools == tool_versions()
-    if (
-        not same
-        or wheelset.file_problems(out, wheel_set)
-        or not all(map(_is_unchanged, wheel_set.inputs))
-    ):
-        return None
-    return BuildResult(
-        wheel_set=wheel_set,
-        folder=out,
-        up_to_date=True,
-        seconds={},
-        findings={},
-        saved={},
+    unchanged = (
+        wheel_set.request == plan.record()
+        and wheel_set.tools == tool_versions()
+        and not wheelset.file_problems(out, wheel_set)
+        and all(map(_is_unchanged, wheel_set.inputs))
     )
+    return BuildResult(wheel_set=wheel_set, folder=out) if unchanged else None
 
 
 def _is_unchanged(item: InputFile) -> bool:
@@ -106,75 +98,39 @@ def _is_unchanged(item: InputFile) -> bool:
     return path.is_file() and sha256_of(path) == item.sha256
 
 
-def execute(
-    plan: BuildPlan,
-    *,
-    out: Path,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
-    builder: SourceBuilder | None = None,
-    compilers: CompilerLocation | None = None,
-    cluster: ClusterRequest | None = None,
-) -> BuildResult:
-    """Run a plan.
+@dataclass(kw_only=True)
+class SetExecution:
+    """One execution of one plan.
 
-    The set replaces the previous one in `out` as a whole, or not at all.
-
-    Args:
+    Attributes:
+        out: folder of the set.
         builder: builder of native wheels from source; None for published wheels.
         compilers: ROCm compilers for the kernels; None uses compilers from the package
             index.
         cluster: machines that compile the kernels; None for this machine.
-
-    Raises:
-        RequestError: `out` has files that do not belong to a wheel set.
-        BusyError: another run uses `out`.
     """
-    out = out.absolute()
-    with locked(out):
-        return (
-            up_to_date(plan, out)
-            or _Run(
-                plan, out, cache, runner, progress, builder, compilers, cluster
-            ).run()
-        )
 
+    plan: BuildPlan
+    out: Path
+    cache: Path
+    runner: Runner
+    progress: Progress
+    builder: SourceBuilder | None = None
+    compilers: CompilerLocation | None = None
+    cluster: ClusterRequest | None = None
 
-class _Run:
-    """One execution of one plan."""
-
-    def __init__(
-        self,
-        plan: BuildPlan,
-        out: Path,
-        cache: Path,
-        runner: Runner,
-        progress: Progress,
-        builder: SourceBuilder | None = None,
-        compilers: CompilerLocation | None = None,
-        cluster: ClusterRequest | None = None,
-    ) -> None:
-        self.builder = builder
-        self.compilers = compilers
-        self.cluster = cluster
-        self.plan = plan
-        self.out = out
-        self.runner = runner
-        self.progress = progress
-        self.cache = cache
-        self.inputs = InputStore(cache / "inputs")
+    def __post_init__(self) -> None:
+        request = self.plan.request
+        self.out = self.out.absolute()
+        self.inputs = InputStore(self.cache / "inputs")
+        steps = StepStore(self.cache / "steps")
         self.wheels = WheelMaker(
-            plan.request,
-            self.inputs,
-            StepStore(cache / "steps"),
-            tool_versions(),
-            progress,
+            request, self.inputs, steps, tool_versions(), self.progress
         )
         # In the order of the request: files of the set depend on it, and the
         # resolutions end in any order.
         self.resolved: dict[str, tuple[Resolved, ...]] = dict.fromkeys(
-            plan.request.python_versions, ()
+            request.python_versions, ()
         )
         self.built: dict[tuple[str, str], Resolved] = {}
         self.sources: list[InputFile] = []
@@ -183,15 +139,23 @@ class _Run:
         self.used = ExitStack()
 
     def run(self) -> BuildResult:
+        """Run the plan; the set replaces `out` as a whole, or not at all.
+
+        Raises:
+            RequestError: `out` has files that do not belong to a wheel set.
+            BusyError: another run uses `out`.
+        """
+        with locked(self.out):
+            return up_to_date(self.plan, self.out) or self._run()
+
+    def _run(self) -> BuildResult:
         """Run every stage in order."""
         for name in ("inputs", "steps"):
             ContentStore(self.cache / name).sweep()
-        self.progress.plan(
-            [
-                _fetching(step) if isinstance(step, Fetch) else step.what
-                for step in self.plan.steps
-            ]
-        )
+        names = []
+        for step in self.plan.steps:
+            names.append(_fetching(step) if isinstance(step, Fetch) else step.what)
+        self.progress.plan(names)
         with self.used:
             for kind, turn in itertools.groupby(self.plan.steps, key=type):
                 if kind in _TOGETHER:
@@ -226,8 +190,11 @@ class _Run:
     def _do(self, step: Step) -> None:
         match step:
             case Resolve():
+                log = self.inputs.log(f"resolve-{step.python}")
                 with self.progress.task(step.what):
-                    self.resolved[step.python] = self._resolve(step.python)
+                    self.resolved[step.python] = resolve(
+                        self.plan.request, step.python, self.runner, log
+                    )
             case Fetch():
                 self._fetch(step)
             case FetchTree() | Build():
@@ -261,11 +228,6 @@ class _Run:
         """
         self.used.enter_context(lock_in_use(folder))
 
-    def _resolve(self, python: str) -> tuple[Resolved, ...]:
-        return resolve(
-            self.plan.request, python, self.runner, self.inputs.log(f"resolve-{python}")
-        )
-
     def _build_kernels(self, step: BuildKernels) -> None:
         """Build the kernels; the packed wheel is the input of the next step."""
         # Start-up time: only sets with kernels need them.
@@ -274,28 +236,28 @@ class _Run:
         request = self.plan.request
         self.progress.step(step.what)
         held = set_targets(request, [done.wheel for done in self.done])
-        targets = [GfxTarget.parse(target) for target in held]
-        place = self.compilers or kernels.THIS_MACHINE
         job = kernels.prepare(
             request,
-            targets,
+            [GfxTarget.parse(target) for target in held],
             cache=self.cache,
             runner=self.runner,
             progress=self.progress,
-            place=place,
+            place=self.compilers or kernels.THIS_MACHINE,
         )
-        with tempfile.TemporaryDirectory(
-            prefix=f".{self.out.name}-", dir=self.out.parent
-        ) as name:
-            with connected(self.cluster, self.progress) as tasks:
-                packed = kernels.pack(
-                    job,
-                    request,
-                    Path(name),
-                    runner=self.runner,
-                    progress=self.progress,
-                    tasks=tasks,
-                )
+        with (
+            tempfile.TemporaryDirectory(
+                prefix=f".{self.out.name}-", dir=self.out.parent
+            ) as name,
+            connected(self.cluster, self.progress) as tasks,
+        ):
+            packed = kernels.pack(
+                job,
+                request,
+                Path(name),
+                runner=self.runner,
+                progress=self.progress,
+                tasks=tasks,
+            )
             item = Resolved(
                 name=step.project,
                 version=packed.repair.version,
@@ -369,13 +331,13 @@ class _Run:
             for step in self.plan.steps
             if isinstance(step, Repair | Take)
         }
-        sizes = {item: self.inputs.path(item).stat().st_size for item in used}
-        inputs = [
-            InputFile(
-                filename=item.filename, size=size, sha256=item.sha256, url=item.url
+        inputs = [*self.sources]
+        for item in used:
+            size = self.inputs.path(item).stat().st_size
+            name = item.filename
+            inputs.append(
+                InputFile(filename=name, size=size, sha256=item.sha256, url=item.url)
             )
-            for item, size in sizes.items()
-        ]
         wheel_set = WheelSet(
             index=self.plan.index,
             targets=set_targets(request, [step.wheel for step in self.done]),
@@ -383,22 +345,18 @@ class _Run:
             jax_version=request.jax_version,
             python_versions=request.python_versions,
             request=self.plan.record(),
-            inputs=tuple(
-                sorted([*inputs, *self.sources], key=lambda item: item.filename)
-            ),
+            inputs=tuple(sorted(inputs, key=lambda item: item.filename)),
             tools=self.wheels.tools,
             pins=dict(self.plan.pins),
             wheels=tuple(step.wheel for step in self.done),
         )
         with replacement(self.out) as fresh:
             for step in self.done:
-                shutil.copyfile(
-                    step.folder / step.wheel.filename, fresh / step.wheel.filename
-                )
-                if (step.folder / DEBUG).is_dir():
-                    shutil.copytree(
-                        step.folder / DEBUG, fresh / DEBUG, dirs_exist_ok=True
-                    )
+                name = step.wheel.filename
+                shutil.copyfile(step.folder / name, fresh / name)
+                debug = step.folder / DEBUG
+                if debug.is_dir():
+                    shutil.copytree(debug, fresh / DEBUG, dirs_exist_ok=True)
             if self.plan.rocm_manifest:
                 (fresh / ROCM_MANIFEST).write_bytes(self.plan.rocm_manifest)
             if self.plan.rocm_lock:

@@ -66,19 +66,13 @@ def inspect(
         wheel_report = inspect_wheel(path, expectations, progress=progress)
         if wheel_report.sha256 not in taken:
             return wheel_report
-        return replace(
-            wheel_report,
-            findings=sort_findings(
-                as_published(wheel_report.findings, wheel_report.project)
-            ),
-        )
+        findings = as_published(wheel_report.findings, wheel_report.project)
+        return replace(wheel_report, findings=sort_findings(findings))
 
     with _collected(arguments, runner) as paths:
         set_report = inspect_set(paths, report)
-    differences = _set_differences(sets, set_report.wheels)
-    return replace(
-        set_report, findings=sort_findings((*set_report.findings, *differences))
-    )
+    findings = [*set_report.findings, *_set_differences(sets, set_report.wheels)]
+    return replace(set_report, findings=sort_findings(findings))
 
 
 def _sets(arguments: Sequence[str]) -> dict[Path, WheelSet]:
@@ -111,19 +105,12 @@ def _set_differences(
 @contextmanager
 def _collected(arguments: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
     with tempfile.TemporaryDirectory(prefix="inspect-") as scratch:
-        local: list[str] = []
+        local = [*arguments]
         for number, argument in enumerate(arguments):
-            folder = str(Path(scratch, str(number)))
             if "://" in argument:
-                argv = pip_argv(
-                    "download",
-                    *_DOWNLOAD,
-                    *tag_options(argument),
-                    f"--dest={folder}",
-                    argument,
-                )
-                run_pip(argv, runner)
-            local.append(folder if "://" in argument else argument)
+                local[number] = str(Path(scratch, str(number)))
+                words = (*tag_options(argument), f"--dest={local[number]}", argument)
+                run_pip(pip_argv("download", *_DOWNLOAD, *words), runner)
         yield wheel_files(local, hint="Give a wheel, a folder with wheels, or a URL.")
 
 
@@ -163,15 +150,13 @@ def tag_options(url: str) -> tuple[str, ...]:
             f"{url} does not name a wheel: {error}.",
             hint="Give the URL of a .whl file.",
         ) from error
-    words = {f"--platform={tag.platform}" for tag in tags} | {
-        f"--abi={tag.abi}" for tag in tags
-    }
-    found = next(
-        (match for tag in tags if (match := _INTERPRETER.fullmatch(tag.interpreter))),
-        None,
-    )
-    if found:
-        words |= {f"--implementation={found[1]}", f"--python-version={found[2]}"}
+    words: set[str] = set()
+    for tag in tags:
+        words |= {f"--platform={tag.platform}", f"--abi={tag.abi}"}
+    # pip takes one interpreter; the tags of a name differ only in its version.
+    first = _INTERPRETER.fullmatch(max(tag.interpreter for tag in tags))
+    if first:
+        words |= {f"--implementation={first[1]}", f"--python-version={first[2]}"}
     return tuple(sorted(words))
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ from wheelkit.repair.platform_tags import platform_of
 from wheelkit.repair.wheel_repair import repaired_platform
 
 _JAXLIB = "jaxlib"
-_HINT = "Give wheels, or folders with wheels."
+_MANYLINUX = re.compile(r"manylinux\w*_x86_64")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,32 +121,29 @@ def plan_repairs(
         RequestError: a wheel's ROCm is unknown, or a repaired wheel exists already.
         ArchiveError: a wheel is damaged.
     """
-    paths = wheel_files(request.wheels, hint=_HINT)
+    paths = wheel_files(request.wheels, hint="Give wheels, or folders with wheels.")
     unique = {path.resolve(): path for path in paths}.values()
-    if foreign := [problem for path in unique if (problem := _problem(path))]:
-        text = (
-            foreign[0]
-            if len(foreign) == 1
-            else "\n  ".join(("Some wheels cannot be repaired:", *foreign))
-        )
+    if foreign := [*filter(None, map(_problem, unique))]:
+        if len(foreign) > 1:
+            foreign.insert(0, "Some wheels cannot be repaired:")
         raise InputError(
-            text,
+            "\n  ".join(foreign),
             hint=(
                 "Give wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin or jaxlib for"
                 " Linux on x86_64."
             ),
         )
     planned = tuple(_plan(path, request, progress) for path in unique)
-    for name, count in Counter(item.filename for item in planned).items():
-        if count > 1:
-            sources = ", ".join(
-                str(item.source) for item in planned if item.filename == name
-            )
+    sources: dict[str, list[str]] = defaultdict(list)
+    for item in planned:
+        sources[item.filename].append(str(item.source))
+    for name, same in sources.items():
+        if len(same) > 1:
             raise RequestError(
-                f"{count} wheels have the repaired name {name}: {sources}.",
+                f"{len(same)} wheels have the repaired name {name}: {', '.join(same)}.",
                 hint="Give one of them.",
             )
-    _refuse_existing(request.out, [item.filename for item in planned])
+    _refuse_existing(request.out, [*sources])
     return planned
 
 
@@ -160,16 +158,10 @@ def _problem(path: Path) -> str:
         and versions.parse_package_name(name.canonical) is None
     ):
         return f"{path} is a wheel of {name.canonical}, which has no recipe."
-    platforms = name.platform.split(".")
-    if not all(
-        platform == "linux_x86_64" or _is_manylinux(platform) for platform in platforms
-    ):
-        return f"{path} is for the platform {name.platform}."
+    for platform in name.platform.split("."):
+        if platform != "linux_x86_64" and not _MANYLINUX.fullmatch(platform):
+            return f"{path} is for the platform {name.platform}."
     return ""
-
-
-def _is_manylinux(platform: str) -> bool:
-    return platform.startswith("manylinux") and platform.endswith("_x86_64")
 
 
 def _plan(path: Path, request: RepairRequest, progress: Progress) -> PlannedRepair:
@@ -194,7 +186,7 @@ def _plan(path: Path, request: RepairRequest, progress: Progress) -> PlannedRepa
 
 
 def _plan_jaxlib(path: Path, name: WheelName, request: RepairRequest) -> PlannedRepair:
-    tagged = all(map(_is_manylinux, name.platform.split(".")))
+    tagged = all(map(_MANYLINUX.fullmatch, name.platform.split(".")))
     what = "copy" if tagged else "retag"
     platform = ""
     filename = path.name
@@ -250,13 +242,11 @@ def _build_info(path: Path, folder: str) -> dict[str, Any]:
 
 def _rocm_inside(path: Path, info: dict[str, Any], progress: Progress) -> RocmVersion:
     """Return the ROCm version that a wheel records, or else the one that it proves."""
-    recorded = str(info.get("rocm_version", ""))
-    return RocmVersion(
-        text=recorded
-        or proven_rocm(
-            [inspect_wheel(path, Expectations(verify=False), progress=progress)]
-        )
-    )
+    text = str(info.get("rocm_version", ""))
+    if not text:
+        report = inspect_wheel(path, Expectations(verify=False), progress=progress)
+        text = proven_rocm([report])
+    return RocmVersion(text=text)
 
 
 def _refuse_existing(out: Path, names: Sequence[str]) -> None:
@@ -306,11 +296,9 @@ def repair_wheels(
             ) from error
         assert done.wheel.filename == item.filename
         repairs.append(FinishedRepair(planned=item, done=done))
+    made = [item.done.folder / item.done.wheel.filename for item in repairs]
     with _new_folder(request.out):
-        _publish(
-            request.out,
-            [repair.done.folder / repair.done.wheel.filename for repair in repairs],
-        )
+        _publish(request.out, made)
     return tuple(repairs)
 
 
@@ -347,13 +335,11 @@ def plan_lines(
         if isinstance(item.step, Take):
             continue
         recipe = item.step.recipe
-        targets = (
-            "all" if recipe.targets is None else ", ".join(map(str, recipe.targets))
-        )
-        yield (
-            f"  version {recipe.version}, ROCm {item.build.rocm_version}, targets"
-            f" {targets}"
-        )
+        targets = "all"
+        if recipe.targets is not None:
+            targets = ", ".join(map(str, recipe.targets))
+        rocm = item.build.rocm_version
+        yield f"  version {recipe.version}, ROCm {rocm}, targets {targets}"
         platform = WheelName.parse(item.filename).platform
         yield f"  platform {platform}, strip {recipe.strip}"
         for line in recipe_lines(recipe):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_build.wheelset import set_build as dist_wheels
-from ci_build.wheelset.execute import execute
+from ci_build.wheelset.execute import SetExecution
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import wheelset
 from core.errors import RequestError
@@ -119,14 +119,14 @@ def reproduce(
             ),
         )
     with reporter.group(f"build {place} again, without cached results"):
-        after = execute(
-            prepared.plan,
+        after = SetExecution(
+            plan=prepared.plan,
             out=request.out,
             cache=request.built,
             runner=runner,
             progress=reporter,
             builder=prepared.builder,
-        )
+        ).run()
     return _compare(place, before, request.out, after.wheel_set, request.built)
 
 

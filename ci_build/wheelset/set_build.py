@@ -41,8 +41,13 @@ if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
     from ci_build.wheelset.execute import BuildResult
     from core.http.client import Connect
 
-_WIDTH = 80
-"""Columns of the receipt."""
+_WRAPPER = textwrap.TextWrapper(
+    width=80,
+    initial_indent="  ",
+    subsequent_indent="  ",
+    break_long_words=False,
+    break_on_hyphens=False,
+)
 
 
 def prepare(
@@ -85,17 +90,13 @@ def prepare(
         check_source(build.kernels)
     manifest = _manifest(request, context.rocm, reporter)
     if build.payload is Payload.PUBLISHED:
-        lines = (
-            planned_steps(request.rocm)
-            if request.rocm is not None and request.dry_run
-            else ()
-        )
-        before = ("rocm:", *(f"  {line}" for line in lines)) if lines else ()
+        before: tuple[str, ...] = ()
+        if request.rocm is not None and request.dry_run:
+            lines = planned_steps(request.rocm)
+            before = ("rocm:", *(f"  {line}" for line in lines))
         trust = context.rocm.trust if context.rocm else None
-        return PreparedBuild(
-            plan=make_plan(build, rocm_manifest=manifest, rocm_trust=trust),
-            before=before,
-        )
+        plan = make_plan(build, rocm_manifest=manifest, rocm_trust=trust)
+        return PreparedBuild(plan=plan, before=before)
     return source_build.prepare(replace(context, manifest=manifest))
 
 
@@ -136,15 +137,15 @@ def dist_wheels(
 ) -> BuildResult:
     """Build the wheel set of a plan."""
     # Start-up time: a dry run builds nothing.
-    from ci_build.wheelset.execute import execute
+    from ci_build.wheelset.execute import SetExecution
 
     plan = prepared.plan
     with reporter.group(f"dist_wheels: {plan.version} for {_targets(plan)}"):
         compilers = None
         if request.build.kernels is not None:
             compilers = find_compilers(request.build.kernels, request.cache, runner)
-        result = execute(
-            plan,
+        result = SetExecution(
+            plan=plan,
             out=request.out,
             cache=request.built,
             runner=runner,
@@ -152,7 +153,7 @@ def dist_wheels(
             builder=prepared.builder,
             compilers=compilers,
             cluster=request.cluster,
-        )
+        ).run()
     for name, findings in result.findings.items():
         for finding in findings:
             reporter.finding(finding, name)
@@ -166,16 +167,22 @@ def dist_wheels(
 
 def dry_run_lines(prepared: PreparedBuild, request: WheelSetRequest) -> Iterator[str]:
     """Yield the lines of a dry run: every command and effect, in the order of a build."""
-    kernels = request.build.kernels
-    compilers = (
-        () if kernels is None else tuple(container_lines(kernels, request.cache))
-    )
+    plan = prepared.plan
+    compilers: list[str] = []
+    if request.build.kernels is not None:
+        compilers += container_lines(request.build.kernels, request.cache)
     if request.cluster is not None:
-        compilers = (*compilers, cluster_line(request.cluster))
-    heading, *lines = plan_lines(
-        prepared.plan, request.out, container=prepared.container, compilers=compilers
-    )
-    yield from (heading, *prepared.before, *lines)
+        compilers.append(cluster_line(request.cluster))
+    yield f"wheel set {plan.version} for {_targets(plan)}, index {plan.index}"
+    yield from prepared.before
+    for stage in plan.stages:
+        yield f"{stage.name}:"
+        for step in stage.steps:
+            yield f"  {step.what}"
+            for line in _step_lines(step, prepared.container, compilers):
+                yield f"    {line}"
+        yield from (f"  expects {wheel}" for wheel in stage.expected_wheels)
+    yield f"the set replaces {request.out} as a whole"
 
 
 def cluster_line(cluster: ClusterRequest) -> str:
@@ -186,35 +193,16 @@ def cluster_line(cluster: ClusterRequest) -> str:
     )
 
 
-def plan_lines(
-    plan: BuildPlan,
-    out: Path,
-    *,
-    container: ContainerSpec | None = None,
-    compilers: Sequence[str] = (),
+def _step_lines(
+    step: Step, container: ContainerSpec | None, compilers: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the lines about a plan: every command and effect.
+    """Yield the commands of a step, or else the properties of its result.
 
     Args:
         container: container of the commands that build wheels; None for commands on
             this machine.
         compilers: lines about the compilers of the kernels.
     """
-    yield f"wheel set {plan.version} for {_targets(plan)}, index {plan.index}"
-    for stage in plan.stages:
-        yield f"{stage.name}:"
-        for step in stage.steps:
-            yield f"  {step.what}"
-            for line in _step_lines(step, container, compilers):
-                yield f"    {line}"
-        yield from (f"  expects {wheel}" for wheel in stage.expected_wheels)
-    yield f"the set replaces {out} as a whole"
-
-
-def _step_lines(
-    step: Step, container: ContainerSpec | None, compilers: Sequence[str]
-) -> Iterator[str]:
-    """Yield the commands of a step, or else the properties of its result."""
     match step:
         case Resolve(command=command):
             yield f"$ {render(command)}"
@@ -260,13 +248,12 @@ def kernel_lines(request: BuildRequest, version: str, cache: Path) -> Iterator[s
     yield f"kernels {version} with the {plan['toolchain']} toolchain"
     for row in plan["modules"]:
         built = plan["toolchain"] in row["toolchains"]
-        given = ", ".join(
+        names = [
             name for name, support in row["targets"].items() if support != "unsupported"
-        )
-        yield (
-            f"  {row['module']}:"
-            f" {given or 'none of the targets'}{'' if built else ' (not with this toolchain)'}"
-        )
+        ]
+        given = ", ".join(names) or "none of the targets"
+        note = "" if built else " (not with this toolchain)"
+        yield f"  {row['module']}: {given}{note}"
     yield from container_lines(request.kernels, cache)
     most = plan["at_most"]
     hours = most["cpu_seconds"] / 3600
@@ -334,10 +321,8 @@ def show_receipt(result: BuildResult, reporter: Reporter) -> None:
             *parts[2:],
             f"sha256 {wheel['sha256']}",
         ]
-        for text in filter(None, texts):
-            for line in textwrap.wrap(
-                text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False
-            ):
-                reporter.line(f"  {line}")
+        for text in texts:
+            for line in _WRAPPER.wrap(text):
+                reporter.line(line)
     reporter.line(f"wheel set {result.wheel_set.digest}")
     reporter.line(f"  in {result.folder}")

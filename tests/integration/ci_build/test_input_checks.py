@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.wheelset.execute import _Run
+from ci_build.wheelset.execute import SetExecution
 from ci_build.wheelset.set_plan import Repair, make_plan
 from core.digests import sha256_of
 from core.errors import FatbinError
@@ -81,7 +81,13 @@ def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
     kept.unlink(missing_ok=True)
     kept.hardlink_to(source)
     plan = make_plan(request)
-    run = _Run(plan, cache / "out", cache, HostRunner({}), Reporter(terminal=False))
+    run = SetExecution(
+        plan=plan,
+        out=cache / "out",
+        cache=cache,
+        runner=HostRunner({}),
+        progress=Reporter(terminal=False),
+    )
     run.resolved = {"3.12": (item,)}
     tools = run.wheels.tools
     run.wheels.tools = {**tools, "ci_build": program or tools["ci_build"]}

@@ -67,8 +67,7 @@ def test_outcome_has_value_and_files_and_leaves_nothing(
 
     outcome = bench.run(function, **{"in": str(tmp_path / "in")})
     assert (outcome.value, outcome.worker, outcome.error) == ({"a": 1}, "w", "")
-    ((name, file),) = outcome.files.items()
-    assert (name, file.data, file.executable) == ("out", b"hellohello", False)
+    assert outcome.files == {"out": (b"hellohello", 0o644)}
     assert [*(tmp_path / "dask").iterdir()] == []
 
 

@@ -20,7 +20,7 @@ from unittest.mock import Mock
 import pytest
 
 from ci_build.rocm.set_lock import set_lock
-from ci_build.wheelset.execute import _Run
+from ci_build.wheelset.execute import SetExecution
 from ci_build.wheelset.finished_wheels import _refuse_other_targets
 from ci_build.wheelset.set_plan import Build, Fetch, Repair, Resolve, make_plan
 from core.cache_entries import collect
@@ -102,10 +102,12 @@ def _row(item: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-def run_of(pip: FakePip, cache: Path, *kinds: type) -> _Run:
+def run_of(pip: FakePip, cache: Path, *kinds: type) -> SetExecution:
     """Run the steps of these kinds of a build."""
     plan = make_plan(published_request("gfx942", python_versions=PYTHONS))
-    run = _Run(plan, cache / "out", cache, pip, Silent())
+    run = SetExecution(
+        plan=plan, out=cache / "out", cache=cache, runner=pip, progress=Silent()
+    )
     for kind in kinds:
         run._do_together([step for step in plan.steps if isinstance(step, kind)])
     return run
@@ -169,7 +171,13 @@ def test_set_has_lock_of_plan(tmp_path: Path) -> None:
         plan = replace(
             make_plan(published_request("gfx942"), rocm_lock=lock), stages=()
         )
-        run = _Run(plan, tmp_path / out, tmp_path, FakePip(), Silent())
+        run = SetExecution(
+            plan=plan,
+            out=tmp_path / out,
+            cache=tmp_path,
+            runner=FakePip(),
+            progress=Silent(),
+        )
         run.done.append(done)
         return run._assemble()
 

@@ -127,7 +127,9 @@ def test_reproduce_refuses_other_inputs(
     now = PreparedBuild(plan=make_plan(request, replace(inputs, **other)), before=())
     monkeypatch.setattr(dist_wheels, "prepare", lambda *_: now)
     monkeypatch.setattr(
-        reproduce, "execute", lambda *_, **__: pytest.fail("built from other inputs")
+        reproduce,
+        "SetExecution",
+        lambda *_, **__: pytest.fail("built from other inputs"),
     )
     unused: Any = None
     with pytest.raises(RequestError, match=rf"source\.{part} is 'other', was '[abc]'"):
