@@ -130,13 +130,6 @@ def platform_verdict(
     )
 
 
-def higher_platform(one: str, other: str) -> str:
-    """Return the manylinux tag with the newer glibc; `one` if `other` is no such tag."""
-    if not _MANYLINUX.fullmatch(other):
-        return one
-    return max(one, other, key=_glibc)
-
-
 def platform_libraries(platform: str) -> frozenset[str]:
     """Return the sonames that every system of a platform has, including its dynamic loader.
 

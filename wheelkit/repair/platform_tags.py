@@ -49,6 +49,11 @@ def promised_platform(tags: Iterable[str]) -> str:
     return max(PLATFORM, oldest, key=_glibc)
 
 
+def higher_platform(one: str, other: str) -> str:
+    """Return the manylinux tag with the newer glibc; `one` if `other` is no such tag."""
+    return max(one, other, key=_glibc)
+
+
 def _glibc(platform: str) -> int:
     return glibc_of(platform) or 0
 

@@ -41,7 +41,7 @@ from wheelkit.repair.metadata import (
     rewrite_metadata,
     rewrite_wheel,
 )
-from wheelkit.repair.platform_tags import AUTO, PLATFORM
+from wheelkit.repair.platform_tags import AUTO, PLATFORM, higher_platform
 from wheelkit.repair.repair_plan import RepairPlan, RepairResult
 
 if TYPE_CHECKING:  # start-up time: it loads auditwheel
@@ -392,7 +392,7 @@ def _check_libraries(
 ) -> tuple[str, tuple[Finding, ...]]:
     """Return the platform tag of a new wheel, and auditwheel's warnings and notes."""
     # Start-up time: it loads auditwheel.
-    from wheelkit.inspect.platform_rules import higher_platform, platform_verdict
+    from wheelkit.inspect.platform_rules import platform_verdict
 
     def judge(platform: str) -> PlatformVerdict:
         return platform_verdict(
