@@ -41,23 +41,6 @@ def chosen_gates(name: str) -> tuple[GateEntry, ...]:
     return tuple(GATES.values()) if name == STRUCTURE else (GATES[name],)
 
 
-def check_gate_options(name: str, gate_options: GateOptions) -> None:
-    """Raise RequestError for options that a gate does not use."""
-    used: set[str] = set()
-    for row in chosen_gates(name):
-        used.update(row.options)
-    unused = [
-        "--" + field.name.replace("_", "-")
-        for field in dataclasses.fields(gate_options)
-        if getattr(gate_options, field.name) and field.name not in used
-    ]
-    if unused:
-        raise RequestError(
-            f"The gate {name} does not use {', '.join(unused)}.",
-            hint="Run `ci_build gate --help`.",
-        )
-
-
 def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
     """Read a ROCm tree, which may lack a version."""
     manifest, notes = read_tree(rocm, unknown="of unknown version", progress=reporter)

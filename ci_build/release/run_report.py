@@ -151,7 +151,7 @@ def _install_lines(outcome: SetOutcome, bucket: str) -> tuple[str, ...]:
     launcher = _LAUNCHER
     if launcher.is_relative_to(here):
         launcher = launcher.relative_to(here)
-    words = ("index", "serve", "--bucket", bucket, "--port", str(SERVE_PORT))
+    words = ("index", "serve", str(SERVE_PORT), "--bucket", bucket)
     url = f"http://127.0.0.1:{SERVE_PORT}/{simple}"
     return (
         render(("python3", str(launcher), *words)),

@@ -31,7 +31,7 @@ class GateOptions:
             targets.
         rocm: root of a real ROCm tree. None means stub libraries.
         corpus: corpus of the compile gate. Empty means the default one.
-        program: programs or groups to compile instead of the corpus. Their evidence is
+        tests: programs or groups to compile instead of the corpus. Their evidence is
             not stored.
         jobs: concurrent compilers. None means as many as cores and memory allow.
         installers: installers of the install gate. Empty means the default ones.
@@ -41,7 +41,7 @@ class GateOptions:
     targets: str | None = None
     rocm: Path | None = None
     corpus: str = ""
-    program: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
     jobs: int | None = None
     installers: str = ""
     update_golden: bool = False
@@ -104,7 +104,7 @@ def _compile(options: GateOptions, inputs: GateInputs) -> Gate:
 
     compile_options = CompileOptions(
         corpus=options.corpus or CORPORA[0],
-        programs=options.program,
+        programs=options.tests,
         jobs=options.jobs,
         rocm=inputs.rocm,
         tasks=inputs.tasks,
@@ -186,7 +186,7 @@ _ROWS = (
         evidence="each target",
         start=1,
         summary="Compile JAX programs for every target.",
-        options=("targets", "rocm", "corpus", "program", "jobs"),
+        options=("targets", "rocm", "corpus", "tests", "jobs"),
         policy_settings=("corpus",),
     ),
     GateEntry(

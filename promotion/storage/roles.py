@@ -191,7 +191,7 @@ def bucket_policy(
     if not everyone:
         raise RequestError(
             "No principal was given.",
-            hint="Give --role NAME=ARN.",
+            hint="Give ROLE=ARN.",
         )
     statements = list(
         chain.from_iterable(

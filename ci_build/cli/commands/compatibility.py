@@ -24,19 +24,10 @@ from promotion.index.operations import history
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex
 
-_FORMATS = ("markdown", "json")
-
 
 @cloup.command()
 @click.argument("index")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(_FORMATS),
-    default=_FORMATS[0],
-    show_default=True,
-    help="Output format.",
-)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of Markdown.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -62,11 +53,12 @@ def compat(
     state: State,
     /,
     index: str,
-    form: str,
     out: Path | None,
     public_url: str,
     rocm_lock: Path | None,
     bucket: str,
+    *,
+    as_json: bool,
 ) -> None:
     """Write the compatibility tables of INDEX from the tests of its released sets."""
     store = open_bucket(bucket, state.reporter())
@@ -86,10 +78,10 @@ def compat(
         rocm=rocm,
         rocm_source=rocm_source,
     )
-    if form == "json" and out is None:
+    if as_json and out is None:
         print_json(tables)
         return
-    if form == "json":
+    if as_json:
         text = json.dumps(to_json(tables), indent=1, ensure_ascii=False) + "\n"
     else:
         base = public_url.rstrip("/") + "/" if public_url else ""

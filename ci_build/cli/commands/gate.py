@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import cloup
-from click.core import ParameterSource
 
 from ci_build.cli.common import (
     State,
@@ -27,9 +26,10 @@ from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.release_options import (
     bucket_option,
     channel_option,
+    json_option,
     signing_key_option,
 )
-from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.settings import is_typed, refuse_typed
 from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.cluster.connection import connected
@@ -46,7 +46,7 @@ from promotion.policy.families import SIZES
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_T = TypeVar("_T")
 _DEVICE, _MERGE = "device", "merge"
 _SUMMARIES = {
     **{name: row.summary for name, row in GATES.items()},
@@ -70,7 +70,6 @@ _HELP = "\n".join(
         "tests; each task gets the GPUs of --devices.  [default there: 1]",
     )
 )
-_CLUSTER_GATES = ("compile", STRUCTURE, _DEVICE)
 _IMAGE_OPTIONS = (
     "container_engine",
     "container_args",
@@ -91,12 +90,6 @@ _STRUCTURE_OPTIONS = (
             "Programs to compile.  "
             f"[default: those that the channel's policy requires, else {CORPORA[0]}]"
         ),
-    ),
-    cloup.option(
-        "--program",
-        multiple=True,
-        metavar="NAME",
-        help="Program or group to compile; may be repeated.  [default: all]",
     ),
     cloup.option(
         "--jobs",
@@ -171,13 +164,6 @@ _DEVICE_OPTIONS = (
 """Options that select a run of the device gate, whose shards `merge` joins."""
 _RUN_OPTIONS = (
     cloup.option(
-        "--test",
-        "tests",
-        metavar="ID",
-        multiple=True,
-        help="Test file or test to run; stores no evidence.",
-    ),
-    cloup.option(
         "--shard",
         metavar="I/N",
         default="",
@@ -229,54 +215,53 @@ _RUN_OPTIONS = (
 """Options that control a run of the device gate."""
 
 
-def _names(options: Sequence[Callable[[Any], Any]]) -> frozenset[str]:
-    """Return the identifiers of options."""
-
-    def holder() -> None:
-        """Hold the options."""
-
-    for option in options:
-        option(holder)
-    parameters: Sequence[click.Parameter] = getattr(holder, "__click_params__", ())
-    return frozenset(parameter.name or "" for parameter in parameters)
-
-
-_OF_STRUCTURE = _names(_STRUCTURE_OPTIONS) | {"cache_dir"}
-_OF_MERGE = _names(_DEVICE_OPTIONS)
-_OF_DEVICE = _OF_MERGE | _names(_RUN_OPTIONS) | {*_IMAGE_OPTIONS}
-_OF_CLUSTER = _names((cluster_options,))
-
-
-def _common_options(function: _F) -> _F:
-    options = (
-        click.option(
-            "--rocm",
-            metavar="DIR",
-            type=click.Path(path_type=Path, exists=True, file_okay=False),
-            help=(
-                "ROCm to compare and load the wheels with.  [default: the set's manifest"
-                " and stub libraries; for `device`, the ROCm that the loader finds]"
-            ),
-        ),
-        click.option(
-            "--redo", is_flag=True, help="Repeat checks that passed on this set before."
-        ),
-        click.option(
-            "--json", "as_json", is_flag=True, help="Print the evidence as JSON."
-        ),
-        channel_option,
-        bucket_option,
-        signing_key_option,
-    )
-    return reduce(
-        lambda decorated, option: option(decorated), reversed(options), function
-    )
+_CLUSTER = "Cluster options"
+_GROUPS = {
+    _DEVICE: {
+        "Gates device and merge",
+        "Gate device",
+        "Images and containers",
+        "Output",
+        _CLUSTER,
+    },
+    _MERGE: {"Gates device and merge"},
+    "compile": {"Output", _CLUSTER},
+    STRUCTURE: {"Output", _CLUSTER},
+}
+"""Gate -> groups of options that it uses; other gates use the group Output."""
+_OF_SOME_GATES = ("rocm", "tests", "redo")
+"""Options without a group that some gates do not use."""
 
 
 @cloup.command(help=_HELP)
 @click.argument("name", metavar="GATE", type=click.Choice([*_SUMMARIES]))
 @click.argument("wheel_set", metavar="SET")
-@_common_options
+@click.option(
+    "--rocm",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help=(
+        "ROCm to compare and load the wheels with.  [default: the set's manifest and"
+        " stub libraries; for `device`, the ROCm that the loader finds]"
+    ),
+)
+@click.option(
+    "--test",
+    "tests",
+    metavar="NAME",
+    multiple=True,
+    help=(
+        "Test or test file to run, or program or group to compile; stores no evidence."
+        " May be repeated.  [default: all]"
+    ),
+)
+@click.option(
+    "--redo", is_flag=True, help="Repeat checks that passed on this set before."
+)
+@json_option
+@channel_option
+@bucket_option
+@signing_key_option
 @cloup.option_group("Gates without a GPU", *_STRUCTURE_OPTIONS)
 @cloup.option_group("Gates device and merge", *_DEVICE_OPTIONS)
 @cloup.option_group("Gate device", *_RUN_OPTIONS)
@@ -308,21 +293,22 @@ def _refuse_unused(name: str) -> None:
     Raises:
         RequestError: an option has no effect on this gate.
     """
-    foreign = _OF_STRUCTURE | _OF_DEVICE | _OF_CLUSTER | {"rocm", "redo"}
+    groups = _GROUPS.get(name, {"Output"})
+    used = {"redo"} if name != _MERGE else set()
     if name == _DEVICE:
-        foreign -= _OF_DEVICE | {"rocm", "redo"}
-    elif name == _MERGE:
-        foreign -= _OF_MERGE
-    else:
-        foreign -= _OF_STRUCTURE | {"rocm", "redo"}
-    if name in _CLUSTER_GATES:
-        foreign -= _OF_CLUSTER
-    source = click.get_current_context().get_parameter_source
-    unused = [
-        "--" + option.replace("_", "-")
-        for option in sorted(foreign)
-        if source(option) is ParameterSource.COMMANDLINE
-    ]
+        used.update(_OF_SOME_GATES)
+    for row in GATES.values():
+        if name in (row.name, STRUCTURE):
+            used.update(row.options)
+    unused = []
+    for parameter in click.get_current_context().command.params:
+        option = parameter.name or ""
+        group = getattr(parameter, "group", None)
+        general = group is None and option not in _OF_SOME_GATES
+        if general or option in used or (group and group.title in groups):
+            continue
+        if is_typed(option):
+            unused.append(parameter.opts[0])
     if unused:
         raise RequestError(
             f"The gate {name} does not use {', '.join(unused)}.",
@@ -330,11 +316,12 @@ def _refuse_unused(name: str) -> None:
         )
 
 
-def _fields_of(options: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given values that are fields of an options class, by field name."""
-    return {
-        name: values[name] for name in options.__slots__ if values.get(name) is not None
-    }
+def _fields_of(options: type[_T], values: Mapping[str, Any]) -> _T:
+    """Return options with the given values of their fields."""
+    names = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
+    return options(
+        **{name: values[name] for name in names if values.get(name) is not None}
+    )
 
 
 def _finish(evidences: Sequence[Evidence], values: Mapping[str, Any]) -> None:
@@ -358,29 +345,21 @@ def _check_structure(
     """Run one gate that needs no GPU, or all of them."""
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
-    if cluster and values["jobs"]:
-        raise RequestError(
-            "--jobs has no effect with --cluster.",
-            hint="Give --jobs to the workers.",
-        )
-    options = GateOptions(**_fields_of(GateOptions, values))
-    gating.check_gate_options(name, options)
+    if cluster:
+        refuse_typed(("jobs",), "with --cluster", "Give --jobs to the workers.")
+    options = _fields_of(GateOptions, values)
     reporter = state.reporter()
-    wheel_set = values["wheel_set"]
     with reporter.group(f"gate {name}"), connected(cluster, reporter) as tasks:
-        opened = open_bucket(
-            values["bucket"], reporter, existing=not Path(wheel_set).is_dir()
-        )
+        opened = _open_bucket(values, reporter)
         signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
-        staged = gating.find_set(wheel_set, opened, reporter)
-        runner = host_runner(reporter)
+        staged = gating.find_set(values["wheel_set"], opened, reporter)
         evidences = gating.run_gates(
             name,
             staged,
             opened,
             options,
             reporter,
-            runner,
+            host_runner(reporter),
             signer,
             values["channel"],
             redo=redo,
@@ -391,34 +370,27 @@ def _check_structure(
     _finish(evidences, values)
 
 
+def _open_bucket(
+    values: Mapping[str, Any], reporter: Reporter, *, may_stage: bool = True
+) -> Bucket:
+    """Open the bucket, which is created if a folder with a set may be staged."""
+    creates = may_stage and Path(values["wheel_set"]).is_dir()
+    return open_bucket(values["bucket"], reporter, existing=not creates)
+
+
 def _test_here(state: State, values: Mapping[str, Any], *, redo: bool) -> None:
     """Run the device gate on this machine."""
     # Start-up time: the gates load auditwheel.
     from ci_build.release import device_gate, device_image
 
-    settings = _container_settings(state, values)
-    for_image = {*_IMAGE_OPTIONS}
+    unused = {*_IMAGE_OPTIONS}
     if values["rocm_of_set"]:
-        for_image.remove("cache_dir")
-    unused = [
-        settings.get(name).origin for name in sorted(for_image) if settings.typed(name)
-    ]
-    if unused:
-        raise RequestError(
-            f"{', '.join(unused)} has no effect without --image.",
-            hint="Give --image, or omit this.",
-        )
-    device_image.require_container(DeviceRequest(**_fields_of(DeviceRequest, values)))
+        unused.remove("cache_dir")
+    hint = "Give --image, or omit this."
+    refuse_typed(sorted(unused), "without --image", hint)
+    device_image.require_container(_fields_of(DeviceRequest, values))
     run = partial(device_gate.run, redo=redo, channel=values["channel"])
-    _test_devices(state, values, run, may_stage=True)
-
-
-def _container_settings(state: State, values: Mapping[str, Any]) -> Settings:
-    """Return the settings of the options of the container.
-
-    Other options of a gate have other rules for URLs.
-    """
-    return state.settings({name: values[name] for name in _IMAGE_OPTIONS})
+    _test_devices(state, values, run)
 
 
 def _test_in_image(state: State, values: Mapping[str, Any], *, redo: bool) -> None:
@@ -426,27 +398,25 @@ def _test_in_image(state: State, values: Mapping[str, Any], *, redo: bool) -> No
     # Start-up time: the gates load auditwheel.
     from ci_build.release import device_gate, device_image, gating
 
-    settings = _container_settings(state, values)
     reporter = state.reporter()
-    options = DeviceRequest(**_fields_of(DeviceRequest, values))
-    key = values["signing_key"]
+    options = _fields_of(DeviceRequest, values)
+    key = find_signing_key(values["signing_key"])
     runner = _gate_runner(options, reporter)
     device_gate.check_options(options, JaxPlatform(options.platform))
-    container = container_settings(settings)
-    bucket = open_bucket(
-        values["bucket"], reporter, existing=not Path(values["wheel_set"]).is_dir()
+    # Other options of a gate have other rules for URLs.
+    container = container_settings(
+        state.settings({name: values[name] for name in _IMAGE_OPTIONS})
     )
-    gating.find_signer(find_signing_key(key), reporter)  # creates the user's own key
+    bucket = _open_bucket(values, reporter)
+    gating.find_signer(key, reporter)  # creates the user's own key
     staged = gating.find_set(values["wheel_set"], bucket, reporter)
     run = device_image.ImageGateRun(
-        request=_with_rocm_of_set(
-            state, values, options, staged, bucket, reporter, runner
-        ),
+        request=_with_rocm(state, values, options, staged, bucket, reporter, runner),
         settings=container,
         staged=staged,
         bucket=(values["bucket"], bucket),
         channel=values["channel"],
-        key=find_signing_key(key),
+        key=key,
         redo=redo,
     )
     code, evidences = device_image.run_in_image(run, reporter, runner, echo_error)
@@ -458,7 +428,7 @@ def _test_in_image(state: State, values: Mapping[str, Any], *, redo: bool) -> No
     _finish(evidences, values)
 
 
-def _with_rocm_of_set(
+def _with_rocm(
     state: State,
     values: Mapping[str, Any],
     request: DeviceRequest,
@@ -467,8 +437,7 @@ def _with_rocm_of_set(
     reporter: Reporter,
     runner: HostRunner,
 ) -> DeviceRequest:
-    if not request.rocm_of_set:
-        return request
+    """Return a request with the folder of the set's ROCm if it has --rocm-of-set."""
     # Start-up time: both load requests.
     from ci_build.cli.options.rocm_options import rocm_storage
     from ci_build.release.set_rocm import with_rocm_of_set
@@ -487,16 +456,13 @@ def _test_on_cluster(
     from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
     from promotion.gates.device.device_cluster import SHARDS, ClusterRun
 
-    check_cluster_options(DeviceRequest(**_fields_of(DeviceRequest, values)))
+    check_cluster_options(_fields_of(DeviceRequest, values))
     with connected(request, state.reporter()) as tasks:
         assert tasks is not None
         run = ClusterRun(tasks=tasks, shards=SHARDS)
         on_cluster = partial(run_on_cluster, redo=redo, channel=values["channel"])
         _test_devices(
-            state,
-            values,
-            lambda config, *more: on_cluster(config, run, *more),
-            may_stage=True,
+            state, values, lambda config, *more: on_cluster(config, run, *more)
         )
 
 
@@ -516,30 +482,27 @@ def _test_devices(
     values: Mapping[str, Any],
     run: Callable[..., tuple[Evidence, ...]],
     *,
-    may_stage: bool,
+    may_stage: bool = True,
 ) -> None:
+    """Run the device gate on this machine or a cluster, or merge its shards."""
     # Start-up time: the gates load auditwheel.
     from ci_build.release import device_gate, gating
 
-    options = DeviceRequest(**_fields_of(DeviceRequest, values))
-    wheel_set = values["wheel_set"]
-    bucket = values["bucket"]
+    options = _fields_of(DeviceRequest, values)
     reporter = state.reporter()
     runner = _gate_runner(options, reporter)
     gate_name = _DEVICE if may_stage else _MERGE
     with reporter.group(f"gate {gate_name} on {options.platform}"):
-        opened = open_bucket(
-            bucket, reporter, existing=not (may_stage and Path(wheel_set).is_dir())
-        )
+        opened = _open_bucket(values, reporter, may_stage=may_stage)
         signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
         config = device_gate.parse_config(
-            options, runner.environment, runner, signer, bucket
+            options, runner.environment, runner, signer, values["bucket"]
         )
-        staged = gating.find_set(wheel_set, opened, reporter)
-        given = _with_rocm_of_set(
+        staged = gating.find_set(values["wheel_set"], opened, reporter)
+        given = _with_rocm(
             state, values, config.request, staged, opened, reporter, runner
         )
-        config = replace(config, request=given)
+        config = dataclasses.replace(config, request=given)
         evidences = run(config, staged, opened, reporter, runner)
     device_gate.show(config, evidences, staged, opened, values["channel"], reporter)
     _finish(evidences, values)

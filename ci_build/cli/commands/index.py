@@ -18,20 +18,16 @@ from promotion.published_check import check_published, raise_for_checks, read_pu
 
 
 @cloup.command()
-@bucket_option
-@click.option(
-    "--port",
-    default=SERVE_PORT,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="Port to listen on; 0 selects a free one.",
+@click.argument(
+    "port", metavar="[PORT]", type=click.IntRange(0, 65535), default=SERVE_PORT
 )
+@bucket_option
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
 )
 @click.pass_obj
 def serve(state: State, /, bucket: str, port: int, host: str) -> None:
-    """Serve a bucket over HTTP until interrupted."""
+    """Serve a bucket over HTTP on PORT until interrupted; 0 selects a free port."""
     reporter = state.reporter()
     files = served_files(open_bucket(bucket, reporter), reporter.notice)
     with IndexServer(files, host=host, port=port) as server:

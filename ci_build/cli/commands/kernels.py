@@ -85,6 +85,12 @@ def list_modules(
 
 
 @kernels.command("build")
+@click.argument(
+    "merge",
+    metavar="[CACHE]...",
+    nargs=-1,
+    type=click.Path(path_type=Path, exists=True),
+)
 @chosen_options(
     "targets",
     "rocm_version",
@@ -115,13 +121,6 @@ def list_modules(
     metavar="I/N",
     help="Compile only part I of N of the device code, without building the wheel.",
 )
-@click.option(
-    "--merge",
-    metavar="DIR",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True),
-    help="First merge the shards in the cache directory DIR of another machine.",
-)
 @cluster_options
 @click.pass_obj
 def build(
@@ -135,7 +134,8 @@ def build(
 ) -> None:
     """Build the wheel jax_aiter into --out.
 
-    With --cluster, workers compile and this machine links.
+    CACHE is a cache folder of another machine, whose shards are merged first. With
+    --cluster, workers compile and this machine links.
     """
     cluster = cluster_request(after)
     settings = state.settings(after)

@@ -25,13 +25,11 @@ from promotion.policy.families import SANITY, Trigger, load_families
 from promotion.policy.jobs import job_matrix, joined
 
 _DEFAULTS = defaults()
-_FORMAT = click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["json", "github"]),
-    default="json",
-    show_default=True,
-    help="JSON, or lines for the file $GITHUB_OUTPUT of GitHub Actions.",
+_JSON = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON instead of lines for the file $GITHUB_OUTPUT of GitHub Actions.",
 )
 
 
@@ -99,8 +97,8 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
     help="Origin of the native code.",
 )
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
-@_FORMAT
-def matrix(*, output_format: str, **given: object) -> None:
+@_JSON
+def matrix(*, as_json: bool, **given: object) -> None:
     """Print the builds of a CI service with their commands.
 
     One build makes the set for all Pythons of a JAX release, a ROCm and a family.
@@ -108,10 +106,10 @@ def matrix(*, output_format: str, **given: object) -> None:
     combinations with reasons. MORE arguments are added to the command of every build.
     """
     cells, excluded = _cells(given)
-    if output_format == "github":
-        click.echo("\n".join(github_outputs({"matrix": cells}, {"excluded": excluded})))
-    else:
+    if as_json:
         print_json({"include": cells, "excluded": excluded})
+    else:
+        click.echo("\n".join(github_outputs({"matrix": cells}, {"excluded": excluded})))
 
 
 @cloup.command()
@@ -152,7 +150,7 @@ def matrix(*, output_format: str, **given: object) -> None:
     help="Container image in which every job runs its tests.  [default: none]",
 )
 @bucket_option
-@_FORMAT
+@_JSON
 @click.pass_obj
 def tests(
     state: State,
@@ -164,7 +162,8 @@ def tests(
     jax_tests: str,
     image: str,
     bucket: str,
-    output_format: str,
+    *,
+    as_json: bool,
 ) -> None:
     """Print the test jobs of staged sets with their runners and commands.
 
@@ -217,11 +216,8 @@ def tests(
         "without_runner": jobs.without_runner,
         "without_family": jobs.without_family,
     }
-    if output_format == "github":
-        click.echo(
-            "\n".join(
-                github_outputs({"matrix": jobs.jobs, "merge": jobs.merges}, notes)
-            )
-        )
-    else:
+    if as_json:
         print_json({"include": jobs.jobs, "merge": jobs.merges, **notes})
+        return
+    matrices_of_jobs = {"matrix": jobs.jobs, "merge": jobs.merges}
+    click.echo("\n".join(github_outputs(matrices_of_jobs, notes)))

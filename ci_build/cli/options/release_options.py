@@ -68,6 +68,11 @@ bucket_option = click.option(
 )
 """Option of commands that use a bucket and build no wheels."""
 
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON."
+)
+"""Option of commands that print a result."""
+
 dry_run_option = click.option(
     "--dry-run",
     is_flag=True,

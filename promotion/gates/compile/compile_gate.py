@@ -330,7 +330,7 @@ class _CompileRun:
             budget=self.budget,
             command=(
                 f"ci_build gate {GATE_NAME} {self.context.staged} --targets {target}"
-                " --program {program} --redo"
+                " --test {program} --redo"
             )
             + rocm,
         )

@@ -118,8 +118,8 @@ def test_shards_merge_and_compiler_cache_keys_rocm(here: Here, tmp_path: Path) -
     ]
     assert (sum(parts), min(parts) > 0) == (7, True)
     assert here.ccache() == (0, 7)
-    merges = (f"--merge={first}", f"--merge={second}")
-    whole = here.build(joined, module, *merges, f"--out={tmp_path / 'joined'}")
+    caches = (str(first), str(second))
+    whole = here.build(joined, module, *caches, f"--out={tmp_path / 'joined'}")
     assert whole["steps"] == {"made": 1, "found": 7}  # the link
     assert whole["modules"] == ["rmsnorm_fwd"]
 

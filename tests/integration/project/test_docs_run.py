@@ -67,9 +67,7 @@ def _run_python(words: list[str]) -> None:
 
 
 def _serve(argv: list[str]) -> None:
-    with subprocess.Popen(
-        [*argv, "--port", "0"], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([*argv, "0"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
         with urllib.request.urlopen(
@@ -103,7 +101,6 @@ def test_site_is_strict_reproducible_and_complete(
     argv += [
         "--out",
         str(tmp_path / "bad"),
-        "--compatibility",
         str(tmp_path / "bad.md"),
     ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

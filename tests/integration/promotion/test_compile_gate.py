@@ -255,7 +255,7 @@ def test_crash_fails_running_program_and_continues_with_rest(
         )
     (finding,) = (f for f in evidence.findings if f.severity is Severity.ERROR)
     command = (
-        f"ci_build gate compile {bench.staged} --targets gfx942 --program bad.{death}"
+        f"ci_build gate compile {bench.staged} --targets gfx942 --test bad.{death}"
         " --redo"
     )
     assert command in finding.remedy

@@ -28,7 +28,7 @@ def run(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProce
 
 @contextmanager
 def served(bucket: Path) -> Iterator[str]:
-    argv = [*CI_BUILD, "index", "serve", "--bucket", str(bucket), "--port", "0"]
+    argv = [*CI_BUILD, "index", "serve", "0", "--bucket", str(bucket)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

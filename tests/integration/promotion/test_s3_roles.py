@@ -130,9 +130,7 @@ def store(s3_client: Any, s3_server: ceph.Ceph) -> Store:
     name = f"roles-{next(NUMBERS)}"
     s3_client.create_bucket(Bucket=name)
     users = {role: s3_server.user(f"{name}-{role}") for role in Role}
-    words = [
-        f"--role={role}=arn:aws:iam:::user/{user.name}" for role, user in users.items()
-    ]
+    words = [f"{role}=arn:aws:iam:::user/{user.name}" for role, user in users.items()]
     s3_client.put_bucket_policy(Bucket=name, Policy=printed_policy(name, *words))
     return Store(
         owner=s3_client,
@@ -287,7 +285,7 @@ OF_BUCKET: Mapping[str, Callable[[Any, str], object]] = {
     "list versions": lambda c, name: c.list_object_versions(Bucket=name),
     "get policy": lambda c, name: c.get_bucket_policy(Bucket=name),
     "put policy": lambda c, name: c.put_bucket_policy(
-        Bucket=name, Policy=printed_policy(name, "--role=reader=*")
+        Bucket=name, Policy=printed_policy(name, "reader=*")
     ),
     "delete policy": lambda c, name: c.delete_bucket_policy(Bucket=name),
     "put acl": lambda c, name: c.put_bucket_acl(Bucket=name, ACL="public-read-write"),

@@ -101,6 +101,6 @@ def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
 
 def test_merge_refuses_folder_without_store(tmp_path: Path) -> None:
     assert (
-        cli.run(["kernels", "build", "--merge", str(tmp_path), "--targets=gfx942"])
+        cli.run(["kernels", "build", str(tmp_path), "--targets=gfx942"])
         == InputError.exit_code
     )

@@ -129,7 +129,7 @@ def printed_lines(*argv: str) -> dict[str, Any]:
 
     One line `name=value` for each.
     """
-    done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--format=github"])
+    done = click.testing.CliRunner().invoke(command.matrix, argv)
     assert done.exit_code == 0, done.output
     rows = [line.partition("=") for line in done.output.splitlines()]
     assert all(name.isidentifier() for name, _, _ in rows)
@@ -162,7 +162,7 @@ def test_matrix_prints_outputs_of_github_actions() -> None:
         "--jax-version=0.11.0",
     )
     outputs = printed_lines(*argv)
-    done = click.testing.CliRunner().invoke(command.matrix, [*argv])
+    done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--json"])
     assert outputs["matrix"] == {"include": json.loads(done.output)["include"]}
     assert outputs["matrix_count"] == 2
     assert {item["python"] for item in outputs["excluded"]} == {"3.11"}
@@ -173,7 +173,7 @@ def test_matrix_refuses_more_jobs_than_github_allows() -> None:
         f"7.{minor}.{patch}" for minor, patch in product(range(20), range(13))
     )
     argv = [f"--rocm-version={versions}", "--family=gfx942", "--payload=published"]
-    done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--format=github"])
+    done = click.testing.CliRunner().invoke(command.matrix, argv)
     assert isinstance(done.exception, RequestError)
     assert "The matrix has 260 jobs; GitHub Actions allows 256." in str(done.exception)
 
@@ -189,7 +189,7 @@ def test_matrix_refuses_more_jobs_than_github_allows() -> None:
 def test_matrix_takes_released_rocm_from_packages(
     rocm: str, more: tuple[str, ...], listed: bool
 ) -> None:
-    argv = [f"--rocm-version={rocm}", "--family=gfx942", *more]
+    argv = [f"--rocm-version={rocm}", "--family=gfx942", "--json", *more]
     done = click.testing.CliRunner().invoke(command.matrix, argv)
     (job,) = json.loads(done.output)["include"]
     assert (f"--therock={rocm}" in job["run"]) == listed

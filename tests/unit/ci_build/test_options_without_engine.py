@@ -79,7 +79,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             "The gate merge does not use --shard",
         ),
         (
-            ("gate", "compile", "set", "--jobs=2", "--update-golden", *CLUSTER),
+            ("gate", "compile", "set", "--jobs=2", *CLUSTER),
             "--jobs has no effect with --cluster",
         ),
         (
