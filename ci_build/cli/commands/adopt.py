@@ -8,6 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
+from ci_build.cli.options.release_options import json_option
 from core.model import RocmVersion
 from core.report import print_line
 
@@ -26,9 +27,7 @@ from core.report import print_line
     metavar="X.Y.Z",
     help="ROCm of the wheels.  [default: proven by the wheels]",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the set and its digest as JSON."
-)
+@json_option
 @click.pass_obj
 def adopt(
     state: State,

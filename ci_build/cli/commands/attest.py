@@ -13,6 +13,7 @@ from ci_build.cli.options.release_options import (
     bucket_option,
     channel_option,
     dry_run_option,
+    json_option,
     trust_config_option,
 )
 from core.errors import PromotionBlockedError, RequestError
@@ -37,7 +38,7 @@ from promotion.attestations import attest as go
 @trust_config_option
 @bucket_option
 @dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 @click.pass_obj
 def attest(
     state: State,

@@ -8,6 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
+from ci_build.cli.options.release_options import json_option
 from ci_build.cli.options.table import chosen_options
 from core.cache_entries import collect, entries
 from core.errors import RequestError
@@ -27,12 +28,7 @@ from core.units import human, parse_size
     is_flag=True,
     help="With --cache-limit: print what would be removed without removing it.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the listed or removed entries as JSON.",
-)
+@json_option
 @click.pass_obj
 def cache(
     state: State,

@@ -9,7 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release_options import bucket_option
+from ci_build.cli.options.release_options import bucket_option, json_option
 from core.report import print_table
 from core.units import human
 from promotion.index import operations
@@ -29,7 +29,7 @@ _NIGHTS = 60
     is_flag=True,
     help="List nights with sizes, results of gates, and promotions.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
+@json_option
 @bucket_option
 @click.pass_obj
 def history(

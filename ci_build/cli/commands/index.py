@@ -8,6 +8,7 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.release_options import (
     bucket_option,
+    json_option,
 )
 from ci_build.cli.options.table import chosen_options
 from ci_build.release.release_request import SERVE_PORT
@@ -44,7 +45,7 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
     help="Python versions to install for.  [default: all on this machine]",
 )
 @chosen_options("cache_dir")
-@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
+@json_option
 @click.pass_obj
 def check(
     state: State,

@@ -15,6 +15,7 @@ from ci_build.cli.options.release_options import (
     bucket_option,
     dry_run_option,
     index_channel_option,
+    json_option,
     ledger_key_option,
 )
 from ci_build.release.index_authority import find_authority
@@ -23,10 +24,6 @@ from promotion.index import retention as index_retention
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import OperationResult
 from promotion.storage.object_keys import ReleasedIndex
-
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the result as JSON."
-)
 
 
 @cloup.command()
@@ -37,7 +34,7 @@ _json_option = click.option(
 @ledger_key_option
 @bucket_option
 @dry_run_option
-@_json_option
+@json_option
 @click.pass_obj
 def rollback(
     state: State,
@@ -90,7 +87,7 @@ def _marking(name: str, kinds: tuple[EntryKind, EntryKind], text: str) -> click.
     @ledger_key_option
     @bucket_option
     @dry_run_option
-    @_json_option
+    @json_option
     @click.pass_obj
     def command(
         state: State,
@@ -216,7 +213,7 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
     is_flag=True,
     help="Apply the plan. Without it, only print the plan.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@json_option
 @index_channel_option
 @ledger_key_option
 @bucket_option

@@ -6,6 +6,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.options.release_options import json_option
 from core.model import RocmVersion
 
 
@@ -21,7 +22,7 @@ from core.model import RocmVersion
     metavar="X.Y.Z",
     help="ROCm whose libraries the wheels may need.  [default: any]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
+@json_option
 @click.pass_obj
 def inspect(
     state: State,

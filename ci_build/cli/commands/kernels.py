@@ -9,6 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, print_json, show_plan
 from ci_build.cli.options.cluster_options import cluster_options, cluster_request
+from ci_build.cli.options.release_options import json_option
 from ci_build.cli.options.request_conversion import kernels_request
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
@@ -47,7 +48,7 @@ def kernels() -> None:
     help="Write kernels/sources.lock: digests of the source files that modules use.",
 )
 @chosen_options("aiter_source", "cache_dir")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 @click.pass_obj
 def list_modules(
     state: State,

@@ -13,6 +13,7 @@ from ci_build.cli.options.release_options import (
     allow_lower_option,
     bucket_option,
     channel_option,
+    json_option,
     require_explicit_channel,
     trust_config_option,
 )
@@ -26,7 +27,7 @@ from promotion.check import raise_if_blocked
 @bucket_option
 @trust_config_option
 @allow_lower_option
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@json_option
 @click.pass_obj
 def policy(
     state: State,

@@ -32,6 +32,7 @@ from ci_build.cli.options.release_options import (
     bucket_option,
     channel_option,
     dry_run_option,
+    json_option,
     ledger_key_option,
     require_explicit_channel,
     trust_config_option,
@@ -161,7 +162,7 @@ def _options(
 @click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
 @bucket_option
 @dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 @click.pass_obj
 def stage(
     state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool
@@ -193,7 +194,7 @@ def stage(
 @allow_lower_option
 @ledger_key_option
 @allow_unprotected_option
-@click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
+@json_option
 @click.pass_obj
 def promote(
     state: State,

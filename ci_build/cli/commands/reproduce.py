@@ -13,7 +13,7 @@ import cloup
 from click.core import ParameterSource
 
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json
-from ci_build.cli.options.release_options import bucket_option
+from ci_build.cli.options.release_options import bucket_option, json_option
 from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.settings import Setting, Settings
 from ci_build.cli.options.table import chosen_options
@@ -50,7 +50,7 @@ _CONTAINER = ("container_engine", "image_registry")
     "verbose",
 )
 @bucket_option
-@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+@json_option
 @click.pass_obj
 def reproduce(
     state: State, /, folder: Path, bucket: str, *, as_json: bool, **after: object

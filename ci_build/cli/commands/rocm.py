@@ -9,6 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json
+from ci_build.cli.options.release_options import json_option
 from ci_build.cli.options.rocm_options import rocm_storage
 from ci_build.cli.options.table import chosen_options
 from ci_build.rocm import tarball_listing as listing
@@ -41,7 +42,7 @@ from core.units import human
     help="Verify the ROCm of the lock instead; a missing ROCm is downloaded.",
 )
 @chosen_options("therock_listing", "cache_dir")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 @click.pass_obj
 def rocm(
     state: State,

@@ -9,6 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.options.release_options import json_option
 from ci_build.wheelset.source import pins, source_updates
 from ci_build.wheelset.source.pins import PinTable
 from ci_build.wheelset.source.source_updates import (
@@ -40,7 +41,7 @@ from core.report import Reporter, print_line, print_table
     is_flag=True,
     help="With --update: print the changes without writing them.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 @click.pass_obj
 def sources(
     state: State,

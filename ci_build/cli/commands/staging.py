@@ -6,7 +6,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release_options import Duration, bucket_option
+from ci_build.cli.options.release_options import Duration, bucket_option, json_option
 from promotion import staged_sets
 
 
@@ -26,7 +26,7 @@ from promotion import staged_sets
     help="Remove the sets. Without it, only print them.",
 )
 @bucket_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 @click.pass_obj
 def collect(
     state: State,

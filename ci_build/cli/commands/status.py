@@ -12,6 +12,7 @@ from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release_options import (
     bucket_option,
     channel_option,
+    json_option,
     trust_config_option,
 )
 from ci_build.cli.options.table import chosen_options
@@ -28,7 +29,7 @@ from promotion.storage.bucket_url import is_url
 @channel_option
 @bucket_option
 @trust_config_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 @click.pass_obj
 def status(
     state: State,

@@ -15,6 +15,7 @@ from ci_build.cli.options.release_options import (
     bucket_option,
     dry_run_option,
     index_channel_option,
+    json_option,
     ledger_key_option,
     trust_config_option,
 )
@@ -89,7 +90,7 @@ def _recorded_entry(
 @ledger_key_option
 @bucket_option
 @dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 @click.pass_obj
 def verify(
     state: State,
