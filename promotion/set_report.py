@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from core.errors import CiBuildError
@@ -29,7 +30,7 @@ from promotion.compatibility.module_support import load_spec, module_support
 from promotion.evidence.evidence import (
     check_records,
     latest_by_target,
-    load_evidence,
+    read_files,
     time_of,
 )
 from promotion.evidence.test_results import TestResult, TestVerdict
@@ -45,7 +46,6 @@ from promotion.index.set_summary import (
     named,
 )
 from promotion.storage.bucket import Bucket
-from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import StagedSet
 from promotion.website.render import render
 
@@ -85,19 +85,14 @@ def report_files(
         BucketError: evidence is damaged.
         GateError: the set's lock file or test results are damaged.
     """
-    keys = sorted(key for key in evidence if key.endswith(".json"))
-    pieces = dict(
-        zip(
-            keys,
-            map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys),
-            strict=True,
-        )
-    )
-    decisive: set[int] = set()
-    for group in latest_by_target(pieces.values()).values():
-        decisive.update(id(piece) for piece in group)
-    pieces = {key: piece for key, piece in pieces.items() if id(piece) in decisive}
-    checks = {key: _read(bucket, staged, piece) for key, piece in pieces.items()}
+    files_of = read_files(bucket, sorted(evidence))
+    latest = latest_by_target(file.evidence for file in files_of.values())
+    decisive = {id(piece) for piece in chain.from_iterable(latest.values())}
+    checks = {
+        key: _read(bucket, staged, file.evidence)
+        for key, file in files_of.items()
+        if id(file.evidence) in decisive
+    }
     summary = _summary(wheel_set, checks)
     files = _requirements(bucket, staged, wheel_set)
     data = summary.dump()
@@ -223,6 +218,12 @@ def report_page(
         findings += [(row, finding) for finding in row.evidence.findings]
     severities = list(Severity)
     findings.sort(key=lambda item: severities.index(item[1].severity))
+    unread = [
+        key.removeprefix(staged.root)
+        for key, checked in checks.items()
+        if not checked.results and [*results_names(checked.evidence.details)]
+    ]
+    files = (*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written)
     return render(
         "report.html",
         {
@@ -240,11 +241,7 @@ def report_page(
             "failed": [*_shortened(failed)],
             "flaky": [*_shortened(flaky)],
             "known": known[:_MOST],
-            "unread": [
-                key.removeprefix(staged.root)
-                for key, checked in checks.items()
-                if _is_unread(checked)
-            ],
+            "unread": unread,
             "sentences": TIERS,
             "counts": {
                 "failed": len(failed),
@@ -271,9 +268,8 @@ def report_page(
                 }
                 for wheel in wheel_set.wheels
             ],
-            "files": sorted(
-                (*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written), key=_file_key
-            ),
+            # Debug files come last.
+            "files": sorted(files, key=lambda name: ("/" in name, name)),
         },
     )
 
@@ -285,25 +281,9 @@ def _shortened(
     tests = tests[:_MOST]
     longest = min(_LONGEST_MESSAGE, _MOST_MESSAGES // max(len(tests), 1))
     for target, test in tests:
-        text = test.message
-        yield (
-            target,
-            (
-                test
-                if len(text) <= longest
-                else replace(test, message=f"{text[:longest]}…")
-            ),
-        )
-
-
-def _is_unread(checked: EvidenceChecks) -> bool:
-    """Return whether evidence names test results that could not be read."""
-    return not checked.results and bool([*results_names(checked.evidence.details)])
-
-
-def _file_key(name: str) -> tuple[bool, str]:
-    """Return the key that orders debug files after the others."""
-    return "/" in name, name
+        if len(test.message) > longest:
+            test = replace(test, message=f"{test.message[:longest]}…")
+        yield target, test
 
 
 def code_size(evidence: Evidence) -> int:

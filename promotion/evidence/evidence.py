@@ -131,16 +131,11 @@ def read_files(bucket: Bucket, keys: Iterable[str]) -> Mapping[str, EvidenceFile
     """Return key -> evidence file among the keys of evidence, its logs and its signatures."""
     keys = tuple(keys)
     signed = {key for key in keys if key.endswith(SUFFIX)}
-    files = [key for key in keys if key.endswith(".json")]
-    return dict(
-        zip(
-            files,
-            map_concurrently(
-                lambda key: _read(bucket, key, signed=key + SUFFIX in signed), files
-            ),
-            strict=True,
-        )
+    names = [key for key in keys if key.endswith(".json")]
+    files = map_concurrently(
+        lambda key: _read(bucket, key, signed=key + SUFFIX in signed), names
     )
+    return dict(zip(names, files, strict=True))
 
 
 def _read(bucket: Bucket, key: str, *, signed: bool) -> EvidenceFile:
@@ -167,12 +162,14 @@ def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
     Within the same second, the worst outcome.
     """
     last: dict[tuple[str, ...], Evidence] = {}
-    for evidence in sorted(
-        evidences, key=lambda item: (item.ended, -_BAD_FIRST.index(item.outcome))
-    ):
+    for evidence in sorted(evidences, key=lambda item: (item.ended, -_badness(item))):
         part = (evidence.settings.get(name, "") for name in PARTS)
         last[evidence.gate, evidence.target, *part] = evidence
     return tuple(last.values())
+
+
+def _badness(evidence: Evidence) -> int:
+    return _BAD_FIRST.index(evidence.outcome)
 
 
 def latest_by_target(
@@ -183,7 +180,7 @@ def latest_by_target(
     newest = sorted(
         latest_by_part(evidences), key=lambda item: item.ended, reverse=True
     )
-    for evidence in sorted(newest, key=lambda item: _BAD_FIRST.index(item.outcome)):
+    for evidence in sorted(newest, key=_badness):
         key = (evidence.gate, evidence.target)
         by_target[key] = (*by_target.get(key, ()), evidence)
     return by_target

@@ -9,6 +9,7 @@ and permissions in Amazon S3".
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -77,7 +78,7 @@ class Role(enum.StrEnum):
     READER = "reader"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Rule:
     """A permission of a role for objects with matching keys."""
 
@@ -87,65 +88,26 @@ class _Rule:
     keys: Sequence[str]
 
 
+_CHANGE = (*_WRITE, *_REMOVE)
+_NEVER_RELEASES = _Rule("NeverReleases", "Deny", _CHANGE, (_RELEASED,))
 _RULES: Mapping[Role, tuple[_Rule, ...]] = {
     Role.BUILDER: (
-        _Rule(
-            name="Stages", effect="Allow", actions=(*_READ, *_WRITE), keys=(_STAGING,)
-        ),
-        _Rule(
-            name="NeverVouches",
-            effect="Deny",
-            actions=(*_WRITE, *_REMOVE),
-            keys=(_EVIDENCE,),
-        ),
-        _Rule(
-            name="NeverReleases",
-            effect="Deny",
-            actions=(*_WRITE, *_REMOVE),
-            keys=(_RELEASED,),
-        ),
+        _Rule("Stages", "Allow", (*_READ, *_WRITE), (_STAGING,)),
+        _Rule("NeverVouches", "Deny", _CHANGE, (_EVIDENCE,)),
+        _NEVER_RELEASES,
     ),
     Role.TESTER: (
-        _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
-        _Rule(
-            name="Vouches", effect="Allow", actions=_WRITE, keys=(_EVIDENCE, _PROBES)
-        ),
-        _Rule(
-            name="NeverReleases",
-            effect="Deny",
-            actions=(*_WRITE, *_REMOVE),
-            keys=(_RELEASED,),
-        ),
+        _Rule("Reads", "Allow", _READ, (_STAGING, _RELEASED)),
+        _Rule("Vouches", "Allow", _WRITE, (_EVIDENCE, _PROBES)),
+        _NEVER_RELEASES,
     ),
     Role.PROMOTER: (
-        _Rule(
-            name="Reads",
-            effect="Allow",
-            actions=_READ,
-            keys=(_STAGING, _RELEASED, _DOCS),
-        ),
-        _Rule(name="Releases", effect="Allow", actions=_WRITE, keys=(_RELEASED, _DOCS)),
-        _Rule(
-            name="Checks",
-            effect="Allow",
-            actions=_WRITE,
-            keys=(_CHECKED_NIGHTS, _PROBES),
-        ),
-        _Rule(
-            name="Cleans",
-            effect="Allow",
-            actions=_REMOVE,
-            keys=(_STAGING, _DOCS, *_RETAINED),
-        ),
+        _Rule("Reads", "Allow", _READ, (_STAGING, _RELEASED, _DOCS)),
+        _Rule("Releases", "Allow", _WRITE, (_RELEASED, _DOCS)),
+        _Rule("Checks", "Allow", _WRITE, (_CHECKED_NIGHTS, _PROBES)),
+        _Rule("Cleans", "Allow", _REMOVE, (_STAGING, _DOCS, *_RETAINED)),
     ),
-    Role.READER: (
-        _Rule(
-            name="Reads",
-            effect="Allow",
-            actions=("s3:GetObject",),
-            keys=(_RELEASED, _DOCS),
-        ),
-    ),
+    Role.READER: (_Rule("Reads", "Allow", ("s3:GetObject",), (_RELEASED, _DOCS)),),
 }
 
 
@@ -172,34 +134,27 @@ def bucket_policy(
             than reader is public.
     """
     named = {role: tuple(dict.fromkeys(arns)) for role, arns in principals.items()}
-    everyone: list[str] = []
-    for arns in named.values():
-        everyone.extend(arns)
-    doubled = sorted({arn for arn in everyone if everyone.count(arn) > 1})
+    everyone = Counter(chain.from_iterable(named.values()))
+    doubled = sorted(arn for arn, count in everyone.items() if count > 1)
     if doubled:
         raise RequestError(
             f"Several roles have the same principal: {', '.join(doubled)}.",
             hint="Give each role its own principals.",
-        )
-    writers = chain.from_iterable(
-        arns for role, arns in named.items() if role is not Role.READER
-    )
-    if any("*" in arn for arn in writers):
-        raise RequestError(
-            "Only the reader role can be public.", hint="Give ARNs for the other roles."
         )
     if not everyone:
         raise RequestError(
             "No principal was given.",
             hint="Give ROLE=ARN.",
         )
-    statements = list(
-        chain.from_iterable(
-            _statements(name, prefix, role, arns)
-            for role, arns in named.items()
-            if arns
-        )
-    )
+    statements: list[Mapping[str, Any]] = []
+    for role, arns in named.items():
+        if role is not Role.READER and any("*" in arn for arn in arns):
+            raise RequestError(
+                "Only the reader role can be public.",
+                hint="Give ARNs for the other roles.",
+            )
+        if arns:
+            statements += _statements(name, prefix, role, arns)
     statements.append(_never_deleted(name, prefix))
     if create_only:
         statements.append(_create_only(name, prefix))
