@@ -14,7 +14,13 @@ from promotion.promote import Promotion, promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
-from tests.support.wheel_sets import SetWheel, make_set, passing_evidence, write_set
+from tests.support.wheel_sets import (
+    SetWheel,
+    make_set,
+    make_wheels,
+    passing_evidence,
+    write_set,
+)
 
 POLICY = load_policy("multi-arch")
 RELEASED = ReleasedIndex(index="multi-arch")
@@ -48,6 +54,17 @@ def staged_in(
     )
     for evidence in passing_evidence(wheel_set):
         record(bucket, staged, evidence)
+    return staged
+
+
+def staged_releases(bucket: Bucket, folder: Path, *minors: int) -> list[StagedSet]:
+    """Stage a set for each ROCm 7.MINOR; they share a jaxlib."""
+    staged = []
+    for minor in minors:
+        wheels = make_wheels(
+            folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
+        staged.append(staged_in(bucket, folder / "sets", wheels))
     return staged
 
 

@@ -31,6 +31,7 @@ from promotion.storage.object_keys import ReleasedIndex
 from tests.support import sets
 from tests.support.device_results import WAIVER, checks_of, judged, result
 from tests.support.promoting import staged_in
+from tests.support.sets import counts
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     make_set,
@@ -320,19 +321,6 @@ def of_reports(**changes: Any) -> Callable[[Case], Case]:
     return lambda case: replace(
         case, attested=[replace(report, **changes) for report in case.attested]
     )
-
-
-def counts(**changes: int) -> dict[str, int]:
-    """Return the counts of nine passed checks with changes."""
-    return {
-        "collected": 9,
-        "run": 9,
-        "passed": 9,
-        "failed": 0,
-        "known": 0,
-        "skipped": 0,
-        **changes,
-    }
 
 
 def rule(gate: str, **changes: Any) -> dict[str, Any]:

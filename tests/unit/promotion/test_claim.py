@@ -27,10 +27,14 @@ from promotion.promote import promote
 from promotion.storage import concurrency
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
-from tests.support.promoting import NOW, POLICY, RELEASED, objects, staged_in
-from tests.support.wheel_sets import make_wheels
+from tests.support.promoting import (
+    NOW,
+    POLICY,
+    RELEASED,
+    objects,
+    staged_releases,
+)
 
 DAY = timedelta(days=1)
 LATER = NOW + TERM + timedelta(minutes=1)
@@ -53,12 +57,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.start = MemoryBucket()
-        self.sets: list[StagedSet] = []
-        for minor in (2, 3, 4):
-            wheels = make_wheels(
-                folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
-            )
-            self.sets.append(staged_in(self.start, folder / "sets", wheels))
+        self.sets = staged_releases(self.start, folder, 2, 3, 4)
         self.promote(self.start, 0, NOW)
 
     def promote(self, bucket: Bucket, number: int, now: datetime) -> None:

@@ -24,8 +24,13 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback, sign
 from promotion.index.publish import publish, published_entry
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.promoting import RELEASED, go, objects, offered, staged_in
-from tests.support.wheel_sets import make_wheels
+from tests.support.promoting import (
+    RELEASED,
+    go,
+    objects,
+    offered,
+    staged_releases,
+)
 
 DEEP = b"[" * 100_000
 """JSON that is nested too deeply for Python's parser."""
@@ -36,11 +41,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with an unsigned index of two sets, the second promoted twice."""
     folder = tmp_path_factory.mktemp("forged")
     bucket = DirBucket(folder / "bucket")
-    for minor in (2, 3):
-        wheels = make_wheels(
-            folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
-        )
-        staged = staged_in(bucket, folder / "sets", wheels)
+    for staged in staged_releases(bucket, folder, 2, 3):
         go(bucket, staged)
     rollback(bucket, RELEASED, to=1, reason="slow", actor="me")
     go(bucket, staged)

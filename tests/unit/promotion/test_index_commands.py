@@ -12,12 +12,18 @@ import pytest
 
 from ci_build import cli
 from ci_build.release import gating
-from core.errors import BucketError, RequestError
+from core.errors import RequestError
 from promotion.evidence.evidence import TIME, read_all
 from promotion.gates.common import gate_runs as runs
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.promoting import RELEASED, go, objects, offered, staged_in
+from tests.support.promoting import (
+    RELEASED,
+    go,
+    objects,
+    offered,
+    staged_releases,
+)
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 pytestmark = pytest.mark.usefixtures("clean_main")
@@ -28,11 +34,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
     """Return an index with two sets, which each test copies."""
     folder = tmp_path_factory.mktemp("index")
     made = DirBucket(folder / "bucket")
-    for minor in (2, 3):
-        wheels = make_wheels(
-            folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
-        )
-        go(made, staged_in(made, folder / "sets", wheels))
+    for staged in staged_releases(made, folder, 2, 3):
+        go(made, staged)
     return made
 
 
@@ -160,35 +163,6 @@ def test_stage_prints_json(
         "set": f"multi-arch/{made.digest}",
         "installable": f"v2-staging/multi-arch/{made.digest}/simple/",
     }
-
-
-@pytest.mark.parametrize(
-    ("page", "data"),
-    [
-        ("simple/jaxlib/index.html", None),
-        ("simple/jaxlib/index.json", b"other"),
-        ("simple/index.json", b"other"),
-        ("index.html", None),
-    ],
-)
-def test_verify_repair_restores_page(
-    bucket: DirBucket, page: str, data: bytes | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = objects(bucket)
-    path = bucket.path(RELEASED.root + page)
-    if data is None:
-        path.unlink()
-    else:
-        path.write_bytes(data)
-    assert run(bucket, "verify", "multi-arch", "--json") == BucketError.exit_code
-    assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
-    assert run(bucket, "verify", "multi-arch", "--repair") == 0
-    assert {
-        key: one for key, one in objects(bucket).items() if "status.json" not in key
-    } == {key: one for key, one in before.items() if "status.json" not in key}
-    assert run(bucket, "verify", "multi-arch", "--repair") == 0
-    assert "nothing to repair" in capsys.readouterr().err
-    assert run(bucket, "verify", "multi-arch") == 0
 
 
 @pytest.mark.parametrize("command", [("promote",), ("ci", "policy")])

@@ -18,7 +18,7 @@ from ci_build.cli.options.environment import (
 )
 from ci_build.release import index_authority as authority
 from core.digests import sha256_of
-from core.errors import BucketError, FormatError, PromotionBlockedError, RequestError
+from core.errors import BucketError, PromotionBlockedError, RequestError
 from promotion.evidence.evidence import record
 from promotion.evidence.signing import load_signer, new_key
 from promotion.index.authority import PolicySource
@@ -438,28 +438,6 @@ def test_no_process_inherits_a_key(
         monkeypatch.setenv(name, (tmp_path / "key").read_text())
     assert not {LEDGER_KEY, SIGNING_KEY} & child_environment().keys()
     assert "BEGIN" not in repr((ledger_request(None), find_signing_key(None)))
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('"nonsense"', "is not a public key"),
-        ("7", "ledger_keys.ci: "),
-        ('{ key = "KEY", expires = "soon" }', "ledger_keys.ci.expires: "),
-    ],
-)
-def test_policy_refuses_invalid_ledger_key(
-    tmp_path: Path, text: str, reason: str
-) -> None:
-    file = tmp_path / "policy.toml"
-    value = text.replace("KEY", new_key(tmp_path / "key").key)
-    file.write_text(
-        POLICY_FILE.read_text().replace(
-            "\nledger_keys = {}\n", f"\nledger_keys = {{ ci = {value} }}\n"
-        )
-    )
-    with pytest.raises(FormatError, match=reason):
-        load_policy("multi-arch", channel="nightly", file=file)
 
 
 @pytest.mark.parametrize("number", ["nan", "1e300", "-1"])

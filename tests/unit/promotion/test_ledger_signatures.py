@@ -26,8 +26,13 @@ from promotion.policy.promotion_policy import Policy
 from promotion.promote import promote
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
-from tests.support.promoting import NOW, POLICY, RELEASED, objects, staged_in
-from tests.support.wheel_sets import make_wheels
+from tests.support.promoting import (
+    NOW,
+    POLICY,
+    RELEASED,
+    objects,
+    staged_releases,
+)
 
 CLEAN = PolicySource(commit="c" * 40, ref="refs/heads/main", clean=True)
 
@@ -163,12 +168,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StagedSet]
     new_key(folder / "key")
     new_key(folder / "other")
     made = Signed(folder)
-    staged = list[StagedSet]()
-    for minor in (2, 3, 4):
-        wheels = make_wheels(
-            folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
-        )
-        staged.append(staged_in(made.bucket, folder / "sets", wheels))
+    staged = staged_releases(made.bucket, folder, 2, 3, 4)
     for one in staged[:2]:
         made.promote(one)
     return folder, staged[2]

@@ -61,6 +61,7 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
             'ledger_keys = "any"',
             f'ledger_keys = {{ ci = {{ key = "{KEY}", expires = "soon" }} }}',
         ),
+        ('ledger_keys = "any"', "ledger_keys = { ci = 7 }"),
         ("python_versions = []", "python_versions = [3.11]"),
         ("verified_rocm = false", 'verified_rocm = "yes"'),
         ("sizes = {}", 'sizes = { jaxlib = "big" }'),

@@ -42,6 +42,7 @@ from tests.support.promoting import (
     objects,
     offered,
     staged_in,
+    staged_releases,
 )
 from tests.support.signing_key import signing_key
 from tests.support.wheel_sets import (
@@ -181,16 +182,6 @@ def unmet(bucket: DirBucket, staged: StagedSet) -> str:
         go(bucket, staged)
     assert objects(bucket) == before
     return str(caught.value)
-
-
-def test_promote_refuses_set_without_evidence(
-    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]
-) -> None:
-    wheel_set = make_set(wheels)
-    staged = stage(bucket, write_set(tmp_path / "set", wheels, wheel_set))
-    message = unmet(bucket, staged)
-    for gate in ("inspection", "coverage for gfx942"):
-        assert f"The gate {gate} has not run on this set." in message
 
 
 def swap(bucket: DirBucket, key: str, data: bytes) -> None:
@@ -446,11 +437,7 @@ class OvertakenBucket(DirBucket):
 
 def test_overtaken_publisher_writes_no_old_page(tmp_path: Path) -> None:
     before = DirBucket(tmp_path / "before")
-    groups = [
-        make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{n}.0", pythons=("3.12",))
-        for n in (2, 3)
-    ]
-    sets = [staged_in(before, tmp_path / "sets", group) for group in groups]
+    sets = staged_releases(before, tmp_path, 2, 3)
     go(before, sets[0])
     for key in before.list(RELEASED.root):
         if "/simple/" in key or key == RELEASED.status:

@@ -36,6 +36,7 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.promoting import NOW, RELEASED, go, staged_in
+from tests.support.sets import counts
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
 
 
@@ -78,21 +79,9 @@ STRICT = policy_of(RUNNER.key)
 
 def device(evidences: Sequence[Evidence], **changes: Any) -> list[Evidence]:
     """Return passed evidence of the device gate for both targets."""
-    counts = {
-        "collected": 9,
-        "run": 9,
-        "passed": 9,
-        "failed": 0,
-        "known": 0,
-        "skipped": 0,
-    }
-    return [
-        replace(
-            item, **{"gate": "device", "tier": Tier.DEVICE, "counts": counts, **changes}
-        )
-        for item in evidences
-        if item.gate == "compile"
-    ]
+    fields: dict[str, Any] = {"gate": "device", "tier": Tier.DEVICE, "counts": counts()}
+    fields |= changes
+    return [replace(item, **fields) for item in evidences if item.gate == "compile"]
 
 
 def promoted(

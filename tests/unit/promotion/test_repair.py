@@ -32,22 +32,18 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
-from tests.support.promoting import POLICY, RELEASED, go, objects, staged_in
-from tests.support.wheel_sets import make_wheels
+from tests.support.promoting import (
+    POLICY,
+    RELEASED,
+    go,
+    objects,
+    staged_releases,
+)
 
 pytestmark = pytest.mark.usefixtures("clean_main")
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
-
-
-def staged_sets(bucket: Bucket, folder: Path) -> list[StagedSet]:
-    """Stage two sets that share a jaxlib."""
-    groups = [
-        make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
-        for minor in (2, 3)
-    ]
-    return [staged_in(bucket, folder / "sets", group) for group in groups]
 
 
 def promoting(bucket: Bucket, staged: StagedSet, now: datetime = NOW) -> None:
@@ -84,7 +80,7 @@ def problems(bucket: Bucket) -> list[str]:
 def scene(tmp_path: Path) -> tuple[MemoryBucket, StagedSet]:
     """Return an index with one set, and a second staged set."""
     bucket = MemoryBucket()
-    first, second = staged_sets(bucket, tmp_path)
+    first, second = staged_releases(bucket, tmp_path, 2, 3)
     promoting(bucket, first)
     return bucket, second
 
@@ -155,7 +151,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
     """Return an index with two sets, which each test copies."""
     folder = tmp_path_factory.mktemp("index")
     made = DirBucket(folder / "bucket")
-    for staged in staged_sets(made, folder):
+    for staged in staged_releases(made, folder, 2, 3):
         go(made, staged)
     return made
 
@@ -359,6 +355,8 @@ def test_verify_names_command_that_repairs(
         found["repaired"]["kept"],
     ) == ([], [foreign], {})
     assert stored(index) == before
+    assert run(index, "--repair") == 0
+    assert "nothing to repair" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

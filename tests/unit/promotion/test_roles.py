@@ -20,7 +20,12 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import DOCS, ReleasedIndex, StagedSet, nights_folder
 from promotion.storage.roles import Role, bucket_policy
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
-from tests.support.promoting import NOW, go, staged_in
+from tests.support.promoting import (
+    NOW,
+    go,
+    staged_in,
+    staged_releases,
+)
 from tests.support.wheel_sets import make_wheels
 
 WHO = {role: f"arn:aws:iam::1:role/{role}" for role in Role}
@@ -126,12 +131,7 @@ def test_promoter_may_do_what_retention_and_repair_do(
             return super().put_if_match(key, data, etag=etag)
 
     bucket = Recorder()
-    sets = []
-    for minor in (2, 3, 4):
-        wheels = make_wheels(
-            tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
-        )
-        sets.append(staged_in(bucket, tmp_path / "sets", wheels))
+    sets = staged_releases(bucket, tmp_path, 2, 3, 4)
     used.clear()
     go(bucket, sets[0])
     go(bucket, sets[1])

@@ -15,6 +15,7 @@ from promotion.index.page_diff import weakest
 from promotion.policy.gate_rules import GateRule
 from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict as judge
+from tests.support.sets import counts
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence
 
 POLICY = load_policy("multi-arch")
@@ -43,18 +44,6 @@ def verdict(
 @pytest.fixture(scope="module")
 def wheel_set(tmp_path_factory: pytest.TempPathFactory) -> WheelSet:
     return make_set(make_wheels(tmp_path_factory.mktemp("wheels")))
-
-
-def counts(**changes: Any) -> dict[str, Any]:
-    return {
-        "collected": 9,
-        "run": 9,
-        "passed": 9,
-        "failed": 0,
-        "known": 0,
-        "skipped": 0,
-        **changes,
-    }
 
 
 def one(evidences: list[Evidence], gate: str) -> Evidence:

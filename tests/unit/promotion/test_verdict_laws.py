@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.model import Outcome, Tier
-from promotion.evidence.attestations import PUBLIC, AttestationRule
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.bypasses import Bypass
 from promotion.policy.gate_rules import GateRule
-from promotion.policy.promotion_policy import Growth, Policy
+from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict
 from tests.support import sets
 
@@ -28,32 +27,17 @@ THEIRS = "ssh-ed25519 THEIRS"
 DEVICE = GateRule(
     tier=Tier.DEVICE, per="tier", min_passed=5, may_skip=False, known_failures=0
 )
-POLICY = Policy(
+POLICY = replace(
+    load_policy("gfx94X-dcgpu"),
     channel="release",
-    sha256="0" * 64,
     edition=2,
     tier=Tier.DEVICE,
-    tiers={},
-    pythons=1,
-    python_versions=(),
-    wheels=("jax-rocm{major}-pjrt",),
-    wheels_per_python=("jax-rocm{major}-plugin", "jaxlib"),
-    optional_wheels=(),
-    pins=("jax",),
     files=(),
-    required_targets=(),
     device_members={},
     max_age_days=1,
-    stale_days=None,
     keys={"ci": MINE},
     unsigned=False,
-    ledger_keys=None,
-    protected_refs=None,
-    sizes={},
-    growth=Growth(percent=10, verdict="block"),
-    verified_rocm=False,
     gates={"device": DEVICE},
-    attestations=AttestationRule(required=(), trust=PUBLIC, identities={}),
 )
 GOOD = sets.evidence(
     set_digest=SET.digest,
@@ -62,14 +46,7 @@ GOOD = sets.evidence(
     started="2026-01-02T12:00:00Z",
     ended="2026-01-02T12:00:00Z",
     settings={"policy": "2"},
-    counts={
-        "collected": 5,
-        "run": 5,
-        "passed": 5,
-        "failed": 0,
-        "known": 0,
-        "skipped": 0,
-    },
+    counts=sets.counts(collected=5, run=5, passed=5),
 )
 BYPASS = Bypass(
     owner="releases@example.invalid",
