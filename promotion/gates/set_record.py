@@ -6,7 +6,6 @@ policies, index pages, installers and `set reproduce` rely on them.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -15,7 +14,7 @@ import re
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -40,6 +39,7 @@ from core.model import (
     RocmVersion,
     Wheel,
     WheelSet,
+    to_json,
 )
 from core.targets import MULTI_ARCH, family_of
 from core.versions import set_version
@@ -59,10 +59,10 @@ _DIGEST_IN_URL = re.compile(
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 4 << 20
 _MOST_NAMED = 4
-_MOST_MINORS = 1000
-"""Above every minor version of Python 3."""
 _Row = tuple[str, str, str, str]
 """Project, version, file name and SHA-256; the last two may be empty."""
+_Comparison = tuple[str, object, object]
+"""Name of a field, the wheel's value and the recorded one."""
 
 
 def read_build_info(wheel: BinaryIO) -> Mapping[str, Any]:
@@ -100,36 +100,26 @@ def wheel_differences(
     """
     meta = report.metadata
     if meta is not None:
-        recorded = {
-            "name": wheel.name,
-            "version": wheel.version,
-            "tags": sorted(wheel.tags),
-            "size": wheel.size,
-            "requires_python": wheel.requires_python,
-            "requires_dist": [" ".join(text.split()) for text in wheel.requires_dist],
-        }
-        actual = {
-            "name": report.project,
-            "version": meta.version,
-            "tags": sorted(report.tags),
-            "size": report.size,
-            "requires_python": meta.requires_python,
-            "requires_dist": list(meta.requires_dist),
-        }
-        if differences := _differences(actual, recorded):
-            yield _untrue(wheel.filename, differences)
+        recorded_needs = [" ".join(text.split()) for text in wheel.requires_dist]
+        rows: list[_Comparison] = [
+            ("name", report.project, wheel.name),
+            ("version", meta.version, wheel.version),
+            ("tags", sorted(report.tags), sorted(wheel.tags)),
+            ("size", report.size, wheel.size),
+            ("requires_python", meta.requires_python, wheel.requires_python),
+            ("requires_dist", list(meta.requires_dist), recorded_needs),
+        ]
+        yield from _untrue_values(wheel.filename, rows)
     # An adopted wheel is its own source; its build information tells of the build
     # before.
     origins = None if wheel.source_sha256 == report.sha256 else info.get("inputs")
     if isinstance(origins, list) and len(origins) == 1 and isinstance(origins[0], dict):
-        source = {
-            "source_sha256": origins[0].get("sha256"),
-            "source_size": origins[0].get("size"),
-        }
-        if differences := _differences(
-            source, {name: getattr(wheel, name) for name in source}
-        ):
-            yield _untrue(wheel.filename, differences)
+        source = origins[0]
+        rows = [
+            ("source_sha256", source.get("sha256"), wheel.source_sha256),
+            ("source_size", source.get("size"), wheel.source_size),
+        ]
+        yield from _untrue_values(wheel.filename, rows)
     yield from _member_differences(report, wheel)
 
 
@@ -140,13 +130,10 @@ def _pythons(reports: Sequence[WheelReport]) -> Mapping[str, list[str]]:
     """
     minors: dict[str, set[int]] = {}
     for report in reports:
-        tags = {tag.partition("-")[0] for tag in report.tags}
-        own = {
-            int(tag[3:])
-            for tag in tags
-            if tag.startswith("cp3") and tag[3:].isdecimal()
-        }
-        minors.setdefault(report.project, set()).update(own)
+        own = minors.setdefault(report.project, set())
+        for tag in report.tags:
+            if match := re.match(r"cp3(\d+)-", tag):
+                own.add(int(match[1]))
     served = {}
     for project, own in minors.items():
         served[project] = [f"3.{minor}" for minor in sorted(own)]
@@ -159,27 +146,20 @@ def url_differences(wheel_set: WheelSet, wheel: Wheel, path: Path) -> Iterator[F
     The package index and its mirrors store each file below its BLAKE2b-256 digest;
     other URLs have none.
     """
-    inputs = [
-        item
-        for item in wheel_set.inputs
-        if wheel.as_published and item.sha256 == wheel.sha256
-    ]
-    for item in inputs:
-        if match := _DIGEST_IN_URL.search(item.url):
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(
-                    file, functools.partial(hashlib.blake2b, digest_size=32)
-                ).hexdigest()
-            if digest != "".join(match.groups()):
-                text = (
-                    f"{wheel.filename} is not the file of its URL {item.url}, whose"
-                    " digest differs."
-                )
-                yield error(
-                    "source-differs",
-                    text,
-                    "Download the wheel again, and build and stage the set again.",
-                )
+    for item in wheel_set.inputs:
+        match = _DIGEST_IN_URL.search(item.url)
+        if not (match and wheel.as_published and item.sha256 == wheel.sha256):
+            continue
+        new_hash = functools.partial(hashlib.blake2b, digest_size=32)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, new_hash).hexdigest()
+        if digest != "".join(match.groups()):
+            text = (
+                f"{wheel.filename} is not the file of its URL {item.url}, whose digest"
+                " differs."
+            )
+            remedy = "Download the wheel again, and build and stage the set again."
+            yield error("source-differs", text, remedy)
 
 
 def set_differences(
@@ -200,9 +180,6 @@ def set_differences(
                 f" {', '.join(recorded)}"
             )
             yield _untrue("python_versions", text)
-    jax = wheel_set.jax_version
-    if (pin := wheel_set.pins.get("jax", jax)) and _base(pin) != _base(jax):
-        yield _untrue("pins", f"jax is {pin}, but jax_version is {jax}")
     own = [
         (report, info)
         for report, info in zip(reports, infos, strict=True)
@@ -210,40 +187,50 @@ def set_differences(
     ]
     for report, info in own:
         yield from _version_differences(wheel_set, report, info)
-    if own and "jax" not in {
-        *wheel_set.pins,
-        *(wheel.name for wheel in wheel_set.wheels),
-    }:
+    jax = wheel_set.jax_version
+    pin = wheel_set.pins.get("jax", jax)
+    names = {*wheel_set.pins, *(wheel.name for wheel in wheel_set.wheels)}
+    if _base(pin) != _base(jax):
+        yield _untrue("pins", f"jax is {pin}, but jax_version is {jax}")
+    if own and "jax" not in names:
         yield _untrue("pins", "jax, which the gates install with the set, is missing")
     family = family_of(map(GfxTarget.parse, wheel_set.targets))
     if wheel_set.index not in (MULTI_ARCH, family):
-        yield _untrue(
-            "index",
+        text = (
             f"it is {wheel_set.index}, but the index of {', '.join(wheel_set.targets)}"
-            f" is {family}",
+            f" is {family}"
         )
+        yield _untrue("index", text)
     yield from _pin_differences(wheel_set)
     yield from _request_differences(wheel_set, own)
     yield from _lock_differences(wheel_set, own)
-    yield from map(_malformed, malformed_values(wheel_set))
-    downloaded = {item.sha256 for item in wheel_set.inputs if item.url}
-    for wheel in (
-        wheel_set.wheels if wheel_set.request.get("payload") == Payload.SOURCE else ()
-    ):
-        if JAX_ROCM.fullmatch(wheel.name) and wheel.source_sha256 in downloaded:
-            yield _untrue(
-                "request",
-                f"its payload is source, but {wheel.filename} was made from a"
-                " downloaded wheel",
-            )
-    inputs = {(item.sha256, item.size) for item in wheel_set.inputs}
+    for clause in malformed_values(wheel_set):
+        text = f"wheels.json has a value of another form: {clause}."
+        yield error("wheels-json-untrue", text, REBUILD)
     made = {report.filename for report, info in own if info.get("inputs")}
+    yield from _input_differences(wheel_set, made)
+
+
+def _input_differences(wheel_set: WheelSet, made: Collection[str]) -> Iterator[Finding]:
+    """Compare the sources of the wheels with the inputs of the set.
+
+    Args:
+        made: file names of wheels that name their source.
+    """
+    inputs = {(item.sha256, item.size) for item in wheel_set.inputs}
+    downloaded = {item.sha256 for item in wheel_set.inputs if item.url}
+    from_source = wheel_set.request.get("payload") == Payload.SOURCE
     for wheel in wheel_set.wheels:
-        adopted = not inputs and (
-            wheel.filename not in made or wheel.source_sha256 == wheel.sha256
-        )
-        if not adopted and (wheel.source_sha256, wheel.source_size) not in inputs:
-            yield _untrue("inputs", f"the source of {wheel.filename} is not among them")
+        name = wheel.filename
+        own = from_source and JAX_ROCM.fullmatch(wheel.name)
+        if own and wheel.source_sha256 in downloaded:
+            text = f"its payload is source, but {name} was made from a downloaded wheel"
+            yield _untrue("request", text)
+        unchanged = wheel.source_sha256 == wheel.sha256
+        if not inputs and (unchanged or name not in made):
+            continue  # the set was adopted
+        if (wheel.source_sha256, wheel.source_size) not in inputs:
+            yield _untrue("inputs", f"the source of {name} is not among them")
 
 
 def _request_differences(
@@ -258,45 +245,42 @@ def _request_differences(
         "rocm_version": wheel_set.rocm_version,
         "python_versions": list(wheel_set.python_versions),
         "rocm_manifest": wheel_set.files.get(ROCM_MANIFEST, ""),
-        **(
-            {}
-            if request.get("targets") is None
-            else {"targets": list(wheel_set.targets)}
-        ),
     }
-    actual = {name: value for name, value in actual.items() if name in request}
-    if differences := _differences(actual, request):
-        yield _untrue("request", differences)
+    if request.get("targets") is not None:
+        actual["targets"] = list(wheel_set.targets)
+    rows: list[_Comparison] = [
+        (name, value, request[name])
+        for name, value in actual.items()
+        if name in request
+    ]
+    yield from _untrue_values("request", rows)
     if not request.keys() >= {"targets", "rocm_version_extra", "post_release", "strip"}:
         return  # the set was adopted, not built
     try:
+        targets = request["targets"]
+        if targets is not None:
+            targets = tuple(map(GfxTarget.parse, targets))
         asked = BuildRequest(
             payload=Payload(request["payload"]),
             jax_version=wheel_set.jax_version,
             rocm_version=RocmVersion(text=wheel_set.rocm_version),
             python_versions=wheel_set.python_versions,
-            targets=(
-                None
-                if request["targets"] is None
-                else tuple(map(GfxTarget.parse, request["targets"]))
-            ),
+            targets=targets,
             rocm_version_extra=request["rocm_version_extra"],
             post_release=request["post_release"],
             strip=request["strip"],
         )
         version = set_version(asked)
     except (CiBuildError, TypeError, ValueError) as problem:
-        yield _untrue(
-            "request",
-            f"no build has such a request: {type(problem).__name__}: {problem}",
-        )
+        text = f"no build has such a request: {type(problem).__name__}: {problem}"
+        yield _untrue("request", text)
         return
     for report, _ in own:
         if report.version != version:
-            yield _untrue(
-                "request",
-                f"it asks for version {version}, but {report.filename} has another one",
+            text = (
+                f"it asks for version {version}, but {report.filename} has another one"
             )
+            yield _untrue("request", text)
 
 
 def _lock_differences(
@@ -304,21 +288,18 @@ def _lock_differences(
 ) -> Iterator[Finding]:
     """Compare the digest of rocm.lock with those in the request and in the wheels."""
     lock = wheel_set.files.get(ROCM_LOCK)
-    source = wheel_set.request.get("source")
     if lock is None:
         return
-    sources = {
-        WHEELS_JSON: source,
-        **{report.filename: info.get("sources") for report, info in own},
-    }
+    sources = {WHEELS_JSON: wheel_set.request.get("source")}
+    sources |= {report.filename: info.get("sources") for report, info in own}
     for name, recorded in sources.items():
         digest = recorded.get("rocm") if isinstance(recorded, Mapping) else None
         if digest != lock:
-            yield _untrue(
-                ROCM_LOCK,
+            text = (
                 f"its sha256 is {lock}, but {name} was made with a ROCm whose lock has"
-                f" {digest}",
+                f" {digest}"
             )
+            yield _untrue(ROCM_LOCK, text)
 
 
 def malformed_values(wheel_set: WheelSet) -> Iterator[str]:
@@ -347,14 +328,6 @@ def _is_url_of(url: str, filename: str) -> bool:
     )
 
 
-def _malformed(clause: str) -> Finding:
-    return error(
-        "wheels-json-untrue",
-        f"wheels.json has a value of another form: {clause}.",
-        REBUILD,
-    )
-
-
 def _is_version(text: str) -> bool:
     try:
         return str(Version(text)) == text
@@ -370,47 +343,31 @@ def file_differences(
     Args:
         read: returns the content of a file of the set.
     """
-    versions = {
-        **wheel_set.pins,
-        **{wheel.name: wheel.version for wheel in wheel_set.wheels},
-    }
+    versions = dict(wheel_set.pins)
+    versions |= {wheel.name: wheel.version for wheel in wheel_set.wheels}
     hashes = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
-    for name, read_rows in (
-        (CONSTRAINTS, _constraints),
-        (PYLOCK, _locked),
-        (SBOM, _components),
-    ):
-        if name not in wheel_set.files:
-            continue
+    readers = {CONSTRAINTS: _constraints, PYLOCK: _locked, SBOM: _components}
+    for name in (name for name in readers if name in wheel_set.files):
         try:
             text = read(name).decode()
-            rows = list(read_rows(text))
+            rows = list(readers[name](text))
             wrong = _excluded(text, wheel_set.python_versions) if name == PYLOCK else []
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
-            yield error(
-                "set-file-untrue",
-                f"{name} of the set cannot be read: {problem}.",
-                REBUILD,
-            )
+            text = f"{name} of the set cannot be read: {problem}."
+            yield error("set-file-untrue", text, REBUILD)
             continue
-        wrong += [
-            f"{row[0]} {row[1]}, not {versions[row[0]]}"
-            for row in rows
-            if row[1] != versions.get(row[0], row[1])
-        ]
-        wrong += [
-            f"sha256 {row[3]} of {row[2]}, not {hashes[row[2]]}"
-            for row in rows
-            if row[3] != hashes.get(row[2], row[3])
-        ]
+        for project, version, filename, sha256 in rows:
+            expected = versions.get(project, version)
+            if version != expected:
+                wrong.append(f"{project} {version}, not {expected}")
+            expected = hashes.get(filename, sha256)
+            if sha256 != expected:
+                wrong.append(f"sha256 {sha256} of {filename}, not {expected}")
         absent = versions.keys() - {row[0] for row in rows}
         wrong += [f"no {project}" for project in sorted(absent)]
         if wrong:
-            yield error(
-                "set-file-untrue",
-                f"{name} of the set has {', '.join(wrong[:_MOST_NAMED])}.",
-                REBUILD,
-            )
+            names = ", ".join(wrong[:_MOST_NAMED])
+            yield error("set-file-untrue", f"{name} of the set has {names}.", REBUILD)
 
 
 def debug_differences(
@@ -430,11 +387,10 @@ def debug_differences(
             if not elf.debug_file:
                 continue
             name = f"{folder}{posixpath.dirname(elf.path)}/{elf.debug_file}"
+            problem = ""
             if name not in held:
                 problem = "is missing"
-            elif crc32(name) == elf.debug_crc32:
-                problem = ""
-            else:
+            elif crc32(name) != elf.debug_crc32:
                 problem = "is of another build"
             held.discard(name)
             if problem:
@@ -444,11 +400,8 @@ def debug_differences(
                 )
                 yield error("debug-file-wrong", text, REBUILD, member=elf.path)
         for name in sorted(held):
-            yield error(
-                "debug-file-wrong",
-                f"{name} belongs to no library of {report.filename}.",
-                REBUILD,
-            )
+            text = f"{name} belongs to no library of {report.filename}."
+            yield error("debug-file-wrong", text, REBUILD)
 
 
 def _excluded(lock: str, pythons: Sequence[str]) -> list[str]:
@@ -460,26 +413,25 @@ def _excluded(lock: str, pythons: Sequence[str]) -> list[str]:
         for python in pythons
         if python not in accepted
     ]
-    for package in (
-        package for package in table["packages"] if "marker" not in package
-    ):
-        served = set[int]().union(*_served(package["wheels"]))
-        lacking = [python for python in pythons if int(python[2:]) not in served]
-        wrong += [
-            f"no wheel of {package['name']} for Python {python}" for python in lacking
-        ]
+    for package in table["packages"]:
+        if "marker" in package:
+            continue
+        for python in pythons:
+            if not any(_serves(wheel["name"], python) for wheel in package["wheels"]):
+                wrong.append(f"no wheel of {package['name']} for Python {python}")
     return wrong
 
 
-def _served(wheels: Iterable[Mapping[str, Any]]) -> Iterator[range]:
-    """Yield the minor versions of CPython 3 that each tag of each locked wheel serves."""
-    for wheel in wheels:
-        for tag in parse_wheel_filename(wheel["name"])[3]:
-            if tag.interpreter.startswith("py"):
-                yield range(_MOST_MINORS)
-            elif tag.interpreter.startswith("cp3") and tag.interpreter[3:].isdecimal():
-                minor = int(tag.interpreter[3:])
-                yield range(minor, _MOST_MINORS if tag.abi == "abi3" else minor + 1)
+def _serves(filename: str, python: str) -> bool:
+    """Report whether a wheel is for a version of CPython, by its tags."""
+    minor = int(python[2:])
+    for tag in parse_wheel_filename(filename)[3]:
+        own = tag.interpreter.removeprefix("cp3")
+        if tag.interpreter.startswith("py") or own == str(minor):
+            return True
+        if tag.abi == "abi3" and own.isdecimal() and int(own) <= minor:
+            return True
+    return False
 
 
 def _constraints(text: str) -> Iterator[_Row]:
@@ -501,12 +453,8 @@ def _locked(text: str) -> Iterator[_Row]:
 
 def _components(text: str) -> Iterator[_Row]:
     for part in json.loads(text)["components"]:
-        yield (
-            part["name"],
-            part["version"],
-            part["bom-ref"],
-            next((row["content"] for row in part.get("hashes", ())), ""),
-        )
+        digests = [row["content"] for row in part.get("hashes", ())]
+        yield part["name"], part["version"], part["bom-ref"], "".join(digests[:1])
 
 
 def _pin_differences(wheel_set: WheelSet) -> Iterator[Finding]:
@@ -514,33 +462,25 @@ def _pin_differences(wheel_set: WheelSet) -> Iterator[Finding]:
 
     Other projects, such as numpy, come from the user's index.
     """
+    own = {wheel.name for wheel in wheel_set.wheels}
     for wheel in wheel_set.wheels:
-        for text in wheel.requires_dist:
-            requirement = Requirement(text)
+        for requirement in map(Requirement, wheel.requires_dist):
             name = canonicalize_name(requirement.name)
-            own = {other.name for other in wheel_set.wheels}
             pin = wheel_set.pins.get(name)
-            if (
-                requirement.marker is None
-                and pin is None
-                and name in _JAX
-                and name not in own
-            ):
-                yield _untrue(
-                    "pins",
+            if requirement.marker is not None:
+                continue
+            if pin is None and name in _JAX and name not in own:
+                text = (
                     f"{wheel.filename} requires {requirement}, which the set neither"
-                    " has nor pins",
+                    " has nor pins"
                 )
-            elif (
-                requirement.marker is None
-                and pin
-                and not requirement.specifier.contains(pin, prereleases=True)
-            ):
-                yield _untrue(
-                    "pins",
+                yield _untrue("pins", text)
+            elif pin and not requirement.specifier.contains(pin, prereleases=True):
+                text = (
                     f"{requirement.name} is {pin}, but {wheel.filename} requires"
-                    f" {requirement}",
+                    f" {requirement}"
                 )
+                yield _untrue("pins", text)
 
 
 def _version_differences(
@@ -556,16 +496,16 @@ def _version_differences(
     _, _, label = report.version.partition("+rocm")
     built = str(info.get("rocm_version", "")) or label
     if built and built != wheel_set.rocm_version:
-        yield _untrue(
-            "rocm_version",
-            f"it is {wheel_set.rocm_version}, but {report.filename} is for ROCm"
-            f" {built}",
+        text = (
+            f"it is {wheel_set.rocm_version}, but {report.filename} is for ROCm {built}"
         )
+        yield _untrue("rocm_version", text)
     recorded = _base(wheel_set.rocm_version)
-    if other := [
-        mark.text for mark in compiler_marks(report) if recorded not in mark.versions
-    ]:
-        yield _untrue("rocm_version", f"it is {wheel_set.rocm_version}, but {other[0]}")
+    for mark in compiler_marks(report):
+        if recorded not in mark.versions:
+            text = f"it is {wheel_set.rocm_version}, but {mark.text}"
+            yield _untrue("rocm_version", text)
+            return
 
 
 def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
@@ -578,7 +518,10 @@ def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
         elif path not in recorded:
             differences = "wheels.json does not list it"
         else:
-            differences = _differences(actual[path], recorded[path])
+            rows = [
+                (key, actual[path][key], recorded[path][key]) for key in actual[path]
+            ]
+            differences = _differences(rows)
         if differences:
             text = (
                 f"{wheel.filename}: wheels.json is wrong about {path}: {differences}."
@@ -586,19 +529,15 @@ def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
             yield error("wheels-json-untrue", text, REBUILD, member=path)
 
 
-def _fields(member: MemberInfo) -> dict[str, object]:
-    """Return the fields of a library's entry, with sorted lists instead of tuples."""
-    values = {
-        field.name: getattr(member, field.name) for field in dataclasses.fields(member)
-    }
-    return {
-        name: sorted(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-    }
+def _fields(member: MemberInfo) -> dict[str, Any]:
+    """Return the fields of a library's entry, with sorted lists."""
+    values = {}
+    for name, value in to_json(member).items():
+        values[name] = sorted(value) if isinstance(value, list) else value
+    return values
 
 
-def _differences(actual: Mapping[str, object], recorded: Mapping[str, object]) -> str:
-    rows = ((name, value, recorded[name]) for name, value in actual.items())
+def _differences(rows: Iterable[_Comparison]) -> str:
     return "; ".join(
         f"{name} is {has!r}, not {listed!r}"
         for name, has, listed in rows
@@ -606,12 +545,14 @@ def _differences(actual: Mapping[str, object], recorded: Mapping[str, object]) -
     )
 
 
+def _untrue_values(what: str, rows: Iterable[_Comparison]) -> Iterator[Finding]:
+    if differences := _differences(rows):
+        yield _untrue(what, differences)
+
+
 def _untrue(what: str, differences: str) -> Finding:
-    return error(
-        "wheels-json-untrue",
-        f"wheels.json is wrong about {what}: {differences}.",
-        REBUILD,
-    )
+    text = f"wheels.json is wrong about {what}: {differences}."
+    return error("wheels-json-untrue", text, REBUILD)
 
 
 def _base(version: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -132,65 +131,24 @@ class Site:
         """
         return (str(self.python), "-I", "-X", f"pycache_prefix={self.env[_BYTECODE]}")
 
-    def share_bytecode(self, folder: Path) -> int:
+    def share_bytecode(self, folder: Path) -> None:
         """Give bytecode to another environment of the same Python, to avoid recompiling.
 
-        Only files with the same content as those of this site get it.
+        Bytecode names the time of its source file, so that only files get it that uv
+        linked to those of this site.
 
         Args:
             folder: site-packages of the other environment.
-
-        Returns:
-            Number of files that got bytecode.
         """
         mine = Path(f"{self.env[_BYTECODE]}{self.folder}")
-        count = 0
         for compiled in mine.rglob("*.pyc"):
-            source = (
-                compiled.parent.relative_to(mine)
-                / f"{compiled.name.partition('.')[0]}.py"
-            )
-            with contextlib.suppress(FileNotFoundError):
-                count += _give_bytecode(compiled, self.folder / source, folder / source)
-        return count
-
-
-def _give_bytecode(compiled: Path, source: Path, other: Path) -> bool:
-    """Give a source file's bytecode to another file, and return whether both are equal.
-
-    uv links the files of its cache; a file that was written has another time, which its
-    bytecode must have too.
-    """
-    linked = other.samefile(source)
-    if not linked and other.read_bytes() != source.read_bytes():
-        return False
-    target = other.parent / "__pycache__" / compiled.name
-    target.parent.mkdir(exist_ok=True)
-    if linked:
-        _link(compiled, target)
-    else:
-        target.write_bytes(_bytecode_for(other, compiled.read_bytes()))
-    return True
-
-
-def _link(source: Path, target: Path) -> None:
-    """Give a file a second name; copy it to a file system that cannot have one."""
-    try:
-        target.hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)
-
-
-def _bytecode_for(source: Path, code: bytes) -> bytes:
-    """Return the bytecode of an equal file with the time and size of this source file (PEP 552)."""
-    status = source.stat()
-    return (
-        code[:8]
-        + struct.pack(
-            "<II", int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF
-        )
-        + code[16:]
-    )
+            stem = compiled.name.partition(".")[0]
+            source = compiled.parent.relative_to(mine) / f"{stem}.py"
+            other = folder / source
+            if other.exists() and other.samefile(self.folder / source):
+                cache = other.parent / "__pycache__"
+                cache.mkdir(exist_ok=True)
+                shutil.copyfile(compiled, cache / compiled.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,12 +40,13 @@ from wheelkit.kernel_wheel import KernelManifest
 
 _MAGIC = b"\x7fELF"
 _SHOWN = 3
+"""Maximum number of kernels that a finding names."""
 _NEVER_REGISTERED = re.compile("rocprim")
 """Kernels that host code need not register.
 
 RocPRIM compiles some for the configurations of other GPUs.
 """
-"""Maximum number of kernels that a finding names."""
+_REBUILD = "Build and stage the set again."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,42 +132,34 @@ def _libraries(
 ) -> Iterator[_LibraryCode]:
     # Separate code object files belong to wheels of kernel modules, whose manifest
     # names them.
-    promised = {
-        member.path: member.targets
-        for member in wheel.members
-        if not member.path.endswith(".co")
-    }
-    names = [
-        member.name for member in archive.members if not member.name.endswith(".co")
-    ]
+    promised: dict[str, tuple[str, ...]] = {}
+    for member in wheel.members:
+        if not member.path.endswith(".co"):
+            promised[member.path] = member.targets
     shared = SharedLibraries(context, wheel)
-    present = [
-        name
-        for name in names
-        if next(iter(archive.chunks(name)), b"").startswith(_MAGIC)
-    ]
-    for path in present:
-        debug = context.debug_file(wheel, path) if promised.get(path) else None
-        file = shared.unpack(archive, path)
+    present: set[str] = set()
+    for item in archive.members:
+        path = item.name
+        head = next(iter(archive.chunks(path)), b"")
+        if path.endswith(".co") or not head.startswith(_MAGIC):
+            continue
+        present.add(path)
         targets = promised.get(path, ())
-        report = shared.device_code(archive, path)
         yield _read(
-            file,
+            shared.unpack(archive, path),
             wheel.filename,
             path,
             targets,
-            report=report,
+            report=shared.device_code(archive, path),
             owed=path in owed,
-            debug=debug,
+            debug=context.debug_file(wheel, path) if targets else None,
         )
-    for path in sorted(
-        {*(path for path, targets in promised.items() if targets), *owed} - set(present)
-    ):
-        targets = promised.get(path, ())
+    expected = {*owed, *(path for path, targets in promised.items() if targets)}
+    for path in sorted(expected - present):
         yield _LibraryCode(
             wheel=wheel.filename,
             path=path,
-            promised=targets,
+            promised=promised.get(path, ()),
             owed=path in owed,
             code={},
             kernels={},
@@ -190,28 +183,18 @@ def _read(
     errors = (item for item in report.findings if item.severity is Severity.ERROR)
     damage = [replace(item, message=f"{wheel}: {item.message}") for item in errors]
     host = registered_kernels(file)
-    unregistered = registration_problems(
-        file, {bundle.address for bundle in report.bundles}
-    )
-    damage += [
-        finding("registration-missing", f"{wheel}: {path} {text}.", member=path)
-        for text in unregistered[:_SHOWN]
-    ]
+    bundles = {bundle.address for bundle in report.bundles}
+    missing = registration_problems(file, bundles)[:_SHOWN]
     wrong = _wrong_registrations(file, host, report.arguments, debug)
-    damage += [
-        finding("registration-wrong", f"{wheel}: {path} {text}.", member=path)
-        for text in wrong
-    ]
     # Modules of kernel libraries may have more kernels than they register.
-    lost = (
-        _unregistered(host, report.kernels)
-        if wheel.startswith("jax_rocm") and not damage
-        else []
-    )
-    damage += [
-        finding("registration-missing", f"{wheel}: {path} {text}.", member=path)
-        for text in lost
-    ]
+    if wheel.startswith("jax_rocm") and not (damage or missing or wrong):
+        missing = _unregistered(host, report.kernels)
+    for code, clauses in (
+        ("registration-missing", missing),
+        ("registration-wrong", wrong),
+    ):
+        for clause in clauses:
+            damage.append(finding(code, f"{wheel}: {path} {clause}.", member=path))
     return _LibraryCode(
         wheel=wheel,
         path=path,
@@ -262,17 +245,11 @@ def _unregistered(
     # have it under another name.
     complete = [names for names in map(_registrable, code.values()) if known <= names]
     lost = sorted(frozenset[str]().union(*complete) - known)
+    if not lost:
+        return []
     count = "a kernel" if len(lost) == 1 else f"{len(lost)} kernels"
-    return (
-        [
-            (
-                f"has code of {count} that it does not register with HIP:"
-                f" {', '.join(lost[:_SHOWN])}"
-            )
-        ]
-        if lost
-        else []
-    )
+    some = ", ".join(lost[:_SHOWN])
+    return [f"has code of {count} that it does not register with HIP: {some}"]
 
 
 def _registrable(kernels: Iterable[str]) -> frozenset[str]:
@@ -294,15 +271,11 @@ def _missing(library: _LibraryCode, target: str, names: Sequence[str]) -> Findin
         )
         return finding("registration-wrong", text, member=library.path)
     text = f"{library.name} has no code for {target} of {count}: {some}."
-    reason = (
-        f"add the reason why {target} does not need the kernels to {RULES_FILE.name}"
+    remedy = (
+        f"Build the library again for {target}, or add the reason why {target} does not"
+        f" need the kernels to {RULES_FILE.name}."
     )
-    return error(
-        "kernel-missing",
-        text,
-        f"Build the library again for {target}, or {reason}.",
-        member=library.path,
-    )
+    return error("kernel-missing", text, remedy, member=library.path)
 
 
 def _checks(
@@ -327,14 +300,12 @@ def _checks(
         ):
             findings.append(_missing(library, target, names))
         serving = {
-            t: size
-            for t, size in library.code.items()
-            if not missing_targets([t], [target])
+            own: size
+            for own, size in library.code.items()
+            if not missing_targets([own], [target])
         }
-        details = {
-            "code_bytes": serving,
-            "kernels": sum(len(bundle.kernels) for bundle in library.registered),
-        }
+        kernels = sum(len(bundle.kernels) for bundle in library.registered)
+        details = {"code_bytes": serving, "kernels": kernels}
         yield Check(
             name=library.name, findings=tuple(findings), target=target, details=details
         )
@@ -344,26 +315,16 @@ def _unexpected_code(
     library: _LibraryCode, targets: tuple[str, ...]
 ) -> tuple[Finding, ...]:
     """Return findings about code that was not requested, and about differences from wheels.json."""
-    extra = unused_targets(library.code, targets)
-    findings = [
-        finding(
-            "target-extra", f"{library.name} has code for {t}.", member=library.path
-        )
-        for t in extra
-    ]
+    findings = []
+    for extra in unused_targets(library.code, targets):
+        text = f"{library.name} has code for {extra}."
+        findings.append(finding("target-extra", text, member=library.path))
     if set(library.code) != set(library.promised):
-        has, recorded = (
-            ", ".join(sorted(group)) or "nothing"
-            for group in (library.code, library.promised)
-        )
+        has = ", ".join(sorted(library.code)) or "nothing"
+        recorded = ", ".join(sorted(library.promised)) or "nothing"
         text = f"{library.name} has code for {has}; wheels.json has {recorded}."
         findings.append(
-            error(
-                "wheels-json-untrue",
-                text,
-                "Build and stage the set again.",
-                member=library.path,
-            )
+            error("wheels-json-untrue", text, _REBUILD, member=library.path)
         )
     return tuple(findings)
 
@@ -415,24 +376,17 @@ def _check_modules(
             recorded = ", ".join(promised.get(info.path, ())) or "nothing"
             target = ", ".join(info.targets) or "an unknown target"
             text = f"{info.path} is code for {target}; wheels.json has {recorded}."
-            errors.append(
-                error(
-                    "wheels-json-untrue",
-                    text,
-                    "Build and stage the set again.",
-                    member=info.path,
-                )
-            )
+            errors.append(error("wheels-json-untrue", text, _REBUILD, member=info.path))
     checks = [Check(name=wheel.filename, findings=tuple(errors))] if errors else []
     for target in context.targets:
         checks += _modules(wheel, manifest, target)
     targets_by_library = {}
     for module in manifest.modules:
-        targets_by_library[module.library] = tuple(
-            target
-            for target in context.targets
-            if GfxTarget.parse(target).processor in module.targets
-        )
+        targets = []
+        for target in context.targets:
+            if GfxTarget.parse(target).processor in module.targets:
+                targets.append(target)
+        targets_by_library[module.library] = tuple(targets)
     return checks, targets_by_library
 
 
@@ -443,23 +397,17 @@ def _modules(wheel: Wheel, manifest: KernelManifest, target: str) -> Iterator[Ch
             f"{wheel.filename} was not built for {target}, only for"
             f" {', '.join(manifest.targets)}."
         )
-        yield Check(
-            name=wheel.filename,
-            target=target,
-            findings=(finding("target-missing", text),),
-        )
+        unbuilt = finding("target-missing", text)
+        yield Check(name=wheel.filename, target=target, findings=(unbuilt,))
         return
     missing = tuple(kernel_wheel.check_target(manifest, processor))
     for module in manifest.modules:
         if processor in module.targets:
+            findings = tuple(item for item in missing if item.member == module.library)
+            objects = len(module.objects.get(processor, {}))
             yield Check(
                 name=f"{wheel.filename}: {module.name}",
                 target=target,
-                findings=tuple(
-                    item for item in missing if item.member == module.library
-                ),
-                details={
-                    "kind": module.kind,
-                    "code_objects": len(module.objects.get(processor, {})),
-                },
+                findings=findings,
+                details={"kind": module.kind, "code_objects": objects},
             )

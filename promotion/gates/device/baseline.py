@@ -84,27 +84,23 @@ def baseline(
             for name in promoted.files
             if pattern.fullmatch(name)
         ]
+        stored = (load_evidence(bucket.get(key), key) for key in keys)
         comparable = []
-        for evidence in latest_by_part(
-            load_evidence(bucket.get(key), key) for key in keys
-        ):
-            differs = any(
-                evidence.settings.get(name) != settings.get(name) for name in alike
-            )
-            if evidence.outcome is Outcome.PASSED and not differs:
+        for evidence in latest_by_part(stored):
+            own = evidence.settings
+            same = all(own.get(name) == settings.get(name) for name in alike)
+            if same and evidence.outcome is Outcome.PASSED:
                 comparable.append(evidence)
-        if newest := max(comparable, key=lambda evidence: evidence.ended, default=None):
-            recorded = {
-                f"{EVIDENCE_FOLDER}/{name}" for name in results_names(newest.details)
-            }
-            results = next((name for name in promoted.files if name in recorded), "")
-            return Baseline(
-                set_digest=promoted.set_digest,
-                counts=newest.counts,
-                results=(
-                    released.set_file(promoted.set_digest, results) if results else ""
-                ),
-            )
+        if not comparable:
+            continue
+        newest = max(comparable, key=lambda evidence: evidence.ended)
+        results = ""
+        for name in results_names(newest.details):
+            if (path := f"{EVIDENCE_FOLDER}/{name}") in promoted.files:
+                results = released.set_file(promoted.set_digest, path)
+        return Baseline(
+            set_digest=promoted.set_digest, counts=newest.counts, results=results
+        )
     return Baseline()
 
 
@@ -117,21 +113,19 @@ def compare_with_baseline(
     """
     if not before.set_digest:
         return
-    least = int(before.counts.get("run", 0) * LEAST_RUN)
-    most = int(before.counts.get("skipped", 0) * MOST_SKIPPED) + SKIPPED_SLACK
+    ran = before.counts.get("run", 0)
+    were_skipped = before.counts.get("skipped", 0)
+    least = int(ran * LEAST_RUN)
+    most = int(were_skipped * MOST_SKIPPED) + SKIPPED_SLACK
     reference = f"the set promoted last ({before.set_digest[:16]})"
     if run < least:
-        text = (
-            f"{run} tests ran, fewer than {least}; {before.counts.get('run', 0)} ran"
-            f" for {reference}."
-        )
-        yield error(
-            "too-few-tests", text, "Find out which tests were skipped or not collected."
-        )
+        text = f"{run} tests ran, fewer than {least}; {ran} ran for {reference}."
+        remedy = "Find out which tests were skipped or not collected."
+        yield error("too-few-tests", text, remedy)
     if skipped > most:
         text = (
-            f"{skipped} tests were skipped, more than {most};"
-            f" {before.counts.get('skipped', 0)} were for {reference}."
+            f"{skipped} tests were skipped, more than {most}; {were_skipped} were for"
+            f" {reference}."
         )
         yield error("too-many-skipped", text, "Find out why they were skipped.")
 
@@ -170,15 +164,12 @@ def _is_about(entry: KnownTest, settings: Mapping[str, str]) -> bool:
     Only paths of smoke tests have no folder.
     """
     size = settings["size"]
-    passes = settings["passes"].split()
-    whole = MULTI in passes or ALL in passes
+    if {MULTI, ALL}.isdisjoint(settings["passes"].split()):
+        return False
     if not size:
-        return whole and "/" not in entry.pattern.partition("::")[0]
-    return (
-        whole
-        and suite_sizes()[size].files == (TESTS,)
-        and not entry.pattern.startswith("test_")
-    )
+        return "/" not in entry.pattern.partition("::")[0]
+    of_jax = not entry.pattern.startswith("test_")
+    return of_jax and suite_sizes()[size].files == (TESTS,)
 
 
 def run_check(
@@ -234,11 +225,11 @@ def missing_tests(
 ) -> tuple[str, ...]:
     """Return the listed tests that do not exist or are deselected."""
     known = {*collected, *(result.id for result in results)}
-    return tuple(
-        test
-        for test in listed
-        if "::" in test and known.isdisjoint((test, file_of(test)))
-    )
+    missing = []
+    for test in listed:
+        if "::" in test and known.isdisjoint((test, file_of(test))):
+            missing.append(test)
+    return tuple(missing)
 
 
 def raise_unless_complete(
@@ -263,32 +254,27 @@ def raise_unless_complete(
     number = counts(results)
     reasons = list(problems)
     if missing:
-        names = ", ".join(missing[:_NAMED]) + (
-            " and others" if missing[_NAMED:] else ""
-        )
+        more = " and others" if missing[_NAMED:] else ""
+        text = f"suite lacks or deselects {', '.join(missing[:_NAMED])}{more}"
         good = (TestVerdict.PASSED, TestVerdict.SKIPPED)
         if not problems and all(result.verdict in good for result in results):
-            raise RequestError(f"The suite lacks or deselects {names}.", hint=CORRECT)
-        reasons.append(f"the suite lacks or deselects {names}")
+            raise RequestError(f"The {text}.", hint=CORRECT)
+        reasons.append(f"the {text}")
     if not collected:
         reasons.append("no test was collected")
     elif not executed(results) and not shard and not number[TestVerdict.ENVIRONMENT]:
         reasons.append("no test was executed")
-    if number[TestVerdict.NOT_RUN]:
-        reasons.append(f"{number[TestVerdict.NOT_RUN]} tests were not run")
-    if number[TestVerdict.ENVIRONMENT]:
-        reasons.append(
-            f"{number[TestVerdict.ENVIRONMENT]} tests failed because of the machine"
-        )
-    failures = [
-        number[verdict]
-        for verdict in (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY)
-    ]
-    if reasons:
-        only_machine = number[TestVerdict.ENVIRONMENT] and not any(
-            (*failures, *reasons[:-1])
-        )
-        kind = MachineError if only_machine else GateError
-        raise kind(
-            f"The run is incomplete: {'; '.join(reasons)}.", hint="Run the gate again."
-        )
+    if not_run := number[TestVerdict.NOT_RUN]:
+        reasons.append(f"{not_run} tests were not run")
+    of_machine = number[TestVerdict.ENVIRONMENT]
+    if of_machine:
+        reasons.append(f"{of_machine} tests failed because of the machine")
+    if not reasons:
+        return
+    failed = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY)
+    others = sum(number[verdict] for verdict in failed)
+    only_machine = of_machine and not others and len(reasons) == 1
+    kind = MachineError if only_machine else GateError
+    raise kind(
+        f"The run is incomplete: {'; '.join(reasons)}.", hint="Run the gate again."
+    )

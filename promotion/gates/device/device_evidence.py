@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from core.digests import sha256_of
+from core.model import Finding
 from promotion.evidence.test_results import (
     UNWAIVED_FLAKE,
     TestResult,
@@ -73,21 +74,16 @@ def checks_of_tests(
     """
     waivers = tuple(waivers)
     yield from _of_many(results, target)
+    bad = [result for result in results if result.verdict in _LISTED_VERDICTS]
     listed = []
-    for group in by_cause(
-        result for result in results if result.verdict in _LISTED_VERDICTS
-    ).values():
+    for group in by_cause(bad).values():
         if len(group) > NAMED and group[0].verdict is not TestVerdict.FLAKY:
             yield _of_group(group, target, reproduce)
         else:
             listed += group
     for result in listed[:MAX_LISTED_TESTS]:
-        yield _of_one(
-            result,
-            target,
-            reproduce,
-            [waiver for waiver in waivers if waiver.covers(result.id, target)],
-        )
+        own = [waiver for waiver in waivers if waiver.covers(result.id, target)]
+        yield _of_one(result, target, reproduce, own)
     more = Counter(
         (result.file, result.verdict) for result in listed[MAX_LISTED_TESTS:]
     )
@@ -95,15 +91,10 @@ def checks_of_tests(
         text = f"{file}: {times} more {verdict}"
         if verdict is TestVerdict.ENVIRONMENT:
             yield Check(name=text, skipped=verdict.value, target=target, times=times)
-        else:
-            findings = (
-                error(
-                    f"test-{verdict}",
-                    f"{text}.",
-                    "Read the results stored beside the evidence.",
-                ),
-            )
-            yield Check(name=text, findings=findings, target=target, times=times)
+            continue
+        remedy = "Read the results stored beside the evidence."
+        findings = (error(f"test-{verdict}", f"{text}.", remedy),)
+        yield Check(name=text, findings=findings, target=target, times=times)
 
 
 def _of_one(
@@ -121,27 +112,21 @@ def _of_one(
         "error": excerpt(result.message),
     }
     reason = headline(result.message)
+    again = f"Run `{reproduce(result.id)}`."
     if result.verdict is TestVerdict.ENVIRONMENT:
-        return Check(
-            name=result.id,
-            skipped=f"environment: {reason}",
-            target=target,
-            details=details,
-        )
-    if result.verdict is TestVerdict.FLAKY:
+        why = f"environment: {reason}"
+        return Check(name=result.id, skipped=why, target=target, details=details)
+    if result.verdict is not TestVerdict.FLAKY:
+        text = f"{result.id} {result.verdict}: {reason}".rstrip(".")
+        finding = error(f"test-{result.verdict}", f"{text}.", again)
+    else:
         why = f"flaky: {reason}; it passed in a fresh process"
         if waivers:
             known = f"{why} (waiver {'; '.join(map(str, waivers))})"
             details["waivers"] = [waiver.as_written() for waiver in waivers]
             return Check(name=result.id, known=known, target=target, details=details)
         text = f"{result.id} is {why}, and has no waiver."
-        remedy = f"Run `{reproduce(result.id)}`. {_WAIVER_HINT}"
-        finding = error(UNWAIVED_FLAKE, text, remedy)
-    else:
-        text = f"{result.id} {result.verdict}: {reason}".rstrip(".") + "."
-        finding = error(
-            f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`."
-        )
+        finding = error(UNWAIVED_FLAKE, text, f"{again} {_WAIVER_HINT}")
     return Check(name=result.id, findings=(finding,), target=target, details=details)
 
 
@@ -151,31 +136,30 @@ def _of_group(group: Sequence[TestResult], target: str, reproduce: Reproduce) ->
     The results beside the evidence list all of them.
     """
     first = group[0]
-    verdict = group[0].verdict
+    verdict = first.verdict
+    count = len(group)
     cause = cause_of(first.message)
-    details = {
-        "tests": len(group),
-        "first": [result.id for result in group[:_EXAMPLES]],
-        "seconds": round(sum(result.seconds for result in group), 3),
-        "attempts": sum(result.attempts for result in group),
-        "error": excerpt(first.message),
-    }
-    name = f"{len(group)} x {cause}"
+    skipped = ""
+    findings: tuple[Finding, ...] = ()
     if verdict is TestVerdict.ENVIRONMENT:
-        return Check(
-            name=name,
-            skipped=f"environment: {cause}",
-            target=target,
-            times=len(group),
-            details=details,
-        )
-    text = (
-        f"{len(group)} tests {verdict}: {cause}".rstrip(".")
-        + f". The first is {first.id}."
-    )
-    finding = error(f"test-{verdict}", text, f"Run `{reproduce(first.id)}`.")
+        skipped = f"environment: {cause}"
+    else:
+        text = f"{count} tests {verdict}: {cause}".rstrip(".")
+        text += f". The first is {first.id}."
+        findings = (error(f"test-{verdict}", text, f"Run `{reproduce(first.id)}`."),)
     return Check(
-        name=name, findings=(finding,), target=target, times=len(group), details=details
+        name=f"{count} x {cause}",
+        findings=findings,
+        skipped=skipped,
+        target=target,
+        times=count,
+        details={
+            "tests": count,
+            "first": [result.id for result in group[:_EXAMPLES]],
+            "seconds": round(sum(result.seconds for result in group), 3),
+            "attempts": sum(result.attempts for result in group),
+            "error": excerpt(first.message),
+        },
     )
 
 
@@ -191,17 +175,14 @@ def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:
             skipped[result.file, "not run", ""] += 1
     for file, tests in passed.items():
         seconds = round(sum(result.seconds for result in tests), 3)
-        yield Check(
-            name=file,
-            target=target,
-            times=len(tests),
-            details={"tests": len(tests), "seconds": seconds},
-        )
+        details: dict[str, Any] = {"tests": len(tests), "seconds": seconds}
+        yield Check(name=file, target=target, times=len(tests), details=details)
     for (file, why, entry), times in skipped.items():
-        name = f"{file}: {why}"
-        details = {"tests": times, **({"entry": entry} if entry else {})}
+        details = {"tests": times}
+        if entry:
+            details["entry"] = entry
         yield Check(
-            name=name,
+            name=f"{file}: {why}",
             skipped=why or "no reason given",
             target=target,
             times=times,
@@ -256,30 +237,22 @@ def _case(result: TestResult, first: str, reproduce: Reproduce) -> ET.Element:
         time=f"{result.seconds:.3f}",
     )
     line = clean(headline(result.message))
-    match result.verdict:
-        case TestVerdict.FAILED | TestVerdict.CRASHED:
-            kind = "failure" if result.verdict is TestVerdict.FAILED else "error"
-            element = ET.SubElement(
-                case, kind, type=clean(cause_of(result.message)), message=line
-            )
-            message = (
-                result.message
-                if result.id == first
-                else f"The cause is that of {first}."
-            )
-            element.text = clean(f"{message}\n\n{reproduce(result.id)}")
-        case TestVerdict.SKIPPED:
-            ET.SubElement(
-                case,
-                "skipped",
-                message=f"{line} ({result.entry})" if result.entry else line,
-            )
-        case TestVerdict.NOT_RUN | TestVerdict.ENVIRONMENT:
-            ET.SubElement(case, "skipped", message=f"{result.verdict.value}: {line}")
-        case TestVerdict.FLAKY:
-            ET.SubElement(case, "system-out").text = clean(f"flaky: {result.message}")
-        case TestVerdict.PASSED:
-            pass
+    verdict = result.verdict
+    if verdict in (TestVerdict.FAILED, TestVerdict.CRASHED):
+        kind = "failure" if verdict is TestVerdict.FAILED else "error"
+        cause = clean(cause_of(result.message))
+        message = result.message
+        if result.id != first:
+            message = f"The cause is that of {first}."
+        element = ET.SubElement(case, kind, type=cause, message=line)
+        element.text = clean(f"{message}\n\n{reproduce(result.id)}")
+    elif verdict is TestVerdict.SKIPPED:
+        why = f"{line} ({result.entry})" if result.entry else line
+        ET.SubElement(case, "skipped", message=why)
+    elif verdict is TestVerdict.FLAKY:
+        ET.SubElement(case, "system-out").text = clean(f"flaky: {result.message}")
+    elif verdict is not TestVerdict.PASSED:
+        ET.SubElement(case, "skipped", message=f"{verdict.value}: {line}")
     return case
 
 

@@ -78,17 +78,13 @@ NOTE = "device-note"
 def make_gate(config: DeviceGateConfig) -> Gate:
     """Return the device gate."""
     # Evidence of a whole suite must not be reused for a part of it.
-    part = (
-        {"part": " ".join((str(config.shard or ""), *config.listed))}
-        if config.shard or config.listed
-        else {}
-    )
+    part = " ".join((str(config.shard or ""), *config.listed)).strip()
     return Gate(
         name=config.gate_name,
         tier=config.tier,
         per_target=config.platform is JaxPlatform.ROCM,
         run=lambda context: _GateRun(context, config).checks(),
-        settings={**config.settings, **part},
+        settings={**config.settings, **({"part": part} if part else {})},
         partial=bool(part),
         has_options=True,
     )
@@ -108,20 +104,21 @@ class _GateRun:
         self.devices = visible_devices(
             config.machine.devices, config.platform, config.environ
         )
+        self.target = ANY
+        if config.platform is JaxPlatform.ROCM:
+            self.target = self._target_of_devices()
+
+    def _target_of_devices(self) -> str:
+        """Return the target of the devices, which must be of one kind."""
         kinds = {device.gfx for device in self.devices}
-        own = [
-            target for target in context.targets if target.partition(":")[0] in kinds
-        ]
-        self.target = (
-            ANY
-            if config.platform is not JaxPlatform.ROCM
-            else (own or list(context.targets))[0]
-        )
-        if config.platform is JaxPlatform.ROCM and len(kinds) > 1:
+        if len(kinds) > 1:
             raise MachineError(
                 f"The devices are of several kinds: {', '.join(sorted(kinds))}.",
                 hint="Select devices of one kind with ROCR_VISIBLE_DEVICES.",
             )
+        targets = self.context.targets
+        own = [target for target in targets if target.partition(":")[0] in kinds]
+        return (own or targets)[0]
 
     def checks(self) -> Iterator[Check]:
         """Run the preflight, the passes and the retries; yield their checks.
@@ -172,9 +169,8 @@ class _GateRun:
         plan = self._plan(python, env, suite)
         folder = config.request.work or context.work / "run"
         count = len(plan.passes[0].leases)
-        context.progress.step(
-            f"tests of {suite.commit} with {count} worker{'s' if count > 1 else ''}"
-        )
+        workers = f"{count} worker{'s' if count > 1 else ''}"
+        context.progress.step(f"tests of {suite.commit} with {workers}")
         count_tests = functools.partial(context.progress.count, unit="tests")
         report = Harness(self.runner, plan, folder, count_tests).run()
         results = self._verdicts(report, python, machine_env, expected)
@@ -183,14 +179,12 @@ class _GateRun:
         )
         if config.request.work and not report.problems:
             (folder / DONE).touch()
-        missing = missing_tests(config.listed, report.collected, results)
-        shard = config.shard is not None
         raise_unless_complete(
             report.problems,
             len(report.collected),
             results,
-            shard=shard,
-            missing=missing,
+            shard=config.shard is not None,
+            missing=missing_tests(config.listed, report.collected, results),
         )
 
     def _report(
@@ -271,18 +265,18 @@ class _GateRun:
                 failed.setdefault(finding.code, []).append(
                     check.name.removeprefix(PREFIX)
                 )
-        if of_set := failed.pop(SET_UNUSABLE, []):
+        of_set = failed.pop(SET_UNUSABLE, [])
+        if failed:
+            names = ", ".join(itertools.chain.from_iterable(failed.values()))
+            raise MachineError(
+                f"The preflight of the machine failed: {names}.",
+                hint="Fix the machine; the wheels were not tested.",
+            )
+        if of_set:
             text = (
                 "jax cannot run with the set on this machine, which is fit:"
                 f" {', '.join(of_set)}."
             )
-        if failed:
-            names = ", ".join(itertools.chain.from_iterable(failed.values()))
-            hint = "Fix the machine; the wheels were not tested."
-            raise MachineError(
-                f"The preflight of the machine failed: {names}.", hint=hint
-            )
-        if of_set:
             raise GateError(text, hint="Fix the set.")
 
     def _suite(self, site: Site) -> Suite:
@@ -321,23 +315,25 @@ class _GateRun:
     ) -> RunPlan:
         config = self.config
         shard = self.config.shard
-        single = leases(
-            config.platform,
-            self.devices,
-            self.host,
-            per_device=workers_per_device(self.devices, self.host),
-        )
+        per_device = workers_per_device(self.devices, self.host)
+        single = leases(config.platform, self.devices, self.host, per_device=per_device)
         whole = whole_machine_lease(config.platform, self.devices, self.host)
         if shard is not None:
             listed = suite.choose or list
             seconds = config.seconds or {}
 
             def choose(there: Sequence[str]) -> Sequence[str]:
-                return split_tests(listed(there), seconds, shard.count)[
-                    shard.number - 1
-                ]
+                parts = split_tests(listed(there), seconds, shard.count)
+                return parts[shard.number - 1]
 
             suite = replace(suite, choose=choose)
+        identity = [
+            self.context.staged.digest,
+            config.settings,
+            str(shard),
+            config.listed,
+            *_rocm_identity(config.request.rocm),
+        ]
         return RunPlan(
             python=python,
             suite=suite,
@@ -346,15 +342,7 @@ class _GateRun:
             skips=config.skips,
             limits=SessionLimits(test=TEST_TIMEOUT),
             retries=RETRIES,
-            identity=json.dumps(
-                [
-                    self.context.staged.digest,
-                    config.settings,
-                    str(shard),
-                    config.listed,
-                    *_rocm_identity(config.request.rocm),
-                ]
-            ),
+            identity=json.dumps(identity),
         )
 
     def _check_jax(
@@ -382,10 +370,8 @@ class _GateRun:
         After failures, check the devices again, since a broken device causes many
         failures.
         """
-        if not any(
-            result.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)
-            for result in report.results
-        ):
+        bad = (TestVerdict.FAILED, TestVerdict.CRASHED)
+        if not any(result.verdict in bad for result in report.results):
             return report.results
         if not any(check.failed for check in self._check_jax(python, env, expected)):
             return report.results
@@ -399,11 +385,9 @@ def _rocm_identity(folder: Path | None) -> list[str]:
     """Return the real path and the version of a given ROCm; empty without one."""
     if folder is None:
         return []
-    version = folder / ".info/version"
-    return [
-        str(folder.resolve()),
-        version.read_text(errors="replace") if version.is_file() else "",
-    ]
+    file = folder / ".info/version"
+    version = file.read_text(errors="replace") if file.is_file() else ""
+    return [str(folder.resolve()), version]
 
 
 def _container(request: DeviceRequest) -> dict[str, str]:
@@ -411,12 +395,10 @@ def _container(request: DeviceRequest) -> dict[str, str]:
 
     Empty without a container.
     """
+    if not request.inside:
+        return {}
     name, _, digest = request.image.partition("@")
-    return (
-        {"image": name, "digest": digest, "engine": request.inside}
-        if request.inside
-        else {}
-    )
+    return {"image": name, "digest": digest, "engine": request.inside}
 
 
 def install_site(context: GateContext, config: DeviceGateConfig) -> Site:

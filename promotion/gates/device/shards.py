@@ -27,10 +27,7 @@ from promotion.evidence.signing import (
     is_valid_signature,
     load_signature,
 )
-from promotion.evidence.test_results import (
-    TestResult,
-    TestVerdict,
-)
+from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.device import device_evidence as evidence
 from promotion.gates.device.results import file_of
 from promotion.storage.bucket import Bucket
@@ -44,6 +41,16 @@ SHARD_FILE = "shard.json.gz"
 """End of the names of stored shards."""
 _MACHINE_SETTINGS = ("python", "passes")
 """Settings that depend on the runner's machine unless the user sets them."""
+
+_WORST_FIRST = (
+    TestVerdict.CRASHED,
+    TestVerdict.FAILED,
+    TestVerdict.ENVIRONMENT,
+    TestVerdict.NOT_RUN,
+    TestVerdict.FLAKY,
+    TestVerdict.SKIPPED,
+    TestVerdict.PASSED,
+)
 
 _RunKey = tuple[str, int, str, tuple[str, ...]]
 """Key of a run, common to its shards.
@@ -199,31 +206,25 @@ def collect_shards(
         folder = staged.evidence_file(gate, target, "")
         keys = [key for key in bucket.list(folder) if key.endswith(f".{SHARD_FILE}")]
         stored += [_read(bucket, staged, key, gate, signer) for key in keys]
-    required = {
-        k: v
-        for k, v in settings.items()
-        if k not in _MACHINE_SETTINGS or (k == "python" and v)
-    }
-    # Evidence without such a setting lacks it; without this, shards of several images
-    # would be joined.
-    required.setdefault("image", "")
-    required.setdefault("suite-env", "")
-    matching = []
-    for shard in stored:
-        if all(shard.settings.get(k, "") == v for k, v in required.items()):
-            matching.append(shard)
-    if not matching:
+    # Evidence without the first two settings lacks them; without this, shards of several
+    # images would be joined.
+    required = {"image": "", "suite-env": "", **settings}
+    for name in _MACHINE_SETTINGS:
+        if name != "python" or not required.get(name):
+            required.pop(name, None)
+    runs: dict[_RunKey, dict[int, ShardResult]] = {}
+    for shard in sorted(stored, key=lambda shard: shard.at):
+        own = shard.settings
+        if all(own.get(name, "") == value for name, value in required.items()):
+            machine = tuple(own.get(name, "") for name in _MACHINE_SETTINGS)
+            key = (shard.target, shard.shard.count, shard.tests, machine)
+            runs.setdefault(key, {})[shard.shard.number] = shard
+    if not runs:
         raise RequestError(
             f"The set has no shard of {gate} with"
             f" {settings.get('suite')}{_differences(stored, required)}.",
             hint="Run `gate device --shard 1/N` and so on.",
         )
-    runs: dict[_RunKey, dict[int, ShardResult]] = {}
-    for shard in sorted(matching, key=lambda shard: shard.at):
-        machine = tuple(shard.settings.get(name, "") for name in _MACHINE_SETTINGS)
-        runs.setdefault((shard.target, shard.shard.count, shard.tests, machine), {})[
-            shard.shard.number
-        ] = shard
     complete = [
         shards for (_, count, _, _), shards in runs.items() if len(shards) == count
     ]
@@ -232,9 +233,7 @@ def collect_shards(
             f"No run is complete: {'; '.join(_missing(runs))}.",
             hint="Run the missing shards.",
         )
-    newest = max(
-        complete, key=lambda shards: max(shard.at for shard in shards.values())
-    )
+    newest = max(complete, key=lambda shards: max(one.at for one in shards.values()))
     return tuple(newest[number] for number in sorted(newest))
 
 
@@ -247,28 +246,19 @@ def join_results(shards: Sequence[ShardResult]) -> tuple[TestResult, ...]:
         GateError: two shards ran the same test, so they were split differently.
     """
     joined: dict[str, TestResult] = {}
-    order = (
-        TestVerdict.CRASHED,
-        TestVerdict.FAILED,
-        TestVerdict.ENVIRONMENT,
-        TestVerdict.NOT_RUN,
-        TestVerdict.FLAKY,
-    )
-    rank = {
-        verdict: number
-        for number, verdict in enumerate(
-            (*order, TestVerdict.SKIPPED, TestVerdict.PASSED)
-        )
-    }
     for shard in shards:
         for result in shard.results:
             other = joined.get(result.id)
             if other is not None and "::" in result.id:
                 hint = "Run all shards again with the same version of the gate."
                 raise GateError(f"{result.id} was run by two shards.", hint=hint)
-            if other is None or rank[result.verdict] < rank[other.verdict]:
-                joined[result.id] = result
+            pair = (result, other or result)
+            joined[result.id] = min(pair, key=_badness)
     return tuple(joined[test] for test in sorted(joined))
+
+
+def _badness(result: TestResult) -> int:
+    return _WORST_FIRST.index(result.verdict)
 
 
 def _differences(stored: Sequence[ShardResult], required: Mapping[str, str]) -> str:
@@ -279,21 +269,17 @@ def _differences(stored: Sequence[ShardResult], required: Mapping[str, str]) -> 
     differ = [
         f"{name} {own.get(name, '')!r}, not {value!r}"
         for name, value in required.items()
-        if own.get(name) != value
+        if own.get(name, "") != value
     ]
     return f"; the newest shard has {', '.join(differ)}"
 
 
 def _missing(runs: Mapping[_RunKey, Mapping[int, ShardResult]]) -> Iterator[str]:
     for (target, count, tests, (python, _)), shards in runs.items():
-        missing = [
-            f"{number}/{count}"
-            for number in range(1, count + 1)
-            if number not in shards
-        ]
+        absent = sorted({*range(1, count + 1)} - shards.keys())
+        missing = ", ".join(f"{number}/{count}" for number in absent)
         yield (
-            f"{target} with Python {python} and tests {tests[:12]} lacks shard"
-            f" {', '.join(missing)}"
+            f"{target} with Python {python} and tests {tests[:12]} lacks shard {missing}"
         )
 
 

@@ -138,12 +138,11 @@ def test_site_shares_bytecode_of_equal_files(
     if changed:
         for path in other.rglob("*.py"):
             path.write_bytes(path.read_bytes() + b"#")
-        assert site.share_bytecode(other) == 0
+        site.share_bytecode(other)
         assert not [*other.rglob("*.pyc")]
         return
-    count = site.share_bytecode(other)
+    site.share_bytecode(other)
     (compiled,) = source.parent.joinpath("__pycache__").glob("version.*.pyc")
-    assert count == len([*other.rglob("*.pyc")]) > 0
     # Python uses it: it does not write the file again.
     before = compiled.stat().st_mtime_ns
     code = (

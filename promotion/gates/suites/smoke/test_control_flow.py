@@ -38,15 +38,6 @@ def test_while_loop(stop: int) -> None:
     assert int(jax.jit(count)(stop)) == stop
 
 
-def test_fori_loop_over_arrays() -> None:
-    def body(i: Any, x: Any) -> Any:
-        return x.at[i].set(i * i)
-
-    start = jnp.zeros(6, jnp.int32)
-    x = jax.jit(lambda x: jax.lax.fori_loop(0, 4, body, x))(start)
-    np.testing.assert_array_equal(x, [0, 1, 4, 9, 0, 0])
-
-
 @pytest.mark.parametrize("which", [-3, 0, 1, 2, 9])
 def test_switch_stays_inside(which: int) -> None:
     branches = [lambda x: x, lambda x: x + 10, lambda x: x + 20]
@@ -71,18 +62,6 @@ def test_associative_scan() -> None:
 
     x = np.arange(1, 9, dtype=np.float32)
     np.testing.assert_allclose(jax.jit(products)(x), np.cumprod(x))
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_vmap_axes(axis: int) -> None:
-    x = np.arange(12.0, dtype=np.float32).reshape(3, 4)
-    sums = jax.vmap(jnp.sum, in_axes=axis)(x)
-    np.testing.assert_allclose(sums, x.sum(axis=1 - axis))
-
-
-def test_static_and_donated_arguments() -> None:
-    power = jax.jit(lambda x, n: x**n, static_argnums=1, donate_argnums=0)
-    assert float(power(jnp.asarray(3.0), 4)) == 81.0
 
 
 def test_callbacks_see_values() -> None:

@@ -198,6 +198,13 @@ def test_segments(name: str) -> None:
     np.testing.assert_allclose(result, SEGMENTS[name])
 
 
+def test_trees() -> None:
+    tree = {"a": [1, 2], "b": (3, None)}
+    leaves, structure = jax.tree.flatten(tree)
+    assert leaves == [1, 2, 3]
+    assert jax.tree.unflatten(structure, leaves) == tree
+
+
 def test_arrays_go_through_dlpack() -> None:
     x = jnp.arange(6.0)
     np.testing.assert_array_equal(jnp.from_dlpack(x), x)

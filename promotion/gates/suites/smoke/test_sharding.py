@@ -89,12 +89,6 @@ def test_ring(mesh: Mesh) -> None:
     np.testing.assert_array_equal(mapped(mesh, send)(x), np.roll(x, 2, axis=0))
 
 
-def test_pmap(mesh: Mesh) -> None:
-    x = numbers(mesh.size)
-    share = jax.pmap(lambda v: v / jax.lax.psum(v, "i"), axis_name="i")
-    np.testing.assert_allclose(share(x), x / x.sum())
-
-
 @pytest.mark.parametrize(
     ("left", "right"),
     [
@@ -128,22 +122,6 @@ def test_two_axes() -> None:
     loss, gradient = jax.jit(jax.value_and_grad(program))(w, x)
     np.testing.assert_allclose(loss, float(rows**2), rtol=1e-5)
     assert gradient.sharding.mesh.shape == mesh.shape
-
-
-def test_gradient_is_reduced_over_devices(mesh: Mesh) -> None:
-    x = spread(mesh)
-    gradient = jax.jit(jax.grad(lambda w, x: jnp.sum(x @ w)))
-    result = gradient(np.ones(4, np.float32), x)
-    np.testing.assert_allclose(result, np.asarray(x).sum(0), rtol=1e-5)
-
-
-def test_constraint_inside_a_program(mesh: Mesh) -> None:
-    everywhere = NamedSharding(mesh, P(None))
-
-    def program(x: Any) -> Any:
-        return jax.lax.with_sharding_constraint(x * 2, everywhere)
-
-    assert jax.jit(program)(spread(mesh)).sharding.is_fully_replicated
 
 
 def test_copies_between_devices(mesh: Mesh) -> None:
