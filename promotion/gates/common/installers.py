@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -80,57 +80,6 @@ def parse_config(text: str) -> Mapping[str, str]:
     return settings
 
 
-class Installer(Protocol):
-    """A program that installs sets, which returns the command for each step.
-
-    Attributes:
-        name: name in evidence, such as `pip` for the newest pip, or `pip 22.3`.
-        version: version of the program.
-        pythons: Python versions that it supports; None means all.
-        caches: whether files of staged indexes are cached in a directory of the caller.
-    """
-
-    name: str
-    version: str
-    pythons: tuple[str, ...] | None
-    caches: bool
-
-    def create(self, python: Path, folder: Path) -> Command:
-        """Make a virtual environment without pip."""
-
-    def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
-        """Install hash-locked requirements from this index alone, without dependencies."""
-
-    def install_rest(
-        self, python: Path, requirements: Path, *, locked: bool
-    ) -> Command:
-        """Install further requirements from the user's indexes.
-
-        With `locked`, by hash and without dependencies.
-        """
-
-    def check(self, python: Path) -> Command:
-        """Verify that the installed distributions are compatible."""
-
-    def resolve(self, python: Path, requirements: Path, index: str) -> Command:
-        """Resolve requirements from the user's indexes and a given index, without installing.
-
-        See `chosen`.
-        """
-
-    def resolve_alone(
-        self, python: Path, requirements: Path, index: str, folder: Path
-    ) -> Command:
-        """Resolve requirements from one index and one directory, without installing."""
-
-    def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
-        """Parse the output of `resolve` to project -> sha256 of the wheels that would be installed.
-
-        Raises:
-            ValueError: the output has an unknown format.
-        """
-
-
 class Pip:
     """A pip, which installs into environments without pip.
 
@@ -139,8 +88,12 @@ class Pip:
         direct: hosts that are reached without a proxy, separated by commas.
         environment: environment that contains the pip; None runs the running
             interpreter's with its option --python.
-        name, pythons: see `Installer`.
+        name: name in evidence, such as `pip` for the newest pip, or `pip 22.3`.
         version: version of the pip; None means that of the running interpreter.
+        pythons: Python versions that it supports; None means all.
+
+    Attributes:
+        caches: whether files of staged indexes are cached in a directory of the caller.
     """
 
     caches = False
@@ -164,13 +117,13 @@ class Pip:
         self._alone = {**UNSET, **self._direct, "PIP_CONFIG_FILE": os.devnull}
 
     def create(self, python: Path, folder: Path) -> Command:
-        """See `Installer`."""
+        """Make a virtual environment without pip."""
         return Command(
             argv=(str(python), "-m", "venv", "--without-pip", str(folder)), env=UNSET
         )
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`."""
+        """Install hash-locked requirements from this index alone, without dependencies."""
         args = (
             "install",
             "--isolated",
@@ -187,7 +140,10 @@ class Pip:
     def install_rest(
         self, python: Path, requirements: Path, *, locked: bool
     ) -> Command:
-        """See `Installer`."""
+        """Install further requirements from the user's indexes.
+
+        With `locked`, by hash and without dependencies.
+        """
         args = (
             "install",
             "--no-input",
@@ -200,11 +156,14 @@ class Pip:
         )
 
     def check(self, python: Path) -> Command:
-        """See `Installer`."""
+        """Verify that the installed distributions are compatible."""
         return Command(argv=(*self._pip(python), "check"), env=UNSET)
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`."""
+        """Resolve requirements from the user's indexes and a given index, without installing.
+
+        See `chosen`.
+        """
         # The given index is used even if the user disabled indexes.
         which = "--index-url" if self._no_index else "--extra-index-url"
         args = (
@@ -221,7 +180,7 @@ class Pip:
     def resolve_alone(
         self, python: Path, requirements: Path, index: str, folder: Path
     ) -> Command:
-        """See `Installer`."""
+        """Resolve requirements from one index and one directory, without installing."""
         alone = (
             "--isolated",
             "--no-cache-dir",
@@ -234,7 +193,13 @@ class Pip:
         )
 
     def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
-        """Parse an installation report (pip's documentation, "Installation Report", version 1)."""
+        """Parse the output of `resolve` to project -> sha256 of the wheels to install.
+
+        Source: pip's documentation, "Installation Report", version 1.
+
+        Raises:
+            ValueError: the output has an unknown format.
+        """
         try:
             rows = {
                 row["metadata"]["name"]: row["download_info"]

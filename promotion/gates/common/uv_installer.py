@@ -16,6 +16,7 @@ from promotion.gates.common.installers import (
     LOOPBACK,
     UNSET,
     Command,
+    Pip,
     bypass_proxy,
     pip_config,
 )
@@ -91,7 +92,7 @@ class Uv:
         )
 
     def create(self, python: Path, folder: Path) -> Command:
-        """See `Installer`."""
+        """See `Pip`."""
         args = (
             "venv",
             "--no-config",
@@ -103,7 +104,7 @@ class Uv:
         return Command(argv=(self._program, *args), env={**UNSET, **_UNSET_UV})
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`."""
+        """See `Pip`."""
         argv = (
             self._program,
             "pip",
@@ -140,7 +141,7 @@ class Uv:
     def install_rest(
         self, python: Path, requirements: Path, *, locked: bool
     ) -> Command:
-        """See `Installer`."""
+        """See `Pip`."""
         args = ("--only-binary=:all:", *(LOCKED if locked else ()), *self.arguments)
         offline = ("--no-index",) if self.no_index else ()
         argv = (self._program, "pip", "install", f"--python={python}", *args, *offline)
@@ -148,13 +149,13 @@ class Uv:
         return Command(argv=(*argv, f"--requirement={requirements}"), env=env)
 
     def check(self, python: Path) -> Command:
-        """See `Installer`."""
+        """See `Pip`."""
         return Command(
             argv=(self._program, "pip", "check", f"--python={python}"), env=UNSET
         )
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`; the index has the priority of a user's `--index`."""
+        """See `Pip`; the index has the priority of a user's `--index`."""
         argv = (
             *self._compile(python),
             *self._cache_arguments,
@@ -173,7 +174,7 @@ class Uv:
     def resolve_alone(
         self, python: Path, requirements: Path, index: str, folder: Path
     ) -> Command:
-        """See `Installer`."""
+        """See `Pip`."""
         alone = (
             "--no-config",
             *self._cache_arguments,
@@ -201,6 +202,10 @@ class Uv:
             "--no-header",
         )
         return (self._program, *args, "--only-binary=:all:")
+
+
+Installer = Pip | Uv
+"""A program that installs sets, which returns the command for each step."""
 
 
 def configured_uv(runner: Runner, config: Mapping[str, str] | None = None) -> Uv:

@@ -18,9 +18,8 @@ from core.model import PYLOCK, Tier
 from core.process import Runner
 from promotion.gates.common.gate_context import Check, Gate, GateContext
 from promotion.gates.common.gate_site import site_for
-from promotion.gates.common.installers import Installer
 from promotion.gates.common.set_requirements import wheels_for
-from promotion.gates.common.uv_installer import Uv
+from promotion.gates.common.uv_installer import Installer, Uv
 from promotion.gates.install.installation import (
     InstallationError,
     InstallationSource,

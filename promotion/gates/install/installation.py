@@ -20,7 +20,6 @@ from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.common.gate_site import LOADER_SENTENCE, Site
 from promotion.gates.common.installers import (
     Command,
-    Installer,
     is_connection_failure,
     on_one_line,
 )
@@ -31,6 +30,7 @@ from promotion.gates.common.set_requirements import (
     wheels_for,
     write_lines,
 )
+from promotion.gates.common.uv_installer import Installer
 from promotion.index.pages import install_requirements
 
 _SUFFIX = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."

@@ -23,8 +23,9 @@ from core.model import Finding, Wheel, WheelSet
 from core.process import ProcessResult, Runner
 from core.versions import KERNELS_PROJECT, parse_package_name
 from promotion.gates.common.gate_context import Check, error, warning
-from promotion.gates.common.installers import Installer, on_one_line
+from promotion.gates.common.installers import on_one_line
 from promotion.gates.common.set_requirements import wheels_for
+from promotion.gates.common.uv_installer import Installer
 from wheelkit.findings import REPAIR_PUBLISHED, REPORT_PUBLISHED
 
 _JAXLIB = "jaxlib"

@@ -98,26 +98,19 @@ class LoadChecks:
         # GPUs are hidden, since the checks expect the errors of a machine without one.
         self.env = {**site.env, **libraries.env, "HIP_VISIBLE_DEVICES": "-1"}
         self.wheels = wheels_for(context.wheel_set, site.version)
-        self._names = {wheel.filename: self._read_names(wheel) for wheel in self.wheels}
-        self.libraries = tuple(self._libraries())
+        self._names: dict[str, list[str]] = {}
+        self.libraries: list[WheelLibrary] = []
+        for wheel in self.wheels:
+            with WheelArchive(context.wheel(wheel)) as archive:
+                names = [member.name for member in archive.members]
+            self._names[wheel.filename] = names
+            for name in names:
+                if re.search(r"\.so(?:\.\d+)*$", name):
+                    self.libraries.append(WheelLibrary(wheel=wheel, path=name))
         self.registered: dict[str, dict[str, dict[str, str | int]]] = {
             part: {} for part in golden.PARTS
         }
         self.unseen: set[str] = set()
-
-    def _libraries(self) -> Iterator[WheelLibrary]:
-        """Yield every shared library in the wheels."""
-        for wheel in self.wheels:
-            names = self._names[wheel.filename]
-            yield from (
-                WheelLibrary(wheel=wheel, path=name)
-                for name in names
-                if re.search(r"\.so(?:\.\d+)*$", name)
-            )
-
-    def _read_names(self, wheel: Wheel) -> tuple[str, ...]:
-        with WheelArchive(self.context.wheel(wheel)) as archive:
-            return tuple(member.name for member in archive.members)
 
     def run(self) -> Iterator[Check]:
         """Run the probes and yield all checks except the comparison with the golden lists."""
@@ -125,22 +118,15 @@ class LoadChecks:
         yield Check(name=f"{python}: wheels", findings=tuple(self._missing_wheels()))
         probes = list(self._probes())
         with ThreadPoolExecutor(min(_MOST_PROCESSES, os.cpu_count() or 1)) as pool:
-            answers = list(
-                pool.map(
-                    lambda probe: run_probe(
-                        self.context.runner, self.site, self.env, probe
-                    ),
-                    probes,
-                )
-            )
+            run = partial(run_probe, self.context.runner, self.site, self.env)
+            answers = list(pool.map(run, probes))
         for probe, answer in zip(probes, answers, strict=True):
             if probe.function in _GOLDEN_PARTS and (
                 answer.findings or "error" in answer.values
             ):
                 self.unseen.add(_GOLDEN_PARTS[probe.function])
-            findings = tuple(
-                map(self._for_users, answer.findings or probe.check(answer))
-            )
+            found = answer.findings or probe.check(answer)
+            findings = tuple(map(self._for_users, found))
             details = {"peak_kib": answer.values.get("peak_kib", 0)}
             yield Check(
                 name=f"{python}: {probe.name}", findings=findings, details=details
@@ -148,15 +134,12 @@ class LoadChecks:
 
     def _for_users(self, item: Finding) -> Finding:
         """Replace remedies for builders of wheels if the set has the published wheel."""
-        published = any(
-            wheel.as_published and wheel.filename in item.message
-            for wheel in self.wheels
-        )
-        return (
-            replace(item, remedy=REPORT_PUBLISHED)
-            if published and item.code not in _REMEDY_FOR_USERS
-            else item
-        )
+        if item.code in _REMEDY_FOR_USERS:
+            return item
+        for wheel in self.wheels:
+            if wheel.as_published and wheel.filename in item.message:
+                return replace(item, remedy=REPORT_PUBLISHED)
+        return item
 
     def _missing_wheels(self) -> Iterator[Finding]:
         for what, pattern in (
@@ -180,20 +163,18 @@ class LoadChecks:
 
         Each library of a plugin or PJRT wheel is loaded in its own process.
         """
+        started = []
         for library in self.libraries:
-            if (
-                PJRT.fullmatch(library.path)
-                and _info_path(library) in self._names[library.wheel.filename]
-            ):
-                yield self._machine_probe(library)
+            if PJRT.fullmatch(library.path):
+                started.append(library)
+                if _info_path(library) in self._names[library.wheel.filename]:
+                    yield self._machine_probe(library)
         for wheel, libraries in groupby(
             self.libraries, key=lambda library: library.wheel
         ):
             group = list(libraries)
-            if any(
-                PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path)
-                for library in group
-            ):
+            paths = [library.path for library in group]
+            if any(PLUGIN.fullmatch(path) or PJRT.fullmatch(path) for path in paths):
                 for library in group:
                     check = partial(self._check_loaded, [library])
                     yield _library_probe(
@@ -207,32 +188,20 @@ class LoadChecks:
                     name=f"dlopen {wheel.filename}: {len(group)} libraries",
                     check=partial(self._check_loaded, group),
                 )
-        extensions = [
-            (library, modules)
-            for library in self.libraries
-            if (modules := PLUGIN.fullmatch(library.path))
-        ]
-        for library, modules in extensions:
-            check = partial(self._check_imported, library, modules[2])
-            yield _library_probe(
-                "module", f"{modules[1]}.{modules[2]}", "import", library, check
-            )
         for library in self.libraries:
-            if PJRT.fullmatch(library.path):
-                path = self._path(library)
-                yield _library_probe("api", path, "C API of", library, self._check_api)
-                yield _library_probe(
-                    "initialize",
-                    path,
-                    "jax starts",
-                    library,
-                    partial(self._check_started, library),
-                )
-        name = "handlers that jax registers"
+            if modules := PLUGIN.fullmatch(library.path):
+                check = partial(self._check_imported, library, modules[2])
+                name = f"{modules[1]}.{modules[2]}"
+                yield _library_probe("module", name, "import", library, check)
+        for library in started:
+            path = self._path(library)
+            check = partial(self._check_started, library)
+            yield _library_probe("api", path, "C API of", library, self._check_api)
+            yield _library_probe("initialize", path, "jax starts", library, check)
         yield Probe(
             function="handlers",
             arguments=(_PLATFORM,),
-            name=name,
+            name="handlers that jax registers",
             check=self._check_handlers,
         )
         for wheel in self.wheels:
@@ -243,27 +212,23 @@ class LoadChecks:
 
         Jaxlib as published is not this project's.
         """
-        modules = modules_of(self._names[wheel.filename])
-        found = (
-            PLUGIN.fullmatch(name) or PJRT.fullmatch(name)
-            for name in self._names[wheel.filename]
-        )
+        names = self._names[wheel.filename]
+        modules = modules_of(names)
+        found = (PLUGIN.fullmatch(name) or PJRT.fullmatch(name) for name in names)
         if match := next(filter(None, found), None):
             package = match[1] if match.re is PLUGIN else f"jax_plugins.{match[1]}"
-            check = partial(check_package, wheel, package, self.context.wheel_set)
             yield Probe(
                 function="package",
                 arguments=(package, wheel.name, *modules),
                 name=f"import {package}",
-                check=check,
+                check=partial(check_package, wheel, package, self.context.wheel_set),
             )
         elif modules and not wheel.as_published:
-            check = partial(check_modules, wheel)
             yield Probe(
                 function="modules",
                 arguments=modules,
                 name=f"import {wheel.filename}",
-                check=check,
+                check=partial(check_modules, wheel),
             )
 
     def _machine_probe(self, library: WheelLibrary) -> Probe:
@@ -271,16 +236,11 @@ class LoadChecks:
 
         Only the loader of this project is tested.
         """
-        version = self.context.wheel_set.rocm_version
+        wheel_set = self.context.wheel_set
+        version = wheel_set.rocm_version
         folder = Path(tempfile.mkdtemp(prefix="machines-", dir=self.context.work))
-        rows = tuple(
-            machines(
-                self.context.wheel_set.targets,
-                version,
-                Path(self.rocm.env["ROCM_PATH"]),
-                folder,
-            )
-        )
+        rocm = Path(self.rocm.env["ROCM_PATH"])
+        rows = tuple(machines(wheel_set.targets, version, rocm, folder))
         return Probe(
             function="machines",
             arguments=(str(folder), as_json(rows, version)),
@@ -303,32 +263,23 @@ class LoadChecks:
     def _check_loaded(
         self, libraries: Sequence[WheelLibrary], answer: ProbeResult
     ) -> Iterator[Finding]:
-        if "error" in answer.values:
-            library = next(
-                (lib for lib in libraries if lib.path in answer.values["error"]),
-                libraries[0],
-            )
+        values = answer.values
+        named = values.get("error") or values.get("flushes", "")
+        library = next((lib for lib in libraries if lib.path in named), libraries[0])
+        if "error" in values:
             text = (
                 f"{library} cannot be loaded with {self.rocm.kind}:"
                 f" {self._error_text(answer)}."
             )
-            yield error(
-                "load-failed",
-                text,
-                _WITH_NEEDS if self.rocm.weak else _WITH_ROCM,
-                member=library.path,
-            )
-        elif "flushes" in answer.values:
-            library = next(
-                (lib for lib in libraries if lib.path in answer.values["flushes"]),
-                libraries[0],
-            )
+            remedy = _WITH_NEEDS if self.rocm.weak else _WITH_ROCM
+            yield error("load-failed", text, remedy, member=library.path)
+        elif "flushes" in values:
             text = f"{library} makes the process flush denormal numbers (-ffast-math)."
             yield finding("load-flags-wrong", text, member=library.path)
-        elif "registered" in answer.values:  # HIP is the stand-in
+        elif "registered" in values:  # HIP is the stand-in
             for library in libraries:
                 path = Path(self._path(library))
-                seen = answer.values["registered"].get(os.path.realpath(path), {})
+                seen = values["registered"].get(os.path.realpath(path), {})
                 yield from registration_findings(str(library), library.path, path, seen)
 
     def _check_imported(
@@ -339,30 +290,23 @@ class LoadChecks:
                 f"{library} cannot be imported by Python {self.site.version}:"
                 f" {self._error_text(answer)}."
             )
-            yield error(
-                "import-failed",
-                text,
-                "Build the module for this Python and ROCm.",
-                member=library.path,
-            )
+            remedy = "Build the module for this Python and ROCm."
+            yield error("import-failed", text, remedy, member=library.path)
             return
         for table, rows in answer.values["tables"].items():
             registered = self.registered["plugin"].setdefault(f"{module}.{table}", {})
             registered |= rows
 
     def _check_api(self, answer: ProbeResult) -> tuple[Finding, ...]:
-        if (
-            "error" not in answer.values
-        ):  # an error is reported by the check that loads the library
-            version = ".".join(map(str, answer.values["version"]))
-            self.registered["pjrt"]["api"] = {
-                "functions": answer.values["functions"],
-                "version": version,
-            }
-            extensions = {
-                f"{kind:02}": size for kind, size in answer.values["extensions"]
-            }
-            self.registered["pjrt"]["extensions"] = extensions
+        values = answer.values
+        if "error" in values:  # reported by the check that loads the library
+            return ()
+        registered = self.registered["pjrt"]
+        version = ".".join(map(str, values["version"]))
+        registered["api"] = {"functions": values["functions"], "version": version}
+        registered["extensions"] = {
+            f"{kind:02}": size for kind, size in values["extensions"]
+        }
         return ()
 
     def _check_started(
@@ -407,11 +351,8 @@ class LoadChecks:
             text = (
                 f"jax cannot be imported with this set by Python {version}: {problem}."
             )
-            yield error(
-                "jax-failed",
-                text,
-                "Check the versions of jax and jaxlib that the set pins.",
-            )
+            remedy = "Check the versions of jax and jaxlib that the set pins."
+            yield error("jax-failed", text, remedy)
             return
         self.registered["pjrt"][f"handlers.{_PLATFORM}"] = answer.values["handlers"]
 

@@ -18,10 +18,9 @@ from core.model import Evidence, Outcome
 from core.process import HostRunner, Runner
 from promotion.gates.common.gate_context import Check
 from promotion.gates.common.gate_runs import run_gates
-from promotion.gates.common.installers import Installer
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.set_requirements import write_lines
-from promotion.gates.common.uv_installer import configured_uv
+from promotion.gates.common.uv_installer import Installer, configured_uv
 from promotion.gates.install import install_gate, installation
 from promotion.gates.install.installer_table import (
     ALL,

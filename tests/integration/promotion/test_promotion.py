@@ -15,7 +15,7 @@ from core.model import Evidence, Outcome
 from core.process import HostRunner, Runner
 from promotion.gates import inspection_gate as inspection
 from promotion.gates.common.gate_runs import run_gates
-from promotion.gates.common.installers import Installer
+from promotion.gates.common.uv_installer import Installer
 from promotion.gates.coverage import coverage_gate
 from promotion.gates.install import install_gate
 from promotion.gates.install.installer_table import configured_installers

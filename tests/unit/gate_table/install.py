@@ -115,12 +115,9 @@ class Installer:
 def _install(installer: Installer, folder: Path) -> Iterable[Finding]:
     wheel_set = _wheel_set()
     source = InstallationSource(index=INDEX, wheel_set=wheel_set, lock=None)
+    double: Any = installer
     test = InstallationTest(
-        source,
-        installer,  # type: ignore[arg-type]
-        installer,
-        "3.12",
-        folder_of(folder, "install"),
+        source, double, double, "3.12", folder_of(folder, "install")
     )
     seconds = -1.0 if installer.slow else 120.0
     with mock.patch("promotion.gates.install.installation._PROBE_SECONDS", seconds):

@@ -18,10 +18,10 @@ from packaging.utils import parse_wheel_filename
 
 from core.errors import GateError, MachineError, ProcessError
 from core.process import ProcessResult
-from promotion.gates.common.installers import Installer, Pip, parse_config
+from promotion.gates.common.installers import Pip, parse_config
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.set_requirements import locked, wheels_for
-from promotion.gates.common.uv_installer import Uv
+from promotion.gates.common.uv_installer import Installer, Uv
 from promotion.gates.install import install_probe as probe
 from promotion.gates.install import pair
 from promotion.gates.install.installation import InstallationSource, InstallationTest
