@@ -17,7 +17,11 @@ _SUMS = 1 << 24
 
 
 def validate(
-    operation: str, xq: Array, wq: Array, x_scale: Array, w_scale: Array
+    operation: str,
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
 ) -> None:
     """Check the shapes of all operands and the dtype of the scales.
 
@@ -28,19 +32,24 @@ def validate(
     _check.rank(operation, "xq", xq, "[M, K]")
     _check.rank(operation, "wq", wq, "[N, K]")
     (rows, depth), columns = xq.shape, wq.shape[0]
-    _check.equal(operation, "wq", wq.shape, (columns, depth), "[N, K]")
+    _check.shape(operation, "wq", wq, "[N, K]", (columns, depth))
     _check.multiple(operation, "K", depth, BLOCK)
     _check.multiple(operation, "N", columns, BLOCK)
-    for name, array, shape, expected in (
-        ("x_scale", x_scale, "[K/128, M]", (depth // BLOCK, rows)),
-        ("w_scale", w_scale, "[K/128, N/128]", (depth // BLOCK, columns // BLOCK)),
+    blocks = depth // BLOCK
+    for name, array, text, sizes in (
+        ("x_scale", x_scale, "[K/128, M]", (blocks, rows)),
+        ("w_scale", w_scale, "[K/128, N/128]", (blocks, columns // BLOCK)),
     ):
-        _check.rank(operation, name, array, shape)
-        _check.equal(operation, name, array.shape, expected, shape)
+        _check.shape(operation, name, array, text, sizes)
         _check.dtype(operation, name, array, (jnp.float32,))
 
 
-def product(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
+def product(
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+) -> Array:
     """Return the product of the quantised row-major factors, [M, N] in float32.
 
     Each block of K is a product of the quantised numbers, summed in float32, and its
@@ -50,30 +59,34 @@ def product(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
     (rows, depth), columns = xq.shape, wq.shape[0]
     blocks = depth // BLOCK
     # Number of blocks at a time, so that their sums stay small.
-    some = max(
-        n
-        for n in range(1, blocks + 1)
-        if blocks % n == 0 and (n == 1 or n * rows * columns <= _SUMS)
-    )
+    some = max(1, min(blocks, _SUMS // (rows * columns or 1)))
+    while blocks % some:
+        some -= 1
 
     def add(step: Any, out: Array) -> Array:
-        def part(array: Array, axis: int, size: int) -> Array:
-            return (
-                jax.lax.dynamic_slice_in_dim(array, step * size, size, axis)
-                if some < blocks
-                else array
-            )
+        def part(
+            array: Array,
+            axis: int,
+            size: int,
+        ) -> Array:
+            if some == blocks:
+                return array
+            return jax.lax.dynamic_slice_in_dim(array, step * size, size, axis)
 
-        x, w = (part(q, 1, some * BLOCK).reshape(len(q), some, BLOCK) for q in (xq, wq))
-        sums = contract("mbk,nbk->bmn", x, w, jnp.float32)
-        by_row = part(x_scale, 0, some)
-        by_column = jnp.repeat(part(w_scale, 0, some), BLOCK, axis=1)
-        return out + jnp.sum(sums * by_row[:, :, None] * by_column[:, None, :], axis=0)
+        def split(factor: Array) -> Array:
+            own = part(factor, 1, some * BLOCK)
+            return own.reshape(len(factor), some, BLOCK)
+
+        sums = contract("mbk,nbk->bmn", split(xq), split(wq), jnp.float32)
+        by_row = part(x_scale, 0, some)[:, :, None]
+        by_column = jnp.repeat(
+            part(w_scale, 0, some),
+            BLOCK,
+            axis=1,
+        )[:, None, :]
+        return out + jnp.sum(sums * by_row * by_column, axis=0)
 
     zeros = vary(jnp.zeros((rows, columns), jnp.float32), varying(xq))
-    out: Array = (
-        add(0, zeros)
-        if some == blocks
-        else jax.lax.fori_loop(0, blocks // some, add, zeros)
-    )
-    return out
+    if some == blocks:
+        return add(0, zeros)
+    return jax.lax.fori_loop(0, blocks // some, add, zeros)

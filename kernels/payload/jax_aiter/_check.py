@@ -8,7 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 
 
-def rank(operation: str, name: str, array: Any, shape: str) -> None:
+def rank(
+    operation: str,
+    name: str,
+    array: Any,
+    shape: str,
+) -> None:
     """Check the number of dimensions.
 
     Args:
@@ -33,23 +38,40 @@ def rank(operation: str, name: str, array: Any, shape: str) -> None:
         )
 
 
-def equal(
-    operation: str, name: str, found: Sequence[int], wanted: Sequence[int], shape: str
+def shape(
+    operation: str,
+    name: str,
+    array: Any,
+    text: str,
+    wanted: Sequence[int],
 ) -> None:
     """Check a shape.
 
+    Args:
+        operation: name of the operation, for messages.
+        name: name of the argument.
+        array: value of the argument.
+        text: documented shape, such as "[M, K]".
+        wanted: the sizes that `text` stands for.
+
     Raises:
+        TypeError: the argument is not an array.
         ValueError: the array has another shape.
     """
-    if tuple(found) != tuple(wanted):
-        text = (
-            f"{operation}: {name} has the shape {list(found)}; it has to be {shape} ="
-            f" {list(wanted)}."
+    rank(operation, name, array, text)
+    if array.shape != tuple(wanted):
+        raise ValueError(
+            f"{operation}: {name} has the shape {list(array.shape)}; it has to be"
+            f" {text} = {list(wanted)}."
         )
-        raise ValueError(text)
 
 
-def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None:
+def dtype(
+    operation: str,
+    name: str,
+    array: Any,
+    allowed: Sequence[Any],
+) -> None:
     """Check a dtype.
 
     Raises:
@@ -62,7 +84,12 @@ def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None
         )
 
 
-def multiple(operation: str, name: str, value: int, factor: int) -> None:
+def multiple(
+    operation: str,
+    name: str,
+    value: int,
+    factor: int,
+) -> None:
     """Check that a size is a positive multiple of a factor.
 
     Raises:
@@ -72,8 +99,3 @@ def multiple(operation: str, name: str, value: int, factor: int) -> None:
         raise ValueError(
             f"{operation}: {name} is {value}; it has to be a multiple of {factor}."
         )
-
-
-def first_failing(conditions: Sequence[tuple[bool, str]]) -> str:
-    """Return the text of the first false condition, or an empty text."""
-    return next((text for holds, text in conditions if not holds), "")

@@ -62,7 +62,12 @@ class Choice:
     forced: bool = False
     why: str = field(default="", compare=False)
 
-    def tuned(self, m: int, n: int, k: int) -> tuple[str, int]:
+    def tuned(
+        self,
+        m: int,
+        n: int,
+        k: int,
+    ) -> tuple[str, int]:
         """Return kernel and splitk for a product.
 
         "" and 0 for another one, such as the part of one device.
@@ -115,19 +120,54 @@ def gfx_of(device: Any) -> str | None:
     return text if _GFX.fullmatch(text) else None
 
 
-def wanted_targets(
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """GPUs that code is lowered for.
+
+    Attributes:
+        gfx: gfx targets.
+        source: origin of the targets.
+        units: target and compute units of the devices that report them.
+    """
+
+    gfx: tuple[str, ...]
+    source: str
+    units: tuple[tuple[str, int], ...]
+
+    @property
+    def processors(self) -> set[str]:
+        """Processors of the targets."""
+        return {gfx.partition(":")[0] for gfx in self.gfx}
+
+    @property
+    def places(self) -> Places:
+        """Processor and compute units of each kind of GPU; empty if one is unknown."""
+        places = ((gfx.partition(":")[0], number) for gfx, number in self.units)
+        known = tuple(dict.fromkeys(places))
+        return known if {gfx for gfx, _ in known} == self.processors else ()
+
+
+def wanted_gpus(
     environment: Mapping[str, str] = os.environ, devices: Sequence[Any] | None = None
-) -> tuple[tuple[str, ...], str]:
-    """Return the gfx targets that code is lowered for, and their origin.
+) -> Wanted:
+    """Return the GPUs that code is lowered for.
 
     Args:
-        environment: variables, of which JAX_AITER_TARGET is read.
+        environment: variables, of which JAX_AITER_TARGET and JAX_AITER_COMPUTE_UNITS are
+            read.
         devices: AMD GPUs; None means those of this process.
 
     Raises:
-        BackendError: JAX_AITER_TARGET contains something other than gfx targets.
+        BackendError: JAX_AITER_TARGET contains something other than gfx targets, or
+            JAX_AITER_COMPUTE_UNITS is not a number or has no targets.
     """
     named = environment.get(TARGET_OPTION, "")
+    number = environment.get(UNITS_OPTION, "")
+    if number and not (named and number.isdecimal() and int(number)):
+        raise BackendError(
+            f"{UNITS_OPTION}={number} has to be a positive number, and {TARGET_OPTION}"
+            " has to be set."
+        )
     if named:
         parts = tuple(dict.fromkeys(part.strip() for part in named.split(",")))
         for part in parts:
@@ -136,66 +176,19 @@ def wanted_targets(
                     f"{TARGET_OPTION}={named} names {part!r}, which is not a gfx target"
                     " such as gfx942."
                 )
-        return parts, f"{TARGET_OPTION}={named}"
-    gpus = rocm_devices() if devices is None else devices
-    mute = [device for device in gpus if gfx_of(device) is None]
-    if mute:
-        return (), f"device {mute[0]} does not report its gfx target"
-    return (
-        tuple(dict.fromkeys(str(gfx_of(device)) for device in gpus)),
-        "the AMD GPUs of this process",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    # Targets that code is lowered for, their origin, and the compute units of the
-    # devices that report them.
-    gfx: tuple[str, ...]
-    source: str
-    units: tuple[tuple[str, int], ...]
-
-    @property
-    def places(self) -> Places:
-        # Processor and compute units of each kind of GPU; empty if a GPU does not
-        # report them.
-        known = tuple(
-            dict.fromkeys((gfx.partition(":")[0], number) for gfx, number in self.units)
-        )
-        return (
-            known
-            if {gfx.partition(":")[0] for gfx in self.gfx} == {gfx for gfx, _ in known}
-            else ()
-        )
-
-
-def _wanted(environment: Mapping[str, str], devices: Sequence[Any] | None) -> _Wanted:
-    gfx, source = wanted_targets(environment, devices)
-    number = environment.get(UNITS_OPTION, "")
-    if number and (
-        not number.isdecimal()
-        or int(number) == 0
-        or not environment.get(TARGET_OPTION, "")
-    ):
-        raise BackendError(
-            f"{UNITS_OPTION}={number} has to be a positive number, and {TARGET_OPTION}"
-            " has to be set."
-        )
-    if environment.get(TARGET_OPTION, ""):
-        return _Wanted(
-            gfx, source, tuple((name, int(number)) for name in gfx if number)
-        )
-    gpus = rocm_devices() if devices is None else devices
-    kinds = {
-        (gfx_of(device), getattr(device, "core_count", None)): None for device in gpus
-    }
-    return _Wanted(
-        gfx,
-        source,
-        tuple(
-            (name, units) for name, units in kinds if name and isinstance(units, int)
-        ),
-    )
+        units = tuple((part, int(number)) for part in parts if number)
+        return Wanted(parts, f"{TARGET_OPTION}={named}", units)
+    targets: dict[str, None] = {}
+    kinds: dict[tuple[str, int], None] = {}
+    for device in rocm_devices() if devices is None else devices:
+        gfx = gfx_of(device)
+        if gfx is None:
+            return Wanted((), f"device {device} does not report its gfx target", ())
+        targets[gfx] = None
+        units_of = getattr(device, "core_count", None)
+        if isinstance(units_of, int):
+            kinds[gfx, units_of] = None
+    return Wanted(tuple(targets), "the AMD GPUs of this process", tuple(kinds))
 
 
 def decide(
@@ -228,9 +221,14 @@ def decide(
     """
     forced, option = forced_backend(operation, environment)
     if forced == XLA:
-        return Choice(operation, XLA, forced=True, why=option), ""
+        return Choice(
+            operation,
+            XLA,
+            forced=True,
+            why=option,
+        ), ""
     calls = OPERATIONS[operation] if targets is None else tuple(targets)
-    wanted = _wanted(environment, devices)
+    wanted = wanted_gpus(environment, devices)
     missing: list[str] = []
     for backend in (AITER, PORTABLE) if forced == AUTO else (forced,):
         mine = [call for call in calls if call.backend == backend]
@@ -249,57 +247,34 @@ def decide(
             why = option or f"{module.name} has code for {', '.join(wanted.gfx)}"
             advice = None
             if backend == AITER:
-                advice = _tuned.advise(
-                    operation, module, kernels.root / "hsa", wanted.places, product
-                )
+                hsa = kernels.root / "hsa"
+                advice = _tuned.advise(operation, module, hsa, wanted.places, product)
             if advice is None:
-                return (
-                    Choice(operation, backend, call.name, forced=bool(option), why=why),
-                    module.name,
-                )
-            if advice.backend != backend and forced == AUTO:
+                advice = Advice(backend, "")
+            elif advice.backend != backend and not option:
                 missing.append(advice.why)
                 continue
-            return (
-                _tuned_choice(
-                    operation,
-                    call,
-                    advice,
-                    product,
-                    f"{why}; {advice.why}",
-                    bool(option),
-                ),
-                module.name,
+            else:
+                why = f"{why}; {advice.why}"
+            choice = Choice(
+                operation,
+                backend,
+                call.name,
+                advice.kernel,
+                advice.splitk,
+                product.sizes if product and advice.kernel else (),
+                forced=bool(option),
+                why=why,
             )
+            return choice, module.name
     why = "; ".join(dict.fromkeys(missing))
-    if forced != AUTO:
+    if option:
         hint = (
             f"Unset {option.partition('=')[0]}, or set {OPTION}_{operation.upper()} for"
             " this operation alone."
         )
         raise BackendError(f"{option} cannot be used: {why}. {hint}")
     return Choice(operation, XLA, why=why), ""
-
-
-def _tuned_choice(
-    operation: str,
-    call: FfiTarget,
-    advice: Advice,
-    product: Product | None,
-    why: str,
-    forced: bool,
-) -> Choice:
-    sizes = (product.m, product.n, product.k) if product and advice.kernel else ()
-    return Choice(
-        operation,
-        AITER,
-        call.name,
-        advice.kernel,
-        advice.splitk,
-        sizes,
-        forced=forced,
-        why=why,
-    )
 
 
 def choose(
@@ -319,7 +294,11 @@ def choose(
     """
     kernels = loader()
     choice, module = decide(
-        operation, targets, obstacles=obstacles, product=product, kernels=kernels
+        operation,
+        targets,
+        obstacles=obstacles,
+        product=product,
+        kernels=kernels,
     )
     if module:
         kernels.ensure(module)
@@ -347,7 +326,7 @@ def _module(kernels: Loader, call: FfiTarget) -> Any:
     return kernels.manifest.module_of(call.name) if kernels.manifest else None
 
 
-def _problem(call: FfiTarget, kernels: Loader, wanted: _Wanted) -> str:
+def _problem(call: FfiTarget, kernels: Loader, wanted: Wanted) -> str:
     # Return the reason why a custom call cannot be used, the most general reason first;
     # empty if it can.
     if kernels.manifest is None:
@@ -371,9 +350,8 @@ def _problem(call: FfiTarget, kernels: Loader, wanted: _Wanted) -> str:
             )
     for target, units in wanted.units:
         if not module.fits(target, units):
-            numbers = ", ".join(
-                map(str, sorted(module.variants[target.partition(":")[0]]))
-            )
+            supported = sorted(module.variants[target.partition(":")[0]])
+            numbers = ", ".join(map(str, supported))
             return (
                 f"module {module.name} has no code for {target} with {units} compute"
                 f" units, only with {numbers}"

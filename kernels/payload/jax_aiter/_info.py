@@ -11,8 +11,8 @@ import jax
 from jax_aiter import _choice
 from jax_aiter._choice import Choice
 from jax_aiter._errors import BackendError, JaxAiterError
-from jax_aiter._loader import Loader, loader
-from jax_aiter._probe import framework_api
+from jax_aiter._loader import Loader, framework_api, loader
+from jax_aiter._manifest import Manifest
 from jax_aiter._table import OPERATIONS
 from jax_aiter._tuned import Product
 
@@ -44,11 +44,9 @@ def info(
                     (why)
     """
     report = _report()
-    return (
-        report
-        if function is None
-        else {**report, "choices": _choices(function, args, kwargs)}
-    )
+    if function is not None:
+        report["choices"] = _choices(function, args, kwargs)
+    return report
 
 
 def _choices(
@@ -57,15 +55,11 @@ def _choices(
     found: list[dict[str, Any]] = []
 
     def note(choice: Choice, module: str, product: Product | None) -> None:
-        fields = {
-            name: getattr(choice, name)
-            for name in ("operation", "backend", "call", "kernel", "splitk", "why")
-        }
-        entry = {
-            **fields,
-            "module": module or None,
-            "product": str(product) if product else None,
-        }
+        entry: dict[str, Any] = {}
+        for name in ("operation", "backend", "call", "kernel", "splitk", "why"):
+            entry[name] = getattr(choice, name)
+        entry["module"] = module or None
+        entry["product"] = str(product) if product else None
         if entry not in found:
             found.append(entry)
 
@@ -80,52 +74,40 @@ _TRACE = jax.make_user_context(None)
 
 
 def _report() -> dict[str, Any]:
+    names = sorted(name for name in os.environ if name.startswith(_PREFIX))
     report: dict[str, Any] = {
         "version": None,
         "jax": jax.__version__,
         "ffi_api": list(framework_api()),
-    }
-    options = {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(_PREFIX)
-    }
-    rest = {
+        "folder": None,
+        "problem": None,
+        "targets": [],
+        "modules": {},
         "devices": [_device(device) for device in jax.local_devices()],
-        "options": options,
+        "options": {name: os.environ[name] for name in names},
+        "operations": {},
     }
     try:
         kernels = loader()
     except JaxAiterError as problem:
-        return {
-            **report,
-            "problem": str(problem),
-            "targets": [],
-            "modules": {},
-            **rest,
-            "operations": {},
-        }
+        report["problem"] = str(problem)
+        return report
+    report["folder"] = str(kernels.root)
     manifest = kernels.manifest
-    return {
-        **report,
-        "version": manifest.version if manifest else None,
-        "folder": str(kernels.root),
-        "problem": (
-            None if manifest else f"{kernels.root / 'manifest.json'} does not exist"
-        ),
-        "targets": list(manifest.targets) if manifest else [],
-        "modules": _modules(kernels),
-        **rest,
-        "operations": {name: _operation(name, kernels) for name in OPERATIONS},
-    }
+    if manifest is None:
+        report["problem"] = f"{kernels.root / 'manifest.json'} does not exist"
+    else:
+        report["version"] = manifest.version
+        report["targets"] = list(manifest.targets)
+        report["modules"] = _modules(kernels, manifest)
+    report["operations"] = {name: _operation(name, kernels) for name in OPERATIONS}
+    return report
 
 
-def _modules(kernels: Loader) -> dict[str, Any]:
-    if kernels.manifest is None:
-        return {}
+def _modules(kernels: Loader, manifest: Manifest) -> dict[str, Any]:
     rows = {}
-    for name in kernels.manifest.load_order:
-        module = kernels.manifest.modules[name]
+    for name in manifest.load_order:
+        module = manifest.modules[name]
         rows[name] = {
             "kind": module.kind,
             "targets": list(module.targets),

@@ -43,7 +43,6 @@ class Module:
         kind: co-launcher, portable, device-lib or ffi-shim.
         library: path below _kernels.
         sha256: digest of the library.
-        needs: modules that must be loaded first.
         targets: gfx targets of the module's code, which may include generic ones.
         handlers: handlers that the module registers with XLA.
         objects: digests of code objects by path below _kernels/hsa.
@@ -55,7 +54,6 @@ class Module:
     kind: str
     library: str
     sha256: str
-    needs: tuple[str, ...]
     targets: tuple[str, ...]
     handlers: tuple[Handler, ...]
     objects: Mapping[str, str]
@@ -92,7 +90,7 @@ class Manifest:
         path: path of manifest.json.
         version: version of the wheel.
         targets: gfx targets of the wheel.
-        load_order: names of all modules, each after the modules that it needs.
+        load_order: names of all modules.
         modules: modules by name.
     """
 
@@ -107,19 +105,6 @@ class Manifest:
         """Return the module that provides a custom call, or None."""
         name = self._by_target.get(target)
         return None if name is None else self.modules[name]
-
-    def closure(self, name: str) -> tuple[Module, ...]:
-        """Return a module and all modules that it needs, in load order."""
-        needed = set[str]()
-        todo = [name]
-        while todo:
-            current = todo.pop()
-            if current not in needed:
-                needed.add(current)
-                todo += self.modules[current].needs
-        return tuple(
-            self.modules[other] for other in self.load_order if other in needed
-        )
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -150,11 +135,12 @@ def _parse(path: Path, data: Any) -> Manifest:
             f"its schema is {data['schema']!r}, but this version of jax_aiter reads"
             f" schema {SCHEMA}"
         )
-    modules = {name: _module(name, row) for name, row in data["modules"].items()}
+    modules = {}
     by_target = {}
-    for module in modules.values():
+    for name, row in data["modules"].items():
+        modules[name] = module = _module(name, row)
         for handler in module.handlers:
-            by_target[handler.target] = module.name
+            by_target[handler.target] = name
     return Manifest(
         path=path,
         version=data["version"],
@@ -166,29 +152,22 @@ def _parse(path: Path, data: Any) -> Manifest:
 
 
 def _module(name: str, row: Mapping[str, Any]) -> Module:
-    handlers = tuple(
-        Handler(
-            target=entry["target"],
-            symbol=entry["symbol"],
-            api=tuple(entry["api"]),
-            command_buffer=entry["command_buffer"],
-        )
-        for entry in row["ffi"]
-    )
+    handlers = [
+        Handler(**{**entry, "api": tuple(entry["api"])}) for entry in row["ffi"]
+    ]
     objects: dict[str, str] = {}
     for files in row["objects"].values():
         objects |= files
+    variants = {}
+    for gfx, numbers in row.get("variants", {}).items():
+        variants[gfx] = frozenset(map(int, numbers))
     return Module(
         name=name,
         kind=row["kind"],
         library=row["library"],
         sha256=row["sha256"],
-        needs=tuple(row["needs"]),
         targets=tuple(row["targets"]),
-        handlers=handlers,
+        handlers=tuple(handlers),
         objects=objects,
-        variants={
-            gfx: frozenset(map(int, numbers))
-            for gfx, numbers in row.get("variants", {}).items()
-        },
+        variants=variants,
     )

@@ -14,6 +14,7 @@ from jax import Array
 from jax_aiter._choice import Choice
 from jax_aiter._table import XLA, FfiTarget
 
+Arrays = tuple[Array, ...]
 PLATFORM = "rocm"
 """Platform that kernels are lowered for."""
 
@@ -31,17 +32,17 @@ def dispatch(
     """
     if choice.backend == XLA:
         return reference(*args)
-    branches = (
-        {PLATFORM: kernel}
-        if choice.forced
-        else {PLATFORM: kernel, "default": reference}
-    )
+    branches = {PLATFORM: kernel}
+    if not choice.forced:
+        branches["default"] = reference
     return jax.lax.platform_dependent(*args, **branches)
 
 
 def ffi(
-    target: FfiTarget, results: Sequence[tuple[Sequence[int], Any]], **attrs: Any
-) -> Callable[..., tuple[Array, ...]]:
+    target: FfiTarget,
+    results: Sequence[tuple[Sequence[int], Any]],
+    **attrs: Any,
+) -> Callable[..., Arrays]:
     """Return a custom call as a function of its operands; vmap runs the call once per element.
 
     Args:
@@ -50,22 +51,23 @@ def ffi(
         attrs: values of exactly the attributes that `target` declares.
     """
 
-    def call(*operands: Array) -> tuple[Array, ...]:
+    def call(*operands: Array) -> Arrays:
         shapes = [_result(shape, dtype, operands) for shape, dtype in results]
-        return tuple(
-            jax.ffi.ffi_call(target.name, shapes, vmap_method="sequential")(
-                *operands, **attrs
-            )
+        custom = jax.ffi.ffi_call(
+            target.name,
+            shapes,
+            vmap_method="sequential",
         )
+        return tuple(custom(*operands, **attrs))
 
     return call
 
 
 def rowwise(
-    call: Callable[[int], Callable[..., tuple[Array, ...]]],
+    call: Callable[[int], Callable[..., Arrays]],
     rows: Sequence[bool],
     fits: Callable[[int], bool] = lambda _count: True,
-) -> Callable[..., tuple[Array, ...]]:
+) -> Callable[..., Arrays]:
     """Return a custom call with independent rows; vmap adds rows instead of calls.
 
     Args:
@@ -76,55 +78,58 @@ def rowwise(
         fits: whether the handler accepts a number of rows; with more of them, vmap runs
             the call once per element.
     """
+    with_rows = tuple(rows).index(True)
 
-    def plain(*operands: Array) -> tuple[Array, ...]:
-        count = next(
-            operand.shape[0]
-            for operand, has_rows in zip(operands, rows, strict=True)
-            if has_rows
-        )
-        return call(count)(*operands)
+    def plain(*operands: Array) -> Arrays:
+        return call(operands[with_rows].shape[0])(*operands)
 
     def batched(
-        size: int, is_batched: Sequence[bool], *operands: Array
-    ) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
-        count = next(
-            operand.shape[1 if batch else 0]
-            for operand, batch, has_rows in zip(operands, is_batched, rows, strict=True)
-            if has_rows
-        )
-        shared = (
+        size: int,
+        is_batched: Sequence[bool],
+        *operands: Array,
+    ) -> tuple[Arrays, tuple[bool, ...]]:
+        first = 1 if is_batched[with_rows] else 0
+        count = operands[with_rows].shape[first]
+        shared = [
             batch
-            for batch, has_rows in zip(is_batched, rows, strict=True)
-            if not has_rows
-        )
+            for batch, own in zip(
+                is_batched,
+                rows,
+                strict=True,
+            )
+            if not own
+        ]
         if any(shared) or not fits(size * count):
             axes = tuple(0 if batch else None for batch in is_batched)
             out = jax.vmap(plain, in_axes=axes)(*operands)
             return out, (True,) * len(out)
         merged = []
-        for operand, batch, has_rows in zip(operands, is_batched, rows, strict=True):
-            if not has_rows:
-                merged.append(operand)
-                continue
-            whole = (
-                operand
-                if batch
-                else jax.numpy.broadcast_to(operand, (size, *operand.shape))
-            )
-            merged.append(whole.reshape(-1, *whole.shape[2:]))
-        out = mapped(*merged)
-        return tuple(part.reshape(size, -1, *part.shape[1:]) for part in out), (
-            True,
-        ) * len(out)
+        for operand, batch, has_rows in zip(
+            operands,
+            is_batched,
+            rows,
+            strict=True,
+        ):
+            if has_rows and not batch:
+                operand = jax.numpy.broadcast_to(operand, (size, *operand.shape))
+            if has_rows:
+                operand = operand.reshape(-1, *operand.shape[2:])
+            merged.append(operand)
+        whole = mapped(*merged)
+        out = tuple(part.reshape(size, -1, *part.shape[1:]) for part in whole)
+        return out, (True,) * len(out)
 
     mapped = jax.custom_batching.custom_vmap(plain)
     mapped.def_vmap(batched)
-    result: Callable[..., tuple[Array, ...]] = mapped
-    return result
+    return mapped  # type: ignore[no-any-return]
 
 
-def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
+def contract(
+    subscripts: str,
+    a: Array,
+    b: Array,
+    wide: Any,
+) -> Array:
     """Return jnp.einsum of two arrays of one dtype, summed in a wider dtype.
 
     On CPUs, some versions of XLA cannot multiply 16-bit floats into a wider result;
@@ -137,19 +142,31 @@ def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
         wide: dtype of sums and of the result.
     """
     if a.dtype == wide:
-        full: Array = jax.numpy.einsum(
-            subscripts, a, b, precision=jax.lax.Precision.HIGHEST
+        highest = jax.lax.Precision.HIGHEST
+        return jax.numpy.einsum(
+            subscripts,
+            a,
+            b,
+            precision=highest,
         )
-        return full
 
     def widened(a: Array, b: Array) -> Array:
         return contract(subscripts, a.astype(wide), b.astype(wide), wide)
 
     def halves(a: Array, b: Array) -> Array:
-        return jax.numpy.einsum(subscripts, a, b, preferred_element_type=wide)
+        return jax.numpy.einsum(
+            subscripts,
+            a,
+            b,
+            preferred_element_type=wide,
+        )
 
-    product: Array = jax.lax.platform_dependent(a, b, cpu=widened, default=halves)
-    return product
+    return jax.lax.platform_dependent(
+        a,
+        b,
+        cpu=widened,
+        default=halves,
+    )
 
 
 def together(*arrays: Any) -> tuple[Any, ...]:
@@ -157,10 +174,14 @@ def together(*arrays: Any) -> tuple[Any, ...]:
 
     Outside of shard_map, arrays are returned unchanged, as are arguments that are None.
     """
-    axes = frozenset[str]().union(
-        *(varying(array) for array in arrays if array is not None)
-    )
+    present = [array for array in arrays if array is not None]
+    axes = all_varying(*present)
     return tuple(array if array is None else vary(array, axes) for array in arrays)
+
+
+def all_varying(*arrays: Any) -> frozenset[str]:
+    """Return the axes of a shard_map over which any of the arrays varies."""
+    return frozenset[str]().union(*map(varying, arrays))
 
 
 def varying(array: Any) -> frozenset[str]:
@@ -180,7 +201,11 @@ def vary(array: Any, axes: frozenset[str]) -> Any:
         return array
     # jax 0.8 has pvary; later versions replace it by pcast.
     if hasattr(jax.lax, "pcast"):
-        return jax.lax.pcast(array, more, to="varying")
+        return jax.lax.pcast(
+            array,
+            more,
+            to="varying",
+        )
     return jax.lax.pvary(array, more)
 
 
@@ -197,25 +222,34 @@ def int32(value: int) -> Any:
     return np.int32(value)
 
 
-def _result(shape: Sequence[int], dtype: Any, operands: Sequence[Array]) -> Any:
-    axes = frozenset[str]().union(*map(varying, operands))
+def _result(
+    shape: Sequence[int],
+    dtype: Any,
+    operands: Sequence[Array],
+) -> Any:
+    axes = all_varying(*operands)
     if not axes:
         return jax.ShapeDtypeStruct(tuple(shape), dtype)
     if not _has_manual_axis_type():
-        return jax.ShapeDtypeStruct(tuple(shape), dtype, vma=axes)
+        return jax.ShapeDtypeStruct(
+            tuple(shape),
+            dtype,
+            vma=axes,
+        )
     like = jax.typeof(next(operand for operand in operands if varying(operand) == axes))
     # A type that varies over axes needs the sharding of their mesh, with an unsharded
     # spec.
-    sharding = like.sharding.update(
-        spec=jax.sharding.PartitionSpec(*[None] * len(shape))
+    unsharded = jax.sharding.PartitionSpec(*[None] * len(shape))
+    sharding = like.sharding.update(spec=unsharded)
+    return jax.ShapeDtypeStruct(
+        tuple(shape),
+        dtype,
+        sharding=sharding,
+        manual_axis_type=like.manual_axis_type,
     )
-    said = {"sharding": sharding, "manual_axis_type": like.manual_axis_type}
-    return jax.ShapeDtypeStruct(tuple(shape), dtype, **said)
 
 
 @cache
 def _has_manual_axis_type() -> bool:
-    return (
-        "manual_axis_type"
-        in inspect.signature(jax.ShapeDtypeStruct.__init__).parameters
-    )
+    parameters = inspect.signature(jax.ShapeDtypeStruct.__init__).parameters
+    return "manual_axis_type" in parameters

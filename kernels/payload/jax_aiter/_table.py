@@ -42,7 +42,11 @@ class FfiTarget:
 
 
 def _target(
-    name: str, backend: str, args: str, results: str, attrs: str = ""
+    name: str,
+    backend: str,
+    args: str,
+    results: str,
+    attrs: str = "",
 ) -> FfiTarget:
     symbol = "".join(part.capitalize() for part in name.split("_"))
     return FfiTarget(

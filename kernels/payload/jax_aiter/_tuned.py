@@ -43,6 +43,11 @@ class Product:
     k: int
     out: str = ""
 
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The sizes m, n and k."""
+        return self.m, self.n, self.k
+
     def __str__(self) -> str:
         """Return the sizes and the dtype as text."""
         sizes = f"M={self.m}, N={self.n}, K={self.k}"
@@ -78,11 +83,8 @@ class _Rule:
 
 
 def _float32(row: Row, product: Product) -> bool:
-    return (row["bias"], row["dtype"], f"torch.{product.out}") == (
-        "False",
-        "torch.bfloat16",
-        row["outdtype"],
-    )
+    kinds = (row["bias"], row["dtype"], row["outdtype"])
+    return kinds == ("False", "torch.bfloat16", f"torch.{product.out}")
 
 
 def _whole_parts(split: int, k: int) -> int:
@@ -113,7 +115,11 @@ Tables of the fp8 products name kernels of Composable Kernel only.
 
 
 def advise(
-    operation: str, module: Module, hsa: Path, places: Places, product: Product | None
+    operation: str,
+    module: Module,
+    hsa: Path,
+    places: Places,
+    product: Product | None,
 ) -> Advice | None:
     """Return the backend that AITER's table suggests; without a row, the operation's default.
 
@@ -159,7 +165,10 @@ def advise(
 
 
 def _of_row(
-    rule: _Rule, row: Row, product: Product, kernels: Mapping[str, int]
+    rule: _Rule,
+    row: Row,
+    product: Product,
+    kernels: Mapping[str, int],
 ) -> Advice:
     name = row["kernelName"]
     place = f"AITER's table for M={row['M']}, N={row['N']}, K={row['K']}"
@@ -191,20 +200,27 @@ def _default(rule: _Rule, product: Product, why: str) -> Advice:
 def _rows_of(product: Product) -> tuple[int, ...]:
     # M, then M rounded up: finely, and to a power of two.
     m = product.m
-    step = next(
-        (step for most, step in ((256, 16), (1024, 32), (4096, 64)) if m <= most), 128
-    )
-    coarse = 8192 if m > 8192 and product.n > 4096 else 1 << max(0, m - 1).bit_length()
+    steps = ((256, 16), (1024, 32), (4096, 64), (m, 128))
+    step = next(step for most, step in steps if m <= most)
+    coarse = 1 << max(0, m - 1).bit_length()
+    if m > 8192 and product.n > 4096:
+        coarse = 8192
     return tuple(dict.fromkeys((m, m + -m % step, coarse)))
 
 
+def _files(module: Module, *, tuned: bool) -> list[str]:
+    # Tables of the module: AITER's measurements, or lists of kernels.
+    tables = [name for name in module.objects if name.endswith(".csv")]
+    return [name for name in tables if ("/tuned/" in name) == tuned]
+
+
 def _tables(module: Module, hsa: Path, places: Places) -> Tables:
-    files = [
-        name for name in module.objects if name.endswith(".csv") and "/tuned/" in name
-    ]
     known = {gfx for gfx, _ in places}
-    mine = sorted(name for name in files if not known or name.split("/", 1)[0] in known)
-    return _read_tables(hsa, tuple((name, module.objects[name]) for name in mine))
+    mine = []
+    for name in sorted(_files(module, tuned=True)):
+        if not known or name.split("/", 1)[0] in known:
+            mine.append((name, module.objects[name]))
+    return _read_tables(hsa, tuple(mine))
 
 
 @cache
@@ -219,21 +235,15 @@ def _read_tables(hsa: Path, files: tuple[tuple[str, str], ...]) -> Tables:
 
 def _kernels(module: Module, hsa: Path, places: Places) -> Mapping[str, int]:
     # Kernels that each of the GPUs has, with the columns of their tiles.
-    files = [
-        name
-        for name in module.objects
-        if name.endswith(".csv") and "/tuned/" not in name
-    ]
     sets = []
     for gfx in {gfx for gfx, _ in places}:
-        names = tuple(
-            (name, module.objects[name])
-            for name in files
-            if name.split("/", 1)[0] == gfx
-        )
-        sets.append(_read_kernels(hsa, names))
+        files = []
+        for name in _files(module, tuned=False):
+            if name.split("/", 1)[0] == gfx:
+                files.append((name, module.objects[name]))
+        sets.append(_read_kernels(hsa, tuple(files)))
     everywhere = set(sets[0]).intersection(*sets[1:])
-    return {name: tile for name, tile in sets[0].items() if name in everywhere}
+    return {name: sets[0][name] for name in everywhere}
 
 
 @cache

@@ -20,7 +20,8 @@ __all__ = ["flash_attn_func", "flash_attn_varlen", "gemm_i8"]
 
 def flash_attn_func(*args: Any, **options: Any) -> tuple[Array, ...]:
     """Compute `jax_aiter.mha.flash_attn_func`; the result is a tuple, also for the output alone."""
-    return _tuple(_mha.flash_attn_func(*args, **options))
+    result = _mha.flash_attn_func(*args, **options)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def flash_attn_varlen(*args: Any, **options: Any) -> tuple[Array, ...]:
@@ -28,13 +29,23 @@ def flash_attn_varlen(*args: Any, **options: Any) -> tuple[Array, ...]:
 
     The result is a tuple, also for the output alone.
     """
-    return _tuple(_mha.flash_attn_varlen(*args, **options))
-
-
-def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array) -> Array:
-    """Compute `jax_aiter.gemm_i8.gemm_i8` with `b` in the order of the kernels."""
-    return _gemm_i8.gemm_i8(a, b, a_scale, b_scale, bias, preshuffled=True)
-
-
-def _tuple(result: Any) -> tuple[Array, ...]:
+    result = _mha.flash_attn_varlen(*args, **options)
     return result if isinstance(result, tuple) else (result,)
+
+
+def gemm_i8(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    bias: Array,
+) -> Array:
+    """Compute `jax_aiter.gemm_i8.gemm_i8` with `b` in the order of the kernels."""
+    return _gemm_i8.gemm_i8(
+        a,
+        b,
+        a_scale,
+        b_scale,
+        bias,
+        preshuffled=True,
+    )

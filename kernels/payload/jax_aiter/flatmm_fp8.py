@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter import _blockscale, _check, _limits
-from jax_aiter._choice import Choice, choose
-from jax_aiter._native import dispatch, ffi, together
+from jax_aiter import _blockscale, _check
+from jax_aiter._choice import Choice
+from jax_aiter._native import ffi
 from jax_aiter._partition import Rule
-from jax_aiter._quantised import quantised
-from jax_aiter._table import AITER, FLATMM_FP8
-from jax_aiter.layouts import shuffle_weight, unshuffle_weight
+from jax_aiter._quantised import Order, quantised
+from jax_aiter._table import FLATMM_FP8
 
 __all__ = ["LAYOUT", "flatmm_fp8"]
 
@@ -26,7 +25,12 @@ _MINUS_ZERO = 0x80
 
 
 def flatmm_fp8(
-    xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuffled: bool = False
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+    *,
+    preshuffled: bool = False,
 ) -> Array:
     """Compute (xq * x_scale) @ (wq * w_scale).T with scales by block of 128 elements.
 
@@ -53,28 +57,29 @@ def flatmm_fp8(
     _blockscale.validate("flatmm_fp8", xq, wq, x_scale, w_scale)
     _check.dtype("flatmm_fp8", "xq", xq, (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz))
     _check.dtype("flatmm_fp8", "wq", wq, (xq.dtype,))
-    obstacle = _limits.obstacle(FLATMM_FP8, m=xq.shape[0], n=wq.shape[0], k=xq.shape[1])
-    choice = choose("flatmm_fp8", obstacles={AITER: obstacle})
-    return (shuffled_product if preshuffled else _plain)(
-        choice, *together(xq, wq, x_scale, w_scale)
-    )
+    return _product(preshuffled, xq.shape[1], xq, wq, x_scale, w_scale)
 
 
-def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
-    def reference(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
-        plain = unshuffle_weight(wq, LAYOUT) if shuffled else wq
-        return _blockscale.product(xq, plain, x_scale, w_scale).astype(jnp.float16)
+def _kernel(
+    _choice: Choice,
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+) -> Array:
+    x, x_scale = as_fnuz(xq, x_scale)
+    w, w_scale = as_fnuz(wq, w_scale)
+    result = ((x.shape[0], w.shape[0]), jnp.float16)
+    return ffi(FLATMM_FP8, [result])(x, w, x_scale, w_scale)[0]
 
-    def kernel(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
-        weight = wq if shuffled else shuffle_weight(wq, LAYOUT)
-        x, x_scale = as_fnuz(xq, x_scale)
-        w, w_scale = as_fnuz(weight, w_scale)
-        return ffi(FLATMM_FP8, [((x.shape[0], w.shape[0]), jnp.float16)])(
-            x, w, x_scale, w_scale
-        )[0]
 
-    result: Array = dispatch(choice, kernel, reference, *operands)
-    return result
+def _reference(
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+) -> Array:
+    return _blockscale.product(xq, wq, x_scale, w_scale).astype(jnp.float16)
 
 
 def as_fnuz(values: Array, scale: Array) -> tuple[Array, Array]:
@@ -88,21 +93,16 @@ def as_fnuz(values: Array, scale: Array) -> tuple[Array, Array]:
         return values, scale
     bits = jax.lax.bitcast_convert_type(values, jnp.uint8)
     magnitude = bits & 0x7F
-    changed = jnp.where(
-        magnitude == 0,
-        jnp.uint8(0),
-        jnp.where(magnitude == 0x7F, jnp.uint8(_MINUS_ZERO), bits),
-    )
+    changed = jnp.where(magnitude == 0x7F, jnp.uint8(_MINUS_ZERO), bits)
+    changed = jnp.where(magnitude == 0, jnp.uint8(0), changed)
     return jax.lax.bitcast_convert_type(changed, jnp.float8_e4m3fnuz), scale * 2
 
 
 # The parts of n are multiples of 256: the kernels' tiles, which contain whole blocks of
 # scales and of the layout.
-_RULE = Rule.parse("m k, n k, blocks m, blocks n' -> m n", m=1, n=256)
-_plain = quantised(
-    "flatmm_fp8", lambda choice, *operands: _lowered(choice, False, *operands), _RULE
+_RULE = Rule.parse(
+    "m k, n k, blocks m, blocks n' -> m n",
+    m=1,
+    n=256,
 )
-shuffled_product = quantised(
-    "flatmm_fp8", lambda choice, *operands: _lowered(choice, True, *operands), _RULE
-)
-"""Compiled product of a choice and operands in the kernels' order."""
+_product = quantised(FLATMM_FP8, _kernel, _reference, Order.of_weight(LAYOUT), _RULE)

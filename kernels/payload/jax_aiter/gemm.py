@@ -16,9 +16,18 @@ import jax.numpy as jnp
 from jax import Array
 
 from jax_aiter import _check, _limits
-from jax_aiter._choice import Choice, choose, wanted_targets
+from jax_aiter._choice import Choice, choose, wanted_gpus
 from jax_aiter._loader import loader
-from jax_aiter._native import contract, dispatch, empty, ffi, int32, rowwise, together
+from jax_aiter._native import (
+    Arrays,
+    contract,
+    dispatch,
+    empty,
+    ffi,
+    int32,
+    rowwise,
+    together,
+)
 from jax_aiter._partition import Axes, Rule, like, partitioned, total
 from jax_aiter._table import AITER, GEMM_BF16, XLA
 from jax_aiter._tuned import Product
@@ -32,7 +41,11 @@ _SEMAPHORE = 1024
 
 
 def gemm(
-    a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
+    a: Array,
+    b: Array,
+    *,
+    bias: Array | None = None,
+    out_dtype: Any = None,
 ) -> Array:
     """Compute a @ b.T + bias, summed in float32.
 
@@ -55,7 +68,7 @@ def gemm(
     """
     _check.rank("gemm", "a", a, "[M, K]")
     _check.rank("gemm", "b", b, "[N, K]")
-    _check.equal("gemm", "b", b.shape, (b.shape[0], a.shape[1]), "[N, K]")
+    _check.shape("gemm", "b", b, "[N, K]", (b.shape[0], a.shape[1]))
     _check.dtype("gemm", "a", a, _DTYPES)
     _check.dtype("gemm", "b", b, (a.dtype,))
     out = jnp.dtype(a.dtype if out_dtype is None else out_dtype)
@@ -64,32 +77,29 @@ def gemm(
             f"gemm: out_dtype is {out.name}; it has to be {a.dtype} or float32."
         )
     if bias is not None:
-        _check.rank("gemm", "bias", bias, "[N]")
-        _check.equal("gemm", "bias", bias.shape, b.shape[:1], "[N]")
+        _check.shape("gemm", "bias", bias, "[N]", b.shape[:1])
         _check.dtype("gemm", "bias", bias, (jnp.float32,))
-    a, b, bias = together(a, b, bias)
-    result: Array = _gemm(a, b, bias, out)
-    return result
+    return _gemm(*together(a, b, bias), out)
 
 
-def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
+def _product(
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    out: Any,
+) -> Array:
     # a @ b.T + bias without a derivative; the backend is chosen for these shapes.
-    product = Product(
-        a.shape[0],
-        b.shape[0],
-        a.shape[1],
-        jnp.dtype(out).name + ("+bias" if bias is not None else ""),
-    )
+    name = jnp.dtype(out).name
+    if bias is not None:
+        name += "+bias"
+    rows = a.shape[0]
+    columns, depth = b.shape
     choice = choose(
         "gemm",
-        (GEMM_BF16,),
-        obstacles={AITER: _obstacle(a.shape[0], a, b)},
-        product=product,
+        obstacles={AITER: _obstacle(rows, a, b)},
+        product=Product(rows, columns, depth, name),
     )
-    result: Array = jit_product(
-        a, b, bias, jnp.dtype(out), choice, written(jnp.dtype(out), bias)
-    )
-    return result
+    return _jit_product(a, b, bias, jnp.dtype(out), choice, written(out, bias))
 
 
 def written(out: Any, bias: Array | None) -> Any:
@@ -104,97 +114,157 @@ def written(out: Any, bias: Array | None) -> Any:
     """
     manifest = loader().manifest
     module = manifest.module_of(GEMM_BF16.name) if manifest else None
-    narrow = {
-        name.split("/", 1)[0]
-        for name in (module.objects if module else ())
-        if _WRITES_BF16.search(name)
-    }
-    wanted = {target.partition(":")[0] for target in wanted_targets()[0]}
-    return (
-        out
-        if out == jnp.bfloat16 and bias is None and wanted and wanted <= narrow
-        else jnp.dtype(jnp.float32)
-    )
+    if module is None or out != jnp.bfloat16 or bias is not None:
+        return jnp.dtype(jnp.float32)
+    names = filter(_WRITES_BF16.search, module.objects)
+    narrow = {name.split("/", 1)[0] for name in names}
+    wanted = wanted_gpus().processors
+    return jnp.dtype(out if wanted and wanted <= narrow else jnp.float32)
 
 
-def _obstacle(rows: int, a: Array, b: Array) -> str:
+def _obstacle(
+    rows: int,
+    a: Array,
+    b: Array,
+) -> str:
     return _limits.obstacle(
-        GEMM_BF16, m=rows, n=b.shape[0], k=b.shape[1], dtype=a.dtype.name
+        GEMM_BF16,
+        m=rows,
+        n=b.shape[0],
+        k=b.shape[1],
+        dtype=a.dtype.name,
     )
 
 
 def _lowered(
-    a: Array, b: Array, bias: Array | None, out: Any, choice: Choice, written: Any
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    out: Any,
+    choice: Choice,
+    written: Any,
 ) -> Array:
-    def reference(a: Array, b: Array, bias: Array) -> Array:
+    def rounded(sums: Array, bias: Array) -> Array:
+        if bias.size:
+            sums = sums + bias
+        return sums.astype(out)
+
+    def reference(
+        a: Array,
+        b: Array,
+        bias: Array,
+    ) -> Array:
         wide = jnp.promote_types(a.dtype, jnp.float32)
-        total = contract("mk,nk->mn", a, b, wide)
-        return (total + bias if bias.size else total).astype(out)
+        return rounded(contract("mk,nk->mn", a, b, wide), bias)
 
     def call(rows: int) -> Any:
         results = [((rows, b.shape[0]), written), ((_SEMAPHORE,), jnp.uint32)]
-        kernel, splitk = choice.tuned(rows, b.shape[0], b.shape[1])
-        inner = ffi(GEMM_BF16, results, splitk=int32(splitk), kernel=kernel)
+        kernel, splitk = choice.tuned(rows, *b.shape)
+        inner = ffi(
+            GEMM_BF16,
+            results,
+            splitk=int32(splitk),
+            kernel=kernel,
+        )
         return lambda a, b: inner(a, b, empty(jnp.float32))[:1]
 
     def fits(rows: int) -> bool:
         return not _obstacle(rows, a, b)
 
-    def kernel(a: Array, b: Array, bias: Array) -> Array:
+    def kernel(
+        a: Array,
+        b: Array,
+        bias: Array,
+    ) -> Array:
         # Not every generation of these kernels adds a bias or writes bfloat16; XLA
         # fuses both into one pass.
-        total = rowwise(call, (True, False), fits)(a, b)[0]
-        return (total + bias if bias.size else total).astype(out)
+        return rounded(rowwise(call, (True, False), fits)(a, b)[0], bias)
 
-    result: Array = dispatch(
-        choice, kernel, reference, a, b, empty(jnp.float32) if bias is None else bias
-    )
-    return result
+    if bias is None:
+        bias = empty(jnp.float32)
+    return dispatch(choice, kernel, reference, a, b, bias)
 
 
 def _divided(
-    a: Array, b: Array, bias: Array | None, out: Any, choice: Choice, written: Any
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    out: Any,
+    choice: Choice,
+    written: Any,
 ) -> Array:
-    def local(axes: Axes, a: Array, b: Array, *bias: Array) -> tuple[Array, ...]:
+    def local(
+        axes: Axes,
+        a: Array,
+        b: Array,
+        *biases: Array,
+    ) -> Arrays:
+        bias = biases[0] if biases else None
         if "k" not in axes:
-            return (_lowered(a, b, bias[0] if bias else None, out, choice, written),)
+            return (_lowered(a, b, bias, out, choice, written),)
         # The devices' products are summed before the bias is added and the sum is
         # rounded.
         wide = jnp.promote_types(a.dtype, jnp.float32)
-        sums = total(
-            _lowered(a, b, None, wide, choice, jnp.dtype(jnp.float32)), axes, "k"
-        )
-        return ((sums + bias[0] if bias else sums).astype(out),)
+        own = _lowered(a, b, None, wide, choice, jnp.dtype(jnp.float32))
+        sums = total(own, axes, "k")
+        if bias is not None:
+            sums = sums + bias
+        return (sums.astype(out),)
 
     kernel = choice.backend != XLA
     part = 64 if kernel else 1
+    text = "m k, n k -> m n"
+    operands: Arrays = (a, b)
+    if bias is not None:
+        text = "m k, n k, n -> m n"
+        operands = (a, b, bias)
     rule = Rule.parse(
-        "m k, n k -> m n" if bias is None else "m k, n k, n -> m n", m=1, n=part, k=part
+        text,
+        m=1,
+        n=part,
+        k=part,
     )
-    operands = (a, b) if bias is None else (a, b, bias)
-    return partitioned(rule, local, *operands, by_rule=kernel)[0]
+    return partitioned(
+        rule,
+        local,
+        *operands,
+        by_rule=kernel,
+    )[0]
 
 
-jit_product = jax.jit(_divided, static_argnums=(3, 4, 5))
+_jit_product = jax.jit(_divided, static_argnums=(3, 4, 5))
 """Compiled product of a, b, bias or None, dtype, choice, and the kernel's dtype."""
 
 
-def _gemm_fwd(a: Array, b: Array, bias: Array | None, out: Any) -> tuple[Array, Any]:
+def _gemm_fwd(
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    out: Any,
+) -> tuple[Array, Any]:
     return _product(a, b, bias, out), (a, b, bias)
 
 
-def _gemm_bwd(_out: Any, saved: Any, dout: Array) -> Any:
+def _gemm_bwd(
+    _out: Any,
+    saved: Any,
+    dout: Array,
+) -> Any:
     # XLA multiplies transposed factors as they are; AITER's kernels would need copies.
     a, b, bias = saved
     da = _by_xla("m n, n k -> m k", dout, b).astype(a.dtype)
     db = _by_xla("m n, m k -> n k", dout, a).astype(b.dtype)
-    dbias = (
-        None if bias is None else like(jnp.sum(dout.astype(jnp.float32), axis=0), bias)
-    )
+    dbias = None
+    if bias is not None:
+        dbias = like(jnp.sum(dout.astype(jnp.float32), axis=0), bias)
     return like(da, a), like(db, b), dbias
 
 
-def _by_xla(dims: str, left: Array, right: Array) -> Array:
+def _by_xla(
+    dims: str,
+    left: Array,
+    right: Array,
+) -> Array:
     # A product as XLA computes it, summed in float32 or wider and between the devices
     # that divide the sum.
     wide = jnp.promote_types(jnp.promote_types(left.dtype, right.dtype), jnp.float32)
@@ -203,13 +273,26 @@ def _by_xla(dims: str, left: Array, right: Array) -> Array:
         right = right.astype(wide)
     summed = next(name for name in "mn" if name not in dims.rpartition("->")[2])
 
-    def local(axes: Axes, left: Array, right: Array) -> tuple[Array, ...]:
-        return (
-            total(contract(dims.replace(" ", ""), left, right, wide), axes, summed),
-        )
+    def local(
+        axes: Axes,
+        left: Array,
+        right: Array,
+    ) -> Arrays:
+        product = contract(dims.replace(" ", ""), left, right, wide)
+        return (total(product, axes, summed),)
 
+    rule = Rule.parse(
+        dims,
+        m=1,
+        n=1,
+        k=1,
+    )
     return partitioned(
-        Rule.parse(dims, m=1, n=1, k=1), local, left, right, by_rule=False
+        rule,
+        local,
+        left,
+        right,
+        by_rule=False,
     )[0]
 
 

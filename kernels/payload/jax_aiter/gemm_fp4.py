@@ -12,13 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jax_aiter import _check, _limits
-from jax_aiter._choice import Choice, choose
-from jax_aiter._native import contract, dispatch, ffi, int32, together
+from jax_aiter import _check
+from jax_aiter._choice import Choice
+from jax_aiter._native import Arrays, contract, ffi, int32
 from jax_aiter._partition import Rule
-from jax_aiter._quantised import quantised
-from jax_aiter._table import AITER, GEMM_FP4
-from jax_aiter._tuned import Product
+from jax_aiter._quantised import Order, quantised
+from jax_aiter._table import GEMM_FP4
 from jax_aiter.layouts import (
     shuffle_scale,
     shuffle_weight,
@@ -43,7 +42,12 @@ _BIAS = 127
 
 
 def gemm_fp4(
-    a: Array, b: Array, a_scale: Array, b_scale: Array, *, preshuffled: bool = False
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    *,
+    preshuffled: bool = False,
 ) -> Array:
     """Compute (a * a_scale) @ (b * b_scale).T of FP4 numbers, with one scale per 32 elements of K.
 
@@ -66,47 +70,36 @@ def gemm_fp4(
         jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not
             support these shapes: N has to be a multiple of 128, and K of 256.
     """
-    rows, columns, depth = _validate(a, b, a_scale, b_scale, preshuffled)
-    obstacle = _limits.obstacle(GEMM_FP4, m=rows + -rows % _ROWS, n=columns, k=depth)
-    choice = choose(
-        "gemm_fp4", obstacles={AITER: obstacle}, product=Product(rows, columns, depth)
-    )
-    return (shuffled_product if preshuffled else _plain)(
-        choice, *together(a, b, a_scale, b_scale)
-    )
+    _validate(a, b, a_scale, b_scale, preshuffled)
+    return _product(preshuffled, 2 * a.shape[1], a, b, a_scale, b_scale)
 
 
 def _validate(
-    a: Any, b: Any, a_scale: Any, b_scale: Any, preshuffled: bool
-) -> tuple[int, int, int]:
+    a: Any,
+    b: Any,
+    a_scale: Any,
+    b_scale: Any,
+    preshuffled: bool,
+) -> None:
     operation = "gemm_fp4"
     _check.rank(operation, "a", a, "[M, K/2]")
     _check.rank(operation, "b", b, "[N, K/2]")
     (rows, half), columns = a.shape, b.shape[0]
-    _check.equal(operation, "b", b.shape, (columns, half), "[N, K/2]")
+    _check.shape(operation, "b", b, "[N, K/2]", (columns, half))
     _check.multiple(operation, "K", 2 * half, _BLOCK)
     blocks = 2 * half // _BLOCK
     for name, array, letter, count in (
         ("a_scale", a_scale, "M", rows),
         ("b_scale", b_scale, "N", columns),
     ):
-        _check.rank(operation, name, array, f"[{letter}, K/32]")
+        text = f"[{letter}, K/32]"
+        sizes = (count, blocks)
         if preshuffled:
-            padded = (count + -count % 256, blocks + -blocks % 8)
-            _check.equal(
-                operation,
-                name,
-                array.shape,
-                padded,
-                f"[{letter} up to 256, K/32 up to 8]",
-            )
-        else:
-            _check.equal(
-                operation, name, array.shape, (count, blocks), f"[{letter}, K/32]"
-            )
+            text = f"[{letter} up to 256, K/32 up to 8]"
+            sizes = (count + -count % 256, blocks + -blocks % 8)
+        _check.shape(operation, name, array, text, sizes)
     for name, array in (("a", a), ("b", b), ("a_scale", a_scale), ("b_scale", b_scale)):
         _check.dtype(operation, name, array, (jnp.uint8,))
-    return rows, columns, 2 * half
 
 
 def dequantise(packed: Array, scale: Array) -> Array:
@@ -119,24 +112,32 @@ def dequantise(packed: Array, scale: Array) -> Array:
     Returns:
         [rows, K], bfloat16.
     """
-    table = jnp.asarray((*_VALUES, *(-value for value in _VALUES)), jnp.bfloat16)
-    halves = jnp.stack([packed & 0xF, packed >> 4], axis=-1).reshape(
-        packed.shape[0], -1
-    )
-    powers = jnp.where(
-        scale == np.uint8(255), jnp.nan, jnp.exp2(scale.astype(jnp.float32) - _BIAS)
-    )
+    negative = (-value for value in _VALUES)
+    table = jnp.asarray((*_VALUES, *negative), jnp.bfloat16)
+    pairs = jnp.stack([packed & 0xF, packed >> 4], axis=-1)
+    halves = pairs.reshape(packed.shape[0], -1)
+    powers = jnp.exp2(scale.astype(jnp.float32) - _BIAS)
+    powers = jnp.where(scale == np.uint8(255), jnp.nan, powers)
     return table[halves] * jnp.repeat(powers.astype(jnp.bfloat16), _BLOCK, axis=1)
 
 
-def plain(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
+def plain(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+) -> Array:
     """Return the product of dequantised row-major factors, [M, N] in float32."""
-    return contract(
-        "mk,nk->mn", dequantise(a, a_scale), dequantise(b, b_scale), jnp.float32
-    )
+    factors = (dequantise(a, a_scale), dequantise(b, b_scale))
+    return contract("mk,nk->mn", *factors, jnp.float32)
 
 
-def scaled(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
+def scaled(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+) -> Array:
     """Return the same product by XLA's product of scaled numbers, which jax has since 0.9."""
 
     def numbers(packed: Array) -> Array:
@@ -146,60 +147,74 @@ def scaled(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
     def powers(scale: Array) -> Array:
         return jax.lax.bitcast_convert_type(scale, jnp.float8_e8m0fnu)
 
-    factors = map(numbers, (a, b))
-    scales = {"lhs_scale": powers(a_scale), "rhs_scale": powers(b_scale)}
-    dims = (((1,), (1,)), ((), ()))
-    out: Array = jax.lax.scaled_dot(
-        *factors, **scales, dimension_numbers=dims, preferred_element_type=jnp.float32
+    return jax.lax.scaled_dot(
+        numbers(a),
+        numbers(b),
+        lhs_scale=powers(a_scale),
+        rhs_scale=powers(b_scale),
+        dimension_numbers=(((1,), (1,)), ((), ())),
+        preferred_element_type=jnp.float32,
     )
-    return out
 
 
-def _product(*operands: Array) -> Array:
-    if not hasattr(jax.lax, "scaled_dot"):
-        return plain(*operands)
-    out: Array = jax.lax.platform_dependent(*operands, cpu=plain, default=scaled)
-    return out
+def _reference(*operands: Array) -> Array:
+    if hasattr(jax.lax, "scaled_dot"):
+        product = jax.lax.platform_dependent(*operands, cpu=plain, default=scaled)
+    else:
+        product = plain(*operands)
+    return product.astype(jnp.bfloat16)
 
 
-def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
-    def reference(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
-        if shuffled:
-            blocks = 2 * a.shape[1] // _BLOCK
-            a_scale = unshuffle_scale(a_scale, a.shape[0], blocks)
-            b_scale = unshuffle_scale(b_scale, b.shape[0], blocks)
-            b = unshuffle_weight(b, LAYOUT)
-        return _product(a, b, a_scale, b_scale).astype(jnp.bfloat16)
-
-    def kernel(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
-        if not shuffled:
-            b = shuffle_weight(b, LAYOUT)
-            a_scale = shuffle_scale(a_scale)
-            b_scale = shuffle_scale(b_scale)
-        rows = a.shape[0]
-        whole = jnp.pad(a, ((0, -rows % _ROWS), (0, 0)))
-        result = ((whole.shape[0], b.shape[0]), jnp.bfloat16)
-        tuned, splitk = choice.tuned(rows, b.shape[0], 2 * b.shape[1])
-        call = ffi(
-            GEMM_FP4, [result], splitk=int32(splitk), kernel=tuned, bpreshuffle=True
-        )
-        return call(whole, b, a_scale, b_scale)[0][:rows]
-
-    result: Array = dispatch(choice, kernel, reference, *operands)
-    return result
+def _kernel(
+    choice: Choice,
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+) -> Array:
+    rows, columns = a.shape[0], b.shape[0]
+    whole = jnp.pad(a, ((0, -rows % _ROWS), (0, 0)))
+    tuned, splitk = choice.tuned(rows, columns, 2 * b.shape[1])
+    call = ffi(
+        GEMM_FP4,
+        [((whole.shape[0], columns), jnp.bfloat16)],
+        splitk=int32(splitk),
+        kernel=tuned,
+        bpreshuffle=True,
+    )
+    return call(whole, b, a_scale, b_scale)[0][:rows]
 
 
-_DIMS = "m k, n k, m blocks, n blocks -> m n"
-_RULE = Rule.parse(_DIMS, m=1, n=128)
-# Shuffled scales are padded to groups of 256 rows, which a part must not share with
-# another one.
-_SHUFFLED_RULE = Rule.parse("m k, n k, m' blocks, n' blocks -> m n", m=256, n=256)
-_plain = quantised(
-    "gemm_fp4", lambda choice, *operands: _lowered(choice, False, *operands), _RULE
+def _shuffle(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+) -> Arrays:
+    weight = shuffle_weight(b, LAYOUT)
+    return a, weight, shuffle_scale(a_scale), shuffle_scale(b_scale)
+
+
+def _unshuffle(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+) -> Arrays:
+    blocks = 2 * a.shape[1] // _BLOCK
+    a_scale = unshuffle_scale(a_scale, a.shape[0], blocks)
+    b_scale = unshuffle_scale(b_scale, b.shape[0], blocks)
+    return a, unshuffle_weight(b, LAYOUT), a_scale, b_scale
+
+
+_product = quantised(
+    GEMM_FP4,
+    _kernel,
+    _reference,
+    Order(_shuffle, _unshuffle),
+    Rule.parse("m k, n k, m blocks, n blocks -> m n", m=1, n=128),
+    # Shuffled scales are padded to groups of 256 rows, which a part must not share with
+    # another one.
+    shuffled_rule=Rule.parse("m k, n k, m' blocks, n' blocks -> m n", m=256, n=256),
+    group=_ROWS,
 )
-shuffled_product = quantised(
-    "gemm_fp4",
-    lambda choice, *operands: _lowered(choice, True, *operands),
-    _SHUFFLED_RULE,
-)
-"""Compiled product of a choice and operands in the kernels' order."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter import _blockscale, _check, _limits
-from jax_aiter._choice import Choice, choose
-from jax_aiter._native import dispatch, ffi, together
+from jax_aiter import _blockscale, _check
+from jax_aiter._choice import Choice
+from jax_aiter._native import ffi
 from jax_aiter._partition import Rule
-from jax_aiter._quantised import quantised
-from jax_aiter._table import AITER, GEMM_FP8_MI350
-from jax_aiter.layouts import shuffle_weight, unshuffle_weight
+from jax_aiter._quantised import Order, quantised
+from jax_aiter._table import GEMM_FP8_MI350
 
 __all__ = ["LAYOUT", "gemm_fp8_mi350"]
 
@@ -23,7 +22,12 @@ LAYOUT = (16, 16)
 
 
 def gemm_fp8_mi350(
-    xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuffled: bool = False
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+    *,
+    preshuffled: bool = False,
 ) -> Array:
     """Compute (xq * x_scale) @ (wq * w_scale).T with scales by block of 128 elements.
 
@@ -51,39 +55,33 @@ def gemm_fp8_mi350(
     _blockscale.validate(operation, xq, wq, x_scale, w_scale)
     for name, array in (("xq", xq), ("wq", wq)):
         _check.dtype(operation, name, array, (jnp.float8_e4m3fn,))
-    (rows, depth), columns = xq.shape, wq.shape[0]
-    obstacle = _limits.obstacle(GEMM_FP8_MI350, m=rows, n=columns, k=depth)
-    choice = choose(operation, obstacles={AITER: obstacle})
-    return (shuffled_product if preshuffled else _plain)(
-        choice, *together(xq, wq, x_scale, w_scale)
-    )
+    return _product(preshuffled, xq.shape[1], xq, wq, x_scale, w_scale)
 
 
-def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
-    def reference(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
-        plain = unshuffle_weight(wq, LAYOUT) if shuffled else wq
-        return _blockscale.product(xq, plain, x_scale, w_scale).astype(jnp.bfloat16)
+def _kernel(
+    _choice: Choice,
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+) -> Array:
+    result = ((xq.shape[0], wq.shape[0]), jnp.bfloat16)
+    # The kernels read the scales of weights as [N/128, K/128], unlike flatmm_fp8's.
+    return ffi(GEMM_FP8_MI350, [result])(xq, wq, x_scale, w_scale.T)[0]
 
-    def kernel(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
-        weight = wq if shuffled else shuffle_weight(wq, LAYOUT)
-        # The kernels read the scales of weights as [N/128, K/128], unlike flatmm_fp8's.
-        return ffi(GEMM_FP8_MI350, [((xq.shape[0], wq.shape[0]), jnp.bfloat16)])(
-            xq, weight, x_scale, w_scale.T
-        )[0]
 
-    result: Array = dispatch(choice, kernel, reference, *operands)
-    return result
+def _reference(
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+) -> Array:
+    return _blockscale.product(xq, wq, x_scale, w_scale).astype(jnp.bfloat16)
 
 
 # The parts of n are multiples of 256: the kernels' tiles, which contain whole blocks of
 # scales and of the layout.
 _RULE = Rule.parse("m k, n k, blocks m, blocks n' -> m n", m=16, n=256)
-_plain = quantised(
-    "gemm_fp8_mi350",
-    lambda choice, *operands: _lowered(choice, False, *operands),
-    _RULE,
+_product = quantised(
+    GEMM_FP8_MI350, _kernel, _reference, Order.of_weight(LAYOUT), _RULE
 )
-shuffled_product = quantised(
-    "gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, True, *operands), _RULE
-)
-"""Compiled product of a choice and operands in the kernels' order."""

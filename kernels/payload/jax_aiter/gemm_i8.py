@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter import _check, _conventions, _limits
-from jax_aiter._choice import Choice, choose
-from jax_aiter._native import dispatch, ffi, int32, together
+from jax_aiter import _check, _conventions
+from jax_aiter._choice import Choice
+from jax_aiter._native import ffi, int32
 from jax_aiter._partition import Rule
-from jax_aiter._quantised import quantised
-from jax_aiter._table import AITER, GEMM_I8
-from jax_aiter._tuned import Product
-from jax_aiter.layouts import shuffle_weight, unshuffle_weight
+from jax_aiter._quantised import Order, quantised
+from jax_aiter._table import GEMM_I8
 
 __all__ = ["LAYOUT", "gemm_i8"]
 
@@ -56,61 +52,62 @@ def gemm_i8(
     _check.rank("gemm_i8", "a", a, "[M, K]")
     _check.rank("gemm_i8", "b", b, "[N, K]")
     (rows, depth), columns = a.shape, b.shape[0]
-    _check.equal("gemm_i8", "b", b.shape, (columns, depth), "[N, K]")
-    for name, array, shape, expected in (
-        ("a_scale", a_scale, "[M, 1]", (rows, 1)),
-        ("b_scale", b_scale, "[1, N]", (1, columns)),
-    ):
-        _check.rank("gemm_i8", name, array, shape)
-        _check.equal("gemm_i8", name, array.shape, expected, shape)
+    _check.shape("gemm_i8", "b", b, "[N, K]", (columns, depth))
+    _check.shape("gemm_i8", "a_scale", a_scale, "[M, 1]", (rows, 1))
+    _check.shape("gemm_i8", "b_scale", b_scale, "[1, N]", (1, columns))
     if getattr(bias, "ndim", 0) == 2:
-        _check.equal("gemm_i8", "bias", bias.shape, (1, columns), "[1, N]")
+        _check.shape("gemm_i8", "bias", bias, "[1, N]", (1, columns))
         bias = bias[0]
-    _check.rank("gemm_i8", "bias", bias, "[N]")
-    _check.equal("gemm_i8", "bias", bias.shape, (columns,), "[N]")
+    _check.shape("gemm_i8", "bias", bias, "[N]", (columns,))
     for name, array in (("a", a), ("b", b)):
         _check.dtype("gemm_i8", name, array, (jnp.int8,))
     for name, array in (("a_scale", a_scale), ("b_scale", b_scale), ("bias", bias)):
         _check.dtype("gemm_i8", name, array, (jnp.float32,))
     _check.multiple("gemm_i8", "N", columns, 32)
     _check.multiple("gemm_i8", "K", depth, 32)
-    obstacle = _limits.obstacle(GEMM_I8, m=rows, n=columns, k=depth)
-    choice = choose(
-        "gemm_i8", obstacles={AITER: obstacle}, product=Product(rows, columns, depth)
-    )
     shuffled = _conventions.enabled() if preshuffled is None else preshuffled
-    return (shuffled_product if shuffled else _plain)(
-        choice, *together(a, b, a_scale, b_scale, bias)
+    return _product(shuffled, depth, a, b, a_scale, b_scale, bias)
+
+
+def _kernel(
+    choice: Choice,
+    a: Array,
+    b: Array,
+    *rest: Array,
+) -> Array:
+    rows = a.shape[0]
+    columns, depth = b.shape
+    tuned, splitk = choice.tuned(rows, columns, depth)
+    result = ((rows, columns), jnp.bfloat16)
+    call = ffi(
+        GEMM_I8,
+        [result],
+        splitk=int32(splitk),
+        kernel=tuned,
     )
+    return call(a, b, *rest)[0]
 
 
-def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
-    def reference(
-        a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array
-    ) -> Array:
-        plain = unshuffle_weight(b, LAYOUT) if shuffled else b
-        total = jnp.einsum("mk,nk->mn", a, plain, preferred_element_type=jnp.int32)
-        return (total.astype(jnp.float32) * a_scale * b_scale + bias).astype(
-            jnp.bfloat16
-        )
-
-    def kernel(a: Array, b: Array, *rest: Array) -> Any:
-        b = b if shuffled else shuffle_weight(b, LAYOUT)
-        result = ((a.shape[0], b.shape[0]), jnp.bfloat16)
-        tuned, splitk = choice.tuned(a.shape[0], *b.shape)
-        return ffi(GEMM_I8, [result], splitk=int32(splitk), kernel=tuned)(a, b, *rest)[
-            0
-        ]
-
-    result: Array = dispatch(choice, kernel, reference, *operands)
-    return result
+def _reference(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    bias: Array,
+) -> Array:
+    sums = jnp.einsum(
+        "mk,nk->mn",
+        a,
+        b,
+        preferred_element_type=jnp.int32,
+    )
+    scaled = sums.astype(jnp.float32) * a_scale * b_scale
+    return (scaled + bias).astype(jnp.bfloat16)
 
 
-_RULE = Rule.parse("m k, n k, m one, one n, n -> m n", m=1, n=128)
-_plain = quantised(
-    "gemm_i8", lambda choice, *operands: _lowered(choice, False, *operands), _RULE
+_RULE = Rule.parse(
+    "m k, n k, m one, one n, n -> m n",
+    m=1,
+    n=128,
 )
-shuffled_product = quantised(
-    "gemm_i8", lambda choice, *operands: _lowered(choice, True, *operands), _RULE
-)
-"""Compiled product of a choice and operands in the kernels' order."""
+_product = quantised(GEMM_I8, _kernel, _reference, Order.of_weight(LAYOUT), _RULE)

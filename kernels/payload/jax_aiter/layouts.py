@@ -39,18 +39,14 @@ def shuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
         TypeError: the dtype has more than two bytes.
     """
     rows, columns, tile, pieces, piece = _tiles("shuffle_weight", weight, layout)
-    tiled = weight.reshape(
-        -1, rows // tile, tile, columns // (piece * pieces), pieces, piece
-    )
+    tiled = weight.reshape(-1, rows, tile, columns, pieces, piece)
     return tiled.transpose(0, 1, 3, 4, 2, 5).reshape(weight.shape)
 
 
 def unshuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
     """Invert `shuffle_weight`, with the same arguments and errors."""
     rows, columns, tile, pieces, piece = _tiles("unshuffle_weight", weight, layout)
-    tiled = weight.reshape(
-        -1, rows // tile, columns // (piece * pieces), pieces, tile, piece
-    )
+    tiled = weight.reshape(-1, rows, columns, pieces, tile, piece)
     return tiled.transpose(0, 1, 4, 2, 3, 5).reshape(weight.shape)
 
 
@@ -84,15 +80,9 @@ def unshuffle_scale(scale: Array, rows: int, columns: int) -> Array:
     Raises:
         ValueError: the shape differs from that of `shuffle_scale`'s result.
     """
-    _check.rank("unshuffle_scale", "scale", scale, "[rows, K/32]")
     padded = (rows + -rows % _SCALE_ROWS, columns + -columns % _SCALE_COLUMNS)
-    _check.equal(
-        "unshuffle_scale",
-        "scale",
-        scale.shape,
-        padded,
-        "[rows up to 256, K/32 up to 8]",
-    )
+    text = "[rows up to 256, K/32 up to 8]"
+    _check.shape("unshuffle_scale", "scale", scale, text, padded)
     tiled = scale.reshape(padded[0] // 32, padded[1] // 8, 4, 16, 2, 2)
     return tiled.transpose(0, 5, 3, 1, 4, 2).reshape(padded)[:rows, :columns]
 
@@ -100,7 +90,7 @@ def unshuffle_scale(scale: Array, rows: int, columns: int) -> Array:
 def _tiles(
     operation: str, weight: Array, layout: tuple[int, int]
 ) -> tuple[int, int, int, int, int]:
-    # Rows, columns, rows of a tile, its pieces, and elements of a piece.
+    # Rows and columns of tiles, rows of a tile, its pieces, and elements of a piece.
     leading = getattr(weight, "ndim", 2) - 2
     _check.rank(operation, "weight", weight, f"[{'E, ' * leading}N, K]")
     if weight.dtype.itemsize > 2:
@@ -113,4 +103,4 @@ def _tiles(
     _check.multiple(operation, "N", rows, tile)
     _check.multiple(operation, "K", columns, 2 * depth)
     piece = 16 // weight.dtype.itemsize
-    return rows, columns, tile, 2 * depth // piece, piece
+    return rows // tile, columns // (2 * depth), tile, 2 * depth // piece, piece

@@ -7,6 +7,7 @@ JAX_AITER_BACKEND_RMS_NORM forces one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from jax import Array
 
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
-from jax_aiter._native import dispatch, empty, ffi, rowwise, together
+from jax_aiter._native import Arrays, dispatch, empty, ffi, rowwise, together
 from jax_aiter._partition import by_rows, like
 from jax_aiter._table import (
     AITER,
@@ -43,7 +44,11 @@ _PARTIAL_SUMS = 1 << 21
 """
 
 
-def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
+def rms_norm(
+    x: Array,
+    gamma: Array,
+    epsilon: float = 1e-6,
+) -> Array:
     """Normalise rows by their root mean square: y = x / sqrt(mean(x**2) + epsilon) * gamma.
 
     Args:
@@ -61,14 +66,21 @@ def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
         jax_aiter.BackendError: a forced backend is unavailable.
     """
     _validate("rms_norm", x, gamma, epsilon)
-    choice = choose("rms_norm", (CK_RMS_NORM, RMS_NORM), obstacles=_obstacles(x))
+    choice = choose(
+        "rms_norm",
+        (CK_RMS_NORM, RMS_NORM),
+        obstacles=_obstacles(x),
+    )
     rows, gamma = together(_with_rows(x), gamma)
-    y: Array = _rms_norm(rows, gamma, float(epsilon), choice)
+    y, _ = _normalised(rows, None, gamma, float(epsilon), choice)
     return y.reshape(x.shape)
 
 
 def rms_norm_with_add(
-    x: Array, residual: Array, gamma: Array, epsilon: float = 1e-6
+    x: Array,
+    residual: Array,
+    gamma: Array,
+    epsilon: float = 1e-6,
 ) -> tuple[Array, Array]:
     """Add a residual and normalise the sum: s = x + residual; y = rms_norm(s, gamma, epsilon).
 
@@ -89,22 +101,29 @@ def rms_norm_with_add(
     """
     operation = "rms_norm_with_add"
     _validate(operation, x, gamma, epsilon)
-    _check.rank(operation, "residual", residual, _shape(x))
-    _check.equal(operation, "residual", residual.shape, x.shape, "the shape of x")
+    _check.shape(operation, "residual", residual, _shape(x), x.shape)
     _check.dtype(operation, "residual", residual, (x.dtype,))
     calls = (CK_RMS_NORM, RMS_NORM_WITH_ADD)
-    choice = choose(operation, calls, obstacles=_obstacles(x))
+    choice = choose(
+        operation,
+        calls,
+        obstacles=_obstacles(x),
+    )
     rows, other, gamma = together(_with_rows(x), _with_rows(residual), gamma)
-    y, total = _with_add(rows, other, gamma, float(epsilon), choice)
+    y, total = _normalised(rows, other, gamma, float(epsilon), choice)
     return y.reshape(x.shape), total.reshape(x.shape)
 
 
-def _validate(operation: str, x: Any, gamma: Any, epsilon: float) -> None:
+def _validate(
+    operation: str,
+    x: Any,
+    gamma: Any,
+    epsilon: float,
+) -> None:
     if getattr(x, "ndim", 1) == 0:
         raise ValueError(f"{operation}: x is a scalar; it has to be [..., n].")
     _check.rank(operation, "x", x, _shape(x) if hasattr(x, "ndim") else "[..., n]")
-    _check.rank(operation, "gamma", gamma, "[n]")
-    _check.equal(operation, "gamma", gamma.shape, x.shape[-1:], "[n]")
+    _check.shape(operation, "gamma", gamma, "[n]", x.shape[-1:])
     _check.dtype(operation, "x", x, _DTYPES)
     _check.dtype(operation, "gamma", gamma, (x.dtype,))
     if isinstance(epsilon, jax.Array) or not epsilon > 0:
@@ -122,13 +141,17 @@ def _shape(x: Any) -> str:
 
 
 def _obstacles(x: Array) -> dict[str, str]:
-    facts = {
-        "rows": x.size // max(1, x.shape[-1]),
-        "n": x.shape[-1],
-        "dtype": x.dtype.name,
-    }
-    calls = (CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD)
-    return {call.name: _limits.obstacle(call, **facts) for call in calls}
+    n = x.shape[-1]
+    rows = x.size // max(1, n)
+    found = {}
+    for call in (CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD):
+        found[call.name] = _limits.obstacle(
+            call,
+            rows=rows,
+            n=n,
+            dtype=x.dtype.name,
+        )
+    return found
 
 
 def _with_rows(x: Array) -> Array:
@@ -144,198 +167,214 @@ def _rstd(x: Array, epsilon: float) -> Array:
     return jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1) + epsilon)
 
 
-# Forward: (y, rstd), where rstd is 1 / sqrt(mean(x**2) + epsilon) of each row in
-# float32.
+# Forward: (y, rstd), or (y, sum, rstd) with a residual; rstd is
+# 1 / sqrt(mean(x**2) + epsilon) of each row in float32.
 
 
 def _forward(
-    x: Array, gamma: Array, epsilon: float, choice: Choice
-) -> tuple[Array, Array]:
-    def reference(x: Array, gamma: Array) -> tuple[Array, Array]:
-        rstd = _rstd(x, epsilon)
-        return (_wide(x) * rstd[:, None] * _wide(gamma)).astype(x.dtype), rstd
+    choice: Choice,
+    epsilon: float,
+    *operands: Array,
+) -> Arrays:
+    # The operands are x and gamma, or x, residual and gamma.
+    x = operands[0]
+    adds = len(operands) == 3
+    rows_of = (True, True, False) if adds else (True, False)
+    attribute = np.float32(epsilon)
 
-    def call(rows: int) -> Any:
+    def reference(x: Array, *others: Array) -> Arrays:
+        *residual, gamma = others
+        total = x + residual[0] if adds else x
+        rstd = _rstd(total, epsilon)
+        y = (_wide(total) * rstd[:, None] * _wide(gamma)).astype(x.dtype)
+        return (y, total, rstd) if adds else (y, rstd)
+
+    def portable(rows: int) -> Callable[..., Arrays]:
+        target = RMS_NORM_WITH_ADD if adds else RMS_NORM
+        whole = ((rows, x.shape[1]), x.dtype)
+        sums = [whole] if adds else []
+        results = [whole, *sums, ((rows,), jnp.float32)]
         return ffi(
-            RMS_NORM,
-            [((rows, x.shape[1]), x.dtype), ((rows,), jnp.float32)],
-            epsilon=np.float32(epsilon),
+            target,
+            results,
+            epsilon=attribute,
         )
 
-    def call_ck(rows: int) -> Any:
+    def call_ck(rows: int) -> Callable[..., Arrays]:
+        whole = ((rows, x.shape[1]), x.dtype)
+        if adds:
+            return ffi(
+                CK_RMS_NORM,
+                [whole, whole],
+                epsilon=attribute,
+            )
         inner = ffi(
             CK_RMS_NORM,
-            [((rows, x.shape[1]), x.dtype), ((0,), x.dtype)],
-            epsilon=np.float32(epsilon),
+            [whole, ((0,), x.dtype)],
+            epsilon=attribute,
         )
         return lambda x, gamma: inner(x, empty(x.dtype), gamma)[:1]
 
-    def ck(x: Array, gamma: Array) -> tuple[Array, Array]:
+    def ck(x: Array, *others: Array) -> Arrays:
+        found = rowwise(call_ck, rows_of)(x, *others)
         # The kernel does not return rstd; XLA computes it if a gradient needs it.
-        return rowwise(call_ck, (True, False))(x, gamma)[0], _rstd(x, epsilon)
+        return *found, _rstd(found[1] if adds else x, epsilon)
 
-    kernel = ck if choice.backend == AITER else rowwise(call, (True, False))
-    y, rstd = dispatch(choice, kernel, reference, x, gamma)
-    return y, rstd
-
-
-def _forward_with_add(
-    x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice
-) -> tuple[Array, Array, Array]:
-    def reference(
-        x: Array, residual: Array, gamma: Array
-    ) -> tuple[Array, Array, Array]:
-        total = x + residual
-        rstd = _rstd(total, epsilon)
-        return (
-            (_wide(total) * rstd[:, None] * _wide(gamma)).astype(x.dtype),
-            total,
-            rstd,
-        )
-
-    def call(rows: int) -> Any:
-        results = [
-            ((rows, x.shape[1]), x.dtype),
-            ((rows, x.shape[1]), x.dtype),
-            ((rows,), jnp.float32),
-        ]
-        return ffi(RMS_NORM_WITH_ADD, results, epsilon=np.float32(epsilon))
-
-    def call_ck(rows: int) -> Any:
-        return ffi(
-            CK_RMS_NORM,
-            [((rows, x.shape[1]), x.dtype)] * 2,
-            epsilon=np.float32(epsilon),
-        )
-
-    def ck(x: Array, residual: Array, gamma: Array) -> tuple[Array, Array, Array]:
-        y, total = rowwise(call_ck, (True, True, False))(x, residual, gamma)
-        return y, total, _rstd(total, epsilon)
-
-    kernel = ck if choice.backend == AITER else rowwise(call, (True, True, False))
-    y, total, rstd = dispatch(choice, kernel, reference, x, residual, gamma)
-    return y, total, rstd
+    kernel = ck if choice.backend == AITER else rowwise(portable, rows_of)
+    return tuple(dispatch(choice, kernel, reference, *operands))
 
 
 def _backward(
-    dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice
-) -> tuple[Array, Array]:
+    choice: Choice,
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    rstd: Array,
+) -> Arrays:
     def reference(
-        dy: Array, x: Array, gamma: Array, rstd: Array
-    ) -> tuple[Array, Array]:
+        dy: Array,
+        x: Array,
+        gamma: Array,
+        rstd: Array,
+    ) -> Arrays:
         normal = _wide(x) * rstd[:, None]
         scaled = _wide(dy) * _wide(gamma)
-        along = jnp.mean(scaled * normal, axis=-1, keepdims=True)
+        along = jnp.mean(
+            scaled * normal,
+            axis=-1,
+            keepdims=True,
+        )
         dx = rstd[:, None] * (scaled - normal * along)
         return dx.astype(x.dtype), jnp.sum(_wide(dy) * normal, axis=0)
 
-    def kernel(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, Array]:
+    def kernel(
+        dy: Array,
+        x: Array,
+        gamma: Array,
+        rstd: Array,
+    ) -> Arrays:
         rows, n = x.shape
-        partials = (
-            min(rows, max(_PARTIALS[0], min(_PARTIALS[1], _PARTIAL_SUMS // max(1, n)))),
-            n,
-        )
-        dx, dgamma = ffi(RMS_NORM_BWD, [(x.shape, x.dtype), (partials, jnp.float32)])(
-            dy, x, gamma, rstd
-        )
+        least, most = _PARTIALS
+        filling = min(most, _PARTIAL_SUMS // max(1, n))
+        partials = min(rows, max(least, filling))
+        results = [(x.shape, x.dtype), ((partials, n), jnp.float32)]
+        dx, dgamma = ffi(RMS_NORM_BWD, results)(dy, x, gamma, rstd)
         return dx, jnp.sum(dgamma, axis=0)
 
-    dx, dgamma = dispatch(choice, kernel, reference, dy, x, gamma, rstd)
-    return dx, dgamma
+    return tuple(dispatch(choice, kernel, reference, dy, x, gamma, rstd))
 
 
 # The same for rows of any number of dimensions, divided between devices.
 
 
-@partial(jax.jit, static_argnums=(2, 3))
+@partial(jax.jit, static_argnums=(3, 4))
 def _jit_forward(
-    x: Array, gamma: Array, epsilon: float, choice: Choice
-) -> tuple[Array, ...]:
-    def whole(x: Array, gamma: Array) -> tuple[Array, ...]:
-        return _forward(x, gamma, epsilon, choice)
+    x: Array,
+    residual: Array | None,
+    gamma: Array,
+    epsilon: float,
+    choice: Choice,
+) -> Arrays:
+    whole = partial(_forward, choice, epsilon)
+    by_rule = choice.backend != XLA
+    if residual is not None:
+        text = "* n, * n, n -> * n, * n, *"
+        return by_rows(
+            text,
+            whole,
+            x,
+            residual,
+            gamma,
+            by_rule=by_rule,
+        )
+    if choice.backend != AITER:
+        return by_rows(
+            "* n, n -> * n, *",
+            whole,
+            x,
+            gamma,
+            by_rule=by_rule,
+        )
 
-    def without_rstd(x: Array, gamma: Array) -> tuple[Array, ...]:
+    def without_rstd(x: Array, gamma: Array) -> Arrays:
         return whole(x, gamma)[:1]
 
-    if choice.backend == AITER:
-        # AITER's kernel does not return rstd, and a gradient that needs only rstd must
-        # not call it.
-        (y,) = by_rows("* n, n -> * n", without_rstd, x, gamma, by_rule=True)
-        return y, _rstd(x, epsilon)
-    return by_rows("* n, n -> * n, *", whole, x, gamma, by_rule=choice.backend != XLA)
-
-
-@partial(jax.jit, static_argnums=(3, 4))
-def _jit_forward_with_add(
-    x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice
-) -> tuple[Array, ...]:
-    def whole(x: Array, residual: Array, gamma: Array) -> tuple[Array, ...]:
-        return _forward_with_add(x, residual, gamma, epsilon, choice)
-
-    return by_rows(
-        "* n, * n, n -> * n, * n, *",
-        whole,
+    # AITER's kernel does not return rstd, and a gradient that needs only rstd must not
+    # call it.
+    (y,) = by_rows(
+        "* n, n -> * n",
+        without_rstd,
         x,
-        residual,
         gamma,
-        by_rule=choice.backend != XLA,
+        by_rule=True,
     )
+    return y, _rstd(x, epsilon)
 
 
 @partial(jax.jit, static_argnums=4)
 def _jit_backward(
-    dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice
-) -> tuple[Array, Array]:
-    def whole(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, ...]:
-        return _backward(dy, x, gamma, rstd, choice)
-
-    operands = dy, x, gamma, rstd
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    rstd: Array,
+    choice: Choice,
+) -> Arrays:
     dx, dgamma = by_rows(
-        "* n, * n, n, * -> * n, n", whole, *operands, by_rule=choice.backend != XLA
+        "* n, * n, n, * -> * n, n",
+        partial(_backward, choice),
+        dy,
+        x,
+        gamma,
+        rstd,
+        by_rule=choice.backend != XLA,
     )
     return like(dx, x), like(dgamma.astype(gamma.dtype), gamma)
 
 
-def _rms_norm_primal(x: Array, gamma: Array, epsilon: float, choice: Choice) -> Array:
-    y: Array = _jit_forward(x, gamma, epsilon, choice)[0]
-    return y
+def _primal(
+    x: Array,
+    residual: Array | None,
+    gamma: Array,
+    epsilon: float,
+    choice: Choice,
+) -> tuple[Array, Array | None]:
+    # y and the sum, which is None without a residual.
+    y, *total, _ = _jit_forward(x, residual, gamma, epsilon, choice)
+    return y, total[0] if total else None
 
 
-def _rms_norm_fwd(
-    x: Array, gamma: Array, epsilon: float, choice: Choice
-) -> tuple[Array, Any]:
-    y, rstd = _jit_forward(x, gamma, epsilon, choice)
-    return y, (x, gamma, rstd)
-
-
-def _rms_norm_bwd(_epsilon: float, _choice: Choice, saved: Any, dy: Array) -> Any:
-    choice = choose("rms_norm", (RMS_NORM_BWD,), obstacles=_obstacles(dy))
-    return _jit_backward(dy, *saved, choice)
-
-
-def _with_add_primal(
-    x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice
-) -> tuple[Array, Array]:
-    y, total, _ = _jit_forward_with_add(x, residual, gamma, epsilon, choice)
-    return y, total
-
-
-def _with_add_fwd(
-    x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice
+def _fwd(
+    x: Array,
+    residual: Array | None,
+    gamma: Array,
+    epsilon: float,
+    choice: Choice,
 ) -> Any:
-    y, total, rstd = _jit_forward_with_add(x, residual, gamma, epsilon, choice)
-    return (y, total), (total, gamma, rstd)
+    y, *total, rstd = _jit_forward(x, residual, gamma, epsilon, choice)
+    if total:
+        return (y, total[0]), (total[0], gamma, rstd)
+    return (y, None), (x, gamma, rstd)
 
 
-def _with_add_bwd(_epsilon: float, _choice: Choice, saved: Any, cotangents: Any) -> Any:
+def _bwd(
+    _epsilon: float,
+    _choice: Choice,
+    saved: Any,
+    cotangents: Any,
+) -> Any:
     dy, dtotal = cotangents
-    choice = choose("rms_norm_with_add", (RMS_NORM_BWD,), obstacles=_obstacles(dy))
+    operation = "rms_norm" if dtotal is None else "rms_norm_with_add"
+    choice = choose(
+        operation,
+        (RMS_NORM_BWD,),
+        obstacles=_obstacles(dy),
+    )
     dx, dgamma = _jit_backward(dy, *saved, choice)
+    if dtotal is None:
+        return dx, None, dgamma
     # Both terms of the sum have the gradient of the sum.
     return dx + dtotal, dx + dtotal, dgamma
 
 
-_rms_norm = partial(jax.custom_vjp, nondiff_argnums=(2, 3))(_rms_norm_primal)
-_rms_norm.defvjp(_rms_norm_fwd, _rms_norm_bwd)
-_with_add = partial(jax.custom_vjp, nondiff_argnums=(3, 4))(_with_add_primal)
-_with_add.defvjp(_with_add_fwd, _with_add_bwd)
+_normalised = partial(jax.custom_vjp, nondiff_argnums=(3, 4))(_primal)
+_normalised.defvjp(_fwd, _bwd)

@@ -15,10 +15,9 @@ from typing import Any
 import jax
 import pytest
 from jax_aiter import ManifestError, ModuleLoadError, _loader
-from jax_aiter._loader import Loader
-from jax_aiter._probe import framework_api
+from jax_aiter._loader import Loader, framework_api
 
-from kernels.tests.checks.kernels import Kernels, sha256
+from kernels.tests.checks.kernels import Kernels, handler, sha256
 
 pytestmark = pytest.mark.releases
 Registered = list[tuple[str, str]]
@@ -37,22 +36,18 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Registered:
     return calls
 
 
-def check_a_module_is_loaded_after_those_that_it_needs(
+def check_modules_are_loaded_once_and_one_by_one(
     tmp_path: Path, registered: Registered
 ) -> None:
     kernels = Kernels(tmp_path)
-    kernels.add("base", kind="device-lib")
     kernels.add("other")
-    kernels.add("gemm_bf16", needs=["base"])
+    kernels.add("gemm_bf16")
     loader = Loader(kernels.write())
     assert not loader.loaded
-    loader.ensure("gemm_bf16")
-    assert list(loader.loaded) == ["base", "gemm_bf16"]
+    for name in ("gemm_bf16", "other", "gemm_bf16"):
+        loader.ensure(name)
+    assert list(loader.loaded) == ["gemm_bf16", "other"]
     assert registered == [("jax_aiter_gemm_bf16", "ROCM")]
-    loader.ensure("other")
-    loader.ensure("gemm_bf16")
-    assert list(loader.loaded) == ["base", "gemm_bf16", "other"]
-    assert len(registered) == 1
 
 
 def check_a_module_learns_where_its_code_objects_are(
@@ -115,88 +110,43 @@ def no_library(kernels: Kernels) -> None:
     kernels.manifest["modules"]["gemm_bf16"]["sha256"] = sha256(library)
 
 
-def other_symbol(symbol: str) -> Callable[[Kernels], None]:
-    return lambda kernels: kernels.manifest["modules"]["gemm_bf16"]["ffi"][0].update(
-        symbol=symbol
-    )
+def other_symbol(kernels: Kernels) -> None:
+    kernels.manifest["modules"]["gemm_bf16"]["ffi"][0]["symbol"] = "JaxAiterNone"
 
 
-NEWER = framework_api()[1] + 1
+LIBRARY = "lib/libgemm_bf16.so"
+CODE = "hsa/gfx942/gemm_bf16/kernel.co"
 
 
 @pytest.mark.parametrize(
-    ("defines", "entry", "change", "said"),
+    ("defines", "change", "said"),
     [
         (
             [],
-            {},
-            damage("lib/libgemm_bf16.so"),
-            r"libgemm_bf16\.so has sha256 \w{64}, .* changed after the build",
+            damage(LIBRARY),
+            r"libgemm_bf16\.so has sha256 \w{64}, .* after the build",
         ),
-        ([], {}, damage("hsa/gfx942/gemm_bf16/kernel.co"), r"kernel\.co has sha256"),
+        ([], damage(CODE), r"kernel\.co has sha256"),
+        ([], remove(LIBRARY), r"libgemm_bf16\.so cannot be read: No such file"),
+        ([], remove(CODE), r"kernel\.co cannot be read: No such file"),
         (
             [],
-            {},
-            remove("lib/libgemm_bf16.so"),
-            r"libgemm_bf16\.so cannot be read: No such file",
-        ),
-        (
-            [],
-            {},
-            remove("hsa/gfx942/gemm_bf16/kernel.co"),
-            r"kernel\.co cannot be read: No such file",
-        ),
-        (
-            [],
-            {},
             no_library,
-            r"libgemm_bf16\.so cannot be loaded: .*(invalid ELF header|file too short)",
+            r"libgemm_bf16\.so cannot be loaded: .*(invalid ELF|too short)",
         ),
-        (
-            [],
-            {},
-            other_symbol("JaxAiterNone"),
-            r"libgemm_bf16\.so has no symbol JaxAiterNone: .*undefined symbol",
-        ),
-        (
-            [],
-            {},
-            other_symbol("JaxAiterSilent"),
-            r"JaxAiterSilent of .* is not an FFI handler",
-        ),
-        (
-            [],
-            {},
-            other_symbol("JaxAiterGrown"),
-            "is not an FFI handler: Unexpected XLA_FFI_CallFrame size",
-        ),
-        (["NO_SET_ROOT"], {}, None, "has no symbol jax_aiter_set_root"),
-        (["NO_BUILD_INFO"], {}, None, "has no symbol jax_aiter_build_info"),
-        (
-            ["API_MINOR=2"],
-            {},
-            None,
-            r"is for FFI API 0\.2 without command buffers; the manifest declares 0\.1",
-        ),
-        (
-            ["TRAITS=1"],
-            {},
-            None,
-            r"0\.1 with command buffers; the manifest declares 0\.1 without",
-        ),
-        ([], {"says": "rms_norm"}, None, "is the library of module 'rms_norm'"),
+        ([], other_symbol, r"libgemm_bf16\.so has no symbol JaxAiterNone: .*undefined"),
+        (["NO_SET_ROOT"], None, "has no symbol jax_aiter_set_root"),
     ],
 )
 def check_what_is_wrong_with_a_module_is_named(
     tmp_path: Path,
     registered: Registered,
     defines: list[str],
-    entry: dict[str, Any],
     change: Callable[[Kernels], None] | None,
     said: str,
 ) -> None:
     kernels = Kernels(tmp_path)
-    kernels.add("gemm_bf16", *defines, **entry)
+    kernels.add("gemm_bf16", *defines)
     if change:
         change(kernels)
     loader = Loader(kernels.write())
@@ -211,21 +161,10 @@ def check_a_handler_newer_than_jaxlib_is_refused_before_xla_sees_it(
     tmp_path: Path, registered: Registered
 ) -> None:
     kernels = Kernels(tmp_path)
-    ffi = [
-        {
-            "target": "jax_aiter_gemm_bf16",
-            "symbol": "JaxAiterGemmBf16",
-            "api": [0, NEWER],
-            "command_buffer": False,
-        }
-    ]
-    kernels.add("gemm_bf16", f"API_MINOR={NEWER}", ffi=ffi)
-    with pytest.raises(
-        ModuleLoadError,
-        match=(
-            rf"is for FFI API 0\.{NEWER}, but the installed jaxlib has 0\.{NEWER - 1}"
-        ),
-    ):
+    newer = framework_api()[1] + 1
+    kernels.add("gemm_bf16", ffi=[handler("jax_aiter_gemm_bf16", minor=newer)])
+    said = rf"is for FFI API 0\.{newer}, but the installed jaxlib has 0\.{newer - 1}"
+    with pytest.raises(ModuleLoadError, match=said):
         Loader(kernels.write()).ensure("gemm_bf16")
     assert registered == []
 
@@ -239,15 +178,7 @@ def check_what_xla_refuses_is_told(
     for folder in ("one", "two"):
         # The same name for another function.
         kernels = Kernels(tmp_path / folder)
-        ffi = [
-            {
-                "target": "a_name",
-                "symbol": "JaxAiterGemmI8",
-                "api": [0, 1],
-                "command_buffer": False,
-            }
-        ]
-        kernels.add("gemm_i8", ffi=ffi)
+        kernels.add("gemm_i8", ffi=[handler("a_name", "JaxAiterGemmI8")])
         kernels.write()
     Loader(tmp_path / "one").ensure("gemm_i8")
     with pytest.raises(

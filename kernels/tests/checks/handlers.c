@@ -1,20 +1,9 @@
 // FFI handlers of tests, for the CPU: they are called as the kernels are called, and compute in plain loops.
-// MODULE, API_MINOR and TRAITS can be set by the compiler's -D; the others leave something out or do it wrong.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "xla/ffi/api/c_api.h"
-
-#ifndef MODULE
-#define MODULE "fake"
-#endif
-#ifndef API_MINOR
-#define API_MINOR 1
-#endif
-#ifndef TRAITS
-#define TRAITS 0
-#endif
 
 static char root[4096];
 
@@ -22,9 +11,6 @@ static char root[4096];
 void jax_aiter_set_root(const char* folder) { snprintf(root, sizeof root, "%s", folder); }
 #endif
 const char* jax_aiter_get_root(void) { return root; }
-#ifndef NO_BUILD_INFO
-const char* jax_aiter_build_info(void) { return "{\"module\": \"" MODULE "\"}"; }
-#endif
 
 static XLA_FFI_Error* refuse(XLA_FFI_CallFrame* frame, const char* why) {
   XLA_FFI_Error_Create_Args args = {0};
@@ -50,8 +36,8 @@ static int answered(XLA_FFI_CallFrame* frame, XLA_FFI_Error** error) {
   }
   asked->metadata->api_version.struct_size = XLA_FFI_Api_Version_STRUCT_SIZE;
   asked->metadata->api_version.major_version = 0;
-  asked->metadata->api_version.minor_version = API_MINOR;
-  asked->metadata->traits = TRAITS;
+  asked->metadata->api_version.minor_version = 1;
+  asked->metadata->traits = 0;
   return 1;
 }
 
@@ -316,11 +302,3 @@ XLA_FFI_Error* JaxAiterGemmFp4(XLA_FFI_CallFrame* frame) {
 }
 
 #include "attention.h"
-
-// A handler of another time, whose call frame has grown.
-XLA_FFI_Error* JaxAiterGrown(XLA_FFI_CallFrame* frame) {
-  return frame->struct_size < XLA_FFI_CallFrame_STRUCT_SIZE + 8 ? refuse(frame, "Unexpected XLA_FFI_CallFrame size") : NULL;
-}
-
-// Something with the right name that is no handler.
-XLA_FFI_Error* JaxAiterSilent(XLA_FFI_CallFrame* frame) { return frame == NULL ? (XLA_FFI_Error*)1 : NULL; }

@@ -72,33 +72,28 @@ for _kind, _, _targets in MODULES.values():
 
 
 @cache
-def compiled(module: str, *defines: str) -> bytes:
-    """Return a library of handlers.c for a module."""
-    argv = [
-        "cc",
-        "-std=c11",
-        "-O0",
-        "-Wall",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        f"-I{jax.ffi.include_dir()}",
-    ]
-    argv += [
-        f'-DMODULE="{module}"',
-        *(f"-D{define}" for define in defines),
-        str(SOURCE),
-        "-lm",
-        "-o",
-    ]
+def compiled(*defines: str) -> bytes:
+    """Return a library of handlers.c, which has the handlers of all modules."""
+    options = ["-std=c11", "-O0", "-Wall", "-Werror", "-shared", "-fPIC"]
+    options += [f"-I{jax.ffi.include_dir()}", *(f"-D{define}" for define in defines)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "library.so"
-        subprocess.run([*argv, str(out)], check=True)
+        subprocess.run(["cc", *options, str(SOURCE), "-lm", "-o", str(out)], check=True)
         return out.read_bytes()
 
 
 def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def handler(target: str, symbol: str = "", minor: int = 1) -> dict[str, Any]:
+    """Return a handler's entry of the manifest; by default that of the package's table."""
+    return {
+        "target": target,
+        "symbol": symbol or TARGETS[target].symbol,
+        "api": [0, minor],
+        "command_buffer": False,
+    }
 
 
 @dataclass
@@ -126,32 +121,23 @@ class Kernels:
         kind, targets, handlers = MODULES.get(name, ("co-launcher", AITER_GFX, []))
         library = self.root / "lib" / f"lib{name}.so"
         library.parent.mkdir(parents=True, exist_ok=True)
-        library.write_bytes(compiled(changes.pop("says", name), *defines))
+        library.write_bytes(compiled(*defines))
         code = self.root / "hsa" / "gfx942" / name / "kernel.co"
         code.parent.mkdir(parents=True, exist_ok=True)
         code.write_bytes(name.encode())
+        objects = {f"gfx942/{name}/kernel.co": sha256(code)}
         for table, text in TABLES.get(name, {}).items():
-            (self.root / "hsa" / table).parent.mkdir(parents=True, exist_ok=True)
-            (self.root / "hsa" / table).write_text(text)
-        tables = {
-            table: sha256(self.root / "hsa" / table) for table in TABLES.get(name, {})
-        }
+            path = self.root / "hsa" / table
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            objects[table] = sha256(path)
         entry = {
             "kind": kind,
             "library": f"lib/lib{name}.so",
             "sha256": sha256(library),
-            "needs": [],
             "targets": list(targets),
-            "ffi": [
-                {
-                    "target": t,
-                    "symbol": TARGETS[t].symbol,
-                    "api": [0, 1],
-                    "command_buffer": False,
-                }
-                for t in handlers
-            ],
-            "objects": {"gfx942": {f"gfx942/{name}/kernel.co": sha256(code), **tables}},
+            "ffi": [handler(target) for target in handlers],
+            "objects": {"gfx942": objects},
         }
         entry.update(changes)
         self.manifest["modules"][name] = entry

@@ -13,10 +13,15 @@ from jax_aiter import _check
 from jax_aiter.mha._blocks import Config
 from jax_aiter.mha._dropout import seed_words
 
-_DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
+DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
 
 
-def heads_fit(operation: str, q: Array, k: Array, v: Array) -> None:
+def heads_fit(
+    operation: str,
+    q: Array,
+    k: Array,
+    v: Array,
+) -> None:
     """Check the last two dimensions of q, k and v, and their dtypes.
 
     Raises:
@@ -37,13 +42,17 @@ def heads_fit(operation: str, q: Array, k: Array, v: Array) -> None:
     if key_heads == 0 or heads % key_heads:
         text = f"{operation}: q has {heads} heads and k has {key_heads}"
         raise ValueError(f"{text}; q has to have a multiple of the heads of k.")
-    _check.dtype(operation, "q", q, _DTYPES)
+    _check.dtype(operation, "q", q, DTYPES)
     for name, array in (("k", k), ("v", v)):
         _check.dtype(operation, name, array, (q.dtype,))
 
 
 def config(
-    operation: str, depth: int, dropout_p: float, softmax_scale: float | None, seed: Any
+    operation: str,
+    depth: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    seed: Any,
 ) -> tuple[Config, Array]:
     """Return the checked scale and dropout, and the seed as two words.
 
@@ -92,7 +101,12 @@ def window(
     return left, 0 if causal else right
 
 
-def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array | None:
+def slopes(
+    operation: str,
+    alibi_slopes: Any,
+    batch: int,
+    heads: int,
+) -> Array | None:
     """Return ALiBi's slopes, [heads] or [batch, heads], or None.
 
     Raises:
@@ -101,20 +115,11 @@ def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array |
     """
     if alibi_slopes is None:
         return None
-    shape = (heads,) if getattr(alibi_slopes, "ndim", 1) == 1 else (batch, heads)
-    _check.rank(
-        operation,
-        "alibi_slopes",
-        alibi_slopes,
-        "[heads]" if len(shape) == 1 else "[batch, heads]",
-    )
-    _check.equal(
-        operation,
-        "alibi_slopes",
-        alibi_slopes.shape,
-        shape,
-        "[heads] or [batch, heads]",
-    )
+    if getattr(alibi_slopes, "ndim", 1) == 1:
+        _check.shape(operation, "alibi_slopes", alibi_slopes, "[heads]", (heads,))
+    else:
+        sizes = (batch, heads)
+        _check.shape(operation, "alibi_slopes", alibi_slopes, "[batch, heads]", sizes)
     _check.dtype(operation, "alibi_slopes", alibi_slopes, (jnp.float32, jnp.float64))
     return jnp.asarray(alibi_slopes)
 
@@ -153,15 +158,13 @@ def cumulative(
         numbers = np.asarray(array)
         lengths = np.diff(numbers)
         if numbers[0] != 0 or (lengths < 0).any() or numbers[-1] > places:
-            text = (
+            raise ValueError(
                 f"{operation}: {name} is {numbers.tolist()}; it has to increase from 0"
-                f" to at most {places}"
+                f" to at most {places}."
             )
-            raise ValueError(f"{text}.")
         if longest and lengths.max() > longest:
-            text = (
+            raise ValueError(
                 f"{operation}: the longest sequence of {name} has the length"
-                f" {lengths.max()}"
+                f" {lengths.max()}, but its max_seqlen is {longest}."
             )
-            raise ValueError(f"{text}, but its max_seqlen is {longest}.")
     return jnp.asarray(array)

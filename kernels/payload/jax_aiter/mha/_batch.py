@@ -91,8 +91,8 @@ def flash_attn_func(
         _check.rank(_NAME, name, array, "(batch, sequence, heads, head dimension)")
     batch, queries, heads, depth = q.shape
     keys = k.shape[1]
-    _check.equal(_NAME, "k", k.shape[:1], (batch,), "(batch, ...)")
-    _check.equal(_NAME, "v", v.shape[:2], (batch, keys), "(batch, Sk, ...)")
+    _check.shape(_NAME, "k", k, "(batch, Sk, heads_k, D)", (batch, *k.shape[1:]))
+    _check.shape(_NAME, "v", v, "(batch, Sk, heads_k, Dv)", (batch, keys, *v.shape[2:]))
     _arguments.heads_fit(_NAME, q, k, v)
     config, seed = _arguments.config(
         _NAME, depth, dropout_p, softmax_scale, dropout_seed
@@ -100,11 +100,8 @@ def flash_attn_func(
     if bias is not None:
         if alibi_slopes is not None:
             raise ValueError(f"{_NAME}: bias and alibi_slopes cannot be combined.")
-        _check.rank(_NAME, "bias", bias, "(Sq, Sk)")
-        _check.equal(_NAME, "bias", bias.shape, (queries, keys), "(Sq, Sk)")
-        _check.dtype(
-            _NAME, "bias", bias, (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
-        )
+        _check.shape(_NAME, "bias", bias, "(Sq, Sk)", (queries, keys))
+        _check.dtype(_NAME, "bias", bias, _arguments.DTYPES)
     slopes = _arguments.slopes(_NAME, alibi_slopes, batch, heads)
     window = _arguments.window(_NAME, window_size, causal)
     rows = _ranges(q, k, cu_seqlens_q, cu_seqlens_kv, window)
@@ -131,7 +128,11 @@ def flash_attn_func(
 
 
 def _ranges(
-    q: Array, k: Array, cu_q: Any, cu_kv: Any, window: tuple[int, int]
+    q: Array,
+    k: Array,
+    cu_q: Any,
+    cu_kv: Any,
+    window: tuple[int, int],
 ) -> _rows.Rows:
     # Ranges of [queries] if all queries are valid, else of [batch, queries].
     (batch, queries), keys = q.shape[:2], k.shape[1]
@@ -143,13 +144,19 @@ def _ranges(
         return _rows.whole(queries, keys, *window)
     query_counts = _lengths("cu_seqlens_q", cu_q, batch, queries)
     key_counts = _lengths("cu_seqlens_kv", cu_kv, batch, keys)
-    rows: _rows.Rows = jax.vmap(
-        lambda one, other: _rows.padded(queries, one, other, *window)
-    )(query_counts, key_counts)
-    return rows
+
+    def ranges(query_count: Array, key_count: Array) -> _rows.Rows:
+        return _rows.padded(queries, query_count, key_count, *window)
+
+    return jax.vmap(ranges)(query_counts, key_counts)  # type: ignore[no-any-return]
 
 
-def _lengths(name: str, array: Any, batch: int, places: int) -> Array:
+def _lengths(
+    name: str,
+    array: Any,
+    batch: int,
+    places: int,
+) -> Array:
     checked = _arguments.cumulative(_NAME, name, array, batch, batch * places)
     if not isinstance(array, jax.core.Tracer):
         # NumPy, because under jit every operation of jax returns a tracer, even for
@@ -160,5 +167,4 @@ def _lengths(name: str, array: Any, batch: int, places: int) -> Array:
                 f"{_NAME}: a sequence of {name} has the length {longest}, but its array"
                 f" has {places}."
             )
-    lengths: Array = checked[1:] - checked[:-1]
-    return lengths
+    return checked[1:] - checked[:-1]

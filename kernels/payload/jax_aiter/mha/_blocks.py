@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter._native import contract, vary, varying
+from jax_aiter._native import Arrays, all_varying, contract, vary
 from jax_aiter.mha._dropout import kept
 from jax_aiter.mha._rows import Rows
 
@@ -75,26 +75,30 @@ class Block(NamedTuple):
     distance: Array
     factor: Array | None
 
+    def dropped(self, array: Array) -> Array:
+        """Return the array with dropped elements 0 and the others enlarged."""
+        return array if self.factor is None else array * self.factor
+
 
 def pad(config: Config, sequence: Sequence) -> Sequence:
     """Return the sequence padded to whole blocks; padding neither attends nor is attended to."""
-    queries = -sequence.q.shape[0] % config.queries or (
-        config.queries if sequence.q.shape[0] == 0 else 0
-    )
-    keys = -sequence.k.shape[0] % config.keys or (
-        config.keys if sequence.k.shape[0] == 0 else 0
-    )
+    count, key_count = sequence.q.shape[0], sequence.k.shape[0]
+    # An empty sequence becomes one block.
+    queries = -count % config.queries if count else config.queries
+    keys = -key_count % config.keys if key_count else config.keys
 
     def longer(array: Array, *more: int) -> Array:
-        return jnp.pad(
-            array, [(0, extra) for extra in (*more, *[0] * (array.ndim - len(more)))]
-        )
+        sizes = (*more, *[0] * (array.ndim - len(more)))
+        return jnp.pad(array, [(0, extra) for extra in sizes])
 
+    bias = sequence.bias
+    if bias is not None:
+        bias = longer(bias, queries, keys)
     return sequence._replace(
         q=longer(sequence.q, queries),
         k=longer(sequence.k, keys),
         v=longer(sequence.v, keys),
-        bias=None if sequence.bias is None else longer(sequence.bias, queries, keys),
+        bias=bias,
         rows=Rows(*(longer(part, queries) for part in sequence.rows)),
     )
 
@@ -111,15 +115,13 @@ def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:
     sequence = pad(config, whole)
     wide = _wide(sequence.q)
     _, heads, group, _ = sequence.q.shape
-    axes = _axes(sequence)
+    axes = all_varying(*jax.tree.leaves(sequence))
 
     def one(index: Array) -> tuple[Array, Array]:
         q = _cut(sequence.q, index, config.queries)
         rows = _cut_rows(sequence.rows, index, config.queries)
 
-        def step(
-            place: Array, carry: tuple[Array, Array, Array]
-        ) -> tuple[Array, Array, Array]:
+        def step(place: Array, carry: Arrays) -> Arrays:
             highest, total, out = carry
             block = _block(config, sequence, q, rows, index, place)
             higher = jnp.maximum(highest, jnp.max(block.scores, axis=-1))
@@ -127,9 +129,9 @@ def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:
             p = jnp.exp(block.scores - base[..., None])
             shrink = jnp.exp(highest - base)
             total = total * shrink + jnp.sum(p, axis=-1)
-            dropped = p if block.factor is None else p * block.factor
             v = _cut(sequence.v, place, config.keys)
-            more = contract("hgqk,khd->hgqd", dropped.astype(v.dtype), v, wide)
+            dropped = block.dropped(p).astype(v.dtype)
+            more = contract("hgqk,khd->hgqd", dropped, v, wide)
             return higher, total, out * shrink[..., None] + more
 
         shape = (heads, group, config.queries)
@@ -139,32 +141,34 @@ def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:
             jnp.zeros((*shape, sequence.v.shape[-1]), wide),
         )
         carry = tuple(vary(part, axes) for part in start)
-        highest, total, out = jax.lax.fori_loop(*_visited(config, rows), step, carry)
+        first, last = _visited(config, rows)
+        highest, total, out = jax.lax.fori_loop(first, last, step, carry)
         divisor = jnp.where(total == 0, 1, total)
         lse = jnp.where(total == 0, -jnp.inf, highest + jnp.log(divisor))
-        return (out / divisor[..., None]).transpose(2, 0, 1, 3), lse.transpose(2, 0, 1)
+        out = out / divisor[..., None]
+        return out.transpose(2, 0, 1, 3), lse.transpose(2, 0, 1)
 
-    out, lse = jax.lax.map(
-        one, jnp.arange(sequence.q.shape[0] // config.queries, dtype=jnp.int32)
-    )
+    out, lse = jax.lax.map(one, _indices(config, sequence))
     joined = out.reshape(-1, *out.shape[2:])[:count].astype(sequence.v.dtype)
     return joined, lse.reshape(-1, heads, group)[:count]
 
 
-def probabilities(config: Config, whole: Sequence, lse: Array) -> Array:
+def probabilities(
+    config: Config,
+    whole: Sequence,
+    lse: Array,
+) -> Array:
     """Return all probabilities as they multiply v, [Hk, G, queries, keys].
 
     A whole matrix, for tests.
     """
-    one = Config(
-        config.scale, config.dropout, max(whole.q.shape[0], 1), max(whole.k.shape[0], 1)
-    )
+    queries, keys = whole.q.shape[0], whole.k.shape[0]
+    one = Config(config.scale, config.dropout, max(queries, 1), max(keys, 1))
     sequence = pad(one, whole)
     zero = jnp.int32(0)
     block = _block(one, sequence, sequence.q, sequence.rows, zero, zero)
     saved = _finite(lse.transpose(1, 2, 0))[..., None]
-    p = jnp.exp(block.scores[:, :, : whole.q.shape[0], : whole.k.shape[0]] - saved)
-    return p if block.factor is None else p * block.factor
+    return block.dropped(jnp.exp(block.scores[:, :, :queries, :keys] - saved))
 
 
 class Gradients(NamedTuple):
@@ -178,7 +182,12 @@ class Gradients(NamedTuple):
 
 
 def backward(
-    config: Config, whole: Sequence, lse: Array, out: Array, dout: Array, dlse: Array
+    config: Config,
+    whole: Sequence,
+    lse: Array,
+    out: Array,
+    dout: Array,
+    dlse: Array,
 ) -> Gradients:
     """Compute the gradients of one sequence.
 
@@ -189,29 +198,25 @@ def backward(
         dout: cotangent of out.
         dlse: cotangent of lse.
     """
-    count = whole.q.shape[0]
-    keys = whole.k.shape[0]
+    count, keys = whole.q.shape[0], whole.k.shape[0]
     sequence = pad(config, whole)
     wide = _wide(sequence.q)
-    extra = ((0, sequence.q.shape[0] - count),)
+    extra = ((0, sequence.q.shape[0] - count), (0, 0), (0, 0))
     delta = jnp.sum(dout.astype(wide) * out.astype(wide), axis=-1) - dlse.astype(wide)
-    saved, delta = (
-        jnp.pad(part, (*extra, (0, 0), (0, 0))) for part in (_finite(lse), delta)
-    )
-    dout = jnp.pad(dout.astype(sequence.v.dtype), (*extra, (0, 0), (0, 0), (0, 0)))
-    axes = _axes(sequence)
+    saved = jnp.pad(_finite(lse), extra)
+    delta = jnp.pad(delta, extra)
+    dout = jnp.pad(dout.astype(sequence.v.dtype), (*extra, (0, 0)))
+    axes = all_varying(*jax.tree.leaves(sequence))
 
-    def zeros(like: Array | None) -> Array | None:
-        return None if like is None else vary(jnp.zeros(like.shape, wide), axes)
+    def zeros(like: Array) -> Array:
+        return vary(jnp.zeros(like.shape, wide), axes)
 
-    def one(carry: Any, index: Array) -> tuple[Any, Array]:
+    def one(carry: Arrays, index: Array) -> tuple[Arrays, Array]:
         q = _cut(sequence.q, index, config.queries)
         rows = _cut_rows(sequence.rows, index, config.queries)
         do = _cut(dout, index, config.queries)
-        high, dot = (
-            _cut(part, index, config.queries).transpose(1, 2, 0)[..., None]
-            for part in (saved, delta)
-        )
+        high = _cut(saved, index, config.queries).transpose(1, 2, 0)[..., None]
+        dot = _cut(delta, index, config.queries).transpose(1, 2, 0)[..., None]
 
         def step(place: Array, sums: Gradients) -> Gradients:
             block = _block(config, sequence, q, rows, index, place)
@@ -219,42 +224,35 @@ def backward(
             k = _cut(sequence.k, place, config.keys)
             v = _cut(sequence.v, place, config.keys)
             dp = contract("qhgd,khd->hgqk", do, v, wide)
-            dropped = p if block.factor is None else p * block.factor
-            ds = p * ((dp if block.factor is None else dp * block.factor) - dot)
+            dropped = block.dropped(p).astype(v.dtype)
+            ds = p * (block.dropped(dp) - dot)
             narrow = ds.astype(q.dtype)
+            dq = contract("hgqk,khd->qhgd", narrow, k, wide) * config.scale
+            dk = contract("hgqk,qhgd->khd", narrow, q, wide) * config.scale
+            dv = contract("hgqk,qhgd->khd", dropped, do, wide)
             at = place * config.keys
+            dbias, dslopes = sums.bias, sums.slopes
+            if dbias is not None:
+                dbias = _add(dbias, ds.sum((0, 1)), index * config.queries, at)
+            if dslopes is not None:
+                dslopes = dslopes - (ds * block.distance).sum((2, 3))
             return Gradients(
-                q=sums.q + contract("hgqk,khd->qhgd", narrow, k, wide) * config.scale,
-                k=_add(
-                    sums.k,
-                    contract("hgqk,qhgd->khd", narrow, q, wide) * config.scale,
-                    at,
-                ),
-                v=_add(
-                    sums.v,
-                    contract("hgqk,qhgd->khd", dropped.astype(v.dtype), do, wide),
-                    at,
-                ),
-                bias=None
-                if sums.bias is None
-                else _add(sums.bias, ds.sum((0, 1)), index * config.queries, at),
-                slopes=None
-                if sums.slopes is None
-                else sums.slopes - (ds * block.distance).sum((2, 3)),
+                q=sums.q + dq,
+                k=_add(sums.k, dk, at),
+                v=_add(sums.v, dv, at),
+                bias=dbias,
+                slopes=dslopes,
             )
 
-        sums = Gradients(vary(jnp.zeros(q.shape, wide), axes), *carry)
-        sums = jax.lax.fori_loop(*_visited(config, rows), step, sums)
+        sums = Gradients(zeros(q), *carry)
+        first, last = _visited(config, rows)
+        sums = jax.lax.fori_loop(first, last, step, sums)
         return tuple(sums[1:]), sums.q
 
-    start = (
-        zeros(sequence.k),
-        zeros(sequence.v),
-        zeros(sequence.bias),
-        zeros(sequence.slopes),
-    )
-    blocks = jnp.arange(sequence.q.shape[0] // config.queries, dtype=jnp.int32)
-    (dk, dv, dbias, dslopes), dq = jax.lax.scan(one, start, blocks)
+    # Parts that are None have no gradient.
+    parts = (sequence.k, sequence.v, sequence.bias, sequence.slopes)
+    start = jax.tree.map(zeros, parts)
+    (dk, dv, dbias, dslopes), dq = jax.lax.scan(one, start, _indices(config, sequence))
     return Gradients(
         q=dq.reshape(sequence.q.shape)[:count],
         k=dk[:keys],
@@ -265,7 +263,12 @@ def backward(
 
 
 def _block(
-    config: Config, sequence: Sequence, q: Array, rows: Rows, index: Array, place: Array
+    config: Config,
+    sequence: Sequence,
+    q: Array,
+    rows: Rows,
+    index: Array,
+    place: Array,
 ) -> Block:
     wide = _wide(q)
     column = place * config.keys + jnp.arange(config.keys, dtype=jnp.int32)
@@ -273,9 +276,9 @@ def _block(
     scores = contract("qhgd,khd->hgqk", q, k, wide) * config.scale
     if sequence.bias is not None:
         places = (index * config.queries, place * config.keys)
-        scores += jax.lax.dynamic_slice(
-            sequence.bias, places, (config.queries, config.keys)
-        ).astype(wide)
+        sizes = (config.queries, config.keys)
+        part = jax.lax.dynamic_slice(sequence.bias, places, sizes)
+        scores += part.astype(wide)
     distance = jnp.abs(rows.diagonal[:, None] - column).astype(wide)
     if sequence.slopes is not None:
         scores -= sequence.slopes.astype(wide)[..., None, None] * distance
@@ -284,40 +287,52 @@ def _block(
     if config.dropout:
         _, heads, group, _ = q.shape
         batch, first = sequence.place
-        head = first + jnp.arange(heads * group, dtype=jnp.int32).reshape(
-            heads, group, 1, 1
-        )
-        row = (index * config.queries + jnp.arange(config.queries, dtype=jnp.int32))[
-            :, None
-        ]
-        keep = kept(sequence.seed, config.dropout, batch, head, row, column)
+        heads_here = jnp.arange(heads * group, dtype=jnp.int32)
+        head = first + heads_here.reshape(heads, group, 1, 1)
+        row = index * config.queries + jnp.arange(config.queries, dtype=jnp.int32)
+        keep = kept(sequence.seed, config.dropout, batch, head, row[:, None], column)
         factor = jnp.where(keep, 1 / (1 - config.dropout), 0).astype(wide)
     return Block(jnp.where(seen, scores, -jnp.inf), distance, factor)
+
+
+def _indices(config: Config, sequence: Sequence) -> Array:
+    # Of the blocks of queries.
+    return jnp.arange(sequence.q.shape[0] // config.queries, dtype=jnp.int32)
 
 
 def _visited(config: Config, rows: Rows) -> tuple[Array, Array]:
     # Return the first block of keys that a query sees, and the one after the last.
     first = jnp.min(jnp.where(rows.end > rows.start, rows.start, _FAR))
     last = jnp.max(rows.end)
-    return jnp.minimum(first, last) // config.keys, (
-        last + config.keys - 1
-    ) // config.keys
+    first = jnp.minimum(first, last) // config.keys
+    return first, (last + config.keys - 1) // config.keys
 
 
-def _cut(array: Array, index: Array, size: int) -> Array:
-    part: Array = jax.lax.dynamic_slice_in_dim(array, index * size, size)
-    return part
+def _cut(
+    array: Array,
+    index: Array,
+    size: int,
+) -> Array:
+    return jax.lax.dynamic_slice_in_dim(array, index * size, size)
 
 
-def _cut_rows(rows: Rows, index: Array, size: int) -> Rows:
+def _cut_rows(
+    rows: Rows,
+    index: Array,
+    size: int,
+) -> Rows:
     return Rows(*(_cut(part, index, size) for part in rows))
 
 
-def _add(array: Array, part: Array, *places: Array) -> Array:
-    where = (*places, *[jnp.int32(0)] * (array.ndim - len(places)))
+def _add(
+    array: Array,
+    part: Array,
+    *places: Array,
+) -> Array:
+    zeros = [jnp.int32(0)] * (array.ndim - len(places))
+    where = (*places, *zeros)
     before = jax.lax.dynamic_slice(array, where, part.shape)
-    sums: Array = jax.lax.dynamic_update_slice(array, before + part, where)
-    return sums
+    return jax.lax.dynamic_update_slice(array, before + part, where)
 
 
 def _wide(array: Array) -> Any:
@@ -327,7 +342,3 @@ def _wide(array: Array) -> Any:
 def _finite(lse: Array) -> Array:
     # A query that sees no key has no probabilities to recompute.
     return jnp.where(lse == -jnp.inf, 0, lse)
-
-
-def _axes(sequence: Sequence) -> frozenset[str]:
-    return frozenset[str]().union(*map(varying, jax.tree.leaves(sequence)))

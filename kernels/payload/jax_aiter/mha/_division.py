@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jax_aiter._choice import Choice
+from jax_aiter._native import Arrays
 from jax_aiter._partition import Axes, Local, Rule, like, partitioned, total
 from jax_aiter._table import XLA
-from jax_aiter.mha._operands import Given, Operands
+from jax_aiter.mha._operands import Given, Operands, Pair
 
 _OUT = "b q h e"
 _LSE = "b h q"
@@ -20,10 +22,10 @@ _LSE = "b h q"
 def forward(
     choice: Choice,
     dropout: float,
-    function: Callable[[Operands, Given], tuple[Array, Array]],
+    function: Callable[[Operands, Given], Pair],
     operands: Operands,
     given: Given,
-) -> tuple[Array, Array]:
+) -> Pair:
     """Return function(operands, given), divided between devices.
 
     Args:
@@ -34,7 +36,7 @@ def forward(
     """
     leaves, tree = jax.tree.flatten((operands, given))
 
-    def local(axes: Axes, *leaves: Array) -> tuple[Array, ...]:
+    def local(axes: Axes, *leaves: Array) -> Arrays:
         operands, given = jax.tree.unflatten(tree, leaves)
         return function(operands.with_all_slopes(), _placed(axes, operands, given))
 
@@ -49,27 +51,21 @@ def backward(
     function: Callable[..., Operands],
     operands: Operands,
     given: Given,
-    saved: tuple[Array, Array],
-    cotangents: tuple[Array, Array],
+    saved: Pair,
+    cotangents: Pair,
 ) -> Operands:
     """Return a function for the gradients of the operands, divided between devices."""
     leaves, tree = jax.tree.flatten((operands, given, saved, cotangents))
     results = _dims(operands)
 
-    def local(axes: Axes, *leaves: Array) -> tuple[Array, ...]:
+    def local(axes: Axes, *leaves: Array) -> Arrays:
         operands, given, saved, cotangents = jax.tree.unflatten(tree, leaves)
-        grads = function(
-            operands.with_all_slopes(),
-            _placed(axes, operands, given),
-            saved,
-            *cotangents,
-        )
+        placed = _placed(axes, operands, given)
+        grads = function(operands.with_all_slopes(), placed, saved, cotangents)
         if grads.slopes is not None and operands.slopes.ndim == 1:
             grads = grads._replace(slopes=grads.slopes.sum(0))
-        return tuple(
-            _summed(grad, axes, dims)
-            for grad, dims in zip(jax.tree.leaves(grads), results, strict=True)
-        )
+        sum_of = partial(_summed, axes)
+        return tuple(map(sum_of, jax.tree.leaves(grads), results))
 
     dims = [*results, *_dims_of_given(given), *[_OUT, _LSE] * 2]
     grads = _divided(choice, dropout, local, leaves, dims, results)
@@ -85,7 +81,7 @@ def _divided(
     leaves: Sequence[Array],
     dims: Sequence[str],
     results: Sequence[str],
-) -> tuple[Array, ...]:
+) -> Arrays:
     kernel = choice.backend != XLA
     # Kernels count sequences and heads from 0, so that with dropout each device needs
     # all of them.
@@ -94,8 +90,12 @@ def _divided(
     # XLA gathers the batch for the loop over sequences that sums the gradient of a
     # bias, and runs blocks that any sequence needs if sequences have lengths of their
     # own.
+    by_rule = kernel or "q k" in dims or "b q" in dims
     return partitioned(
-        rule, local, *leaves, by_rule=kernel or bool({"q k", "b q"}.intersection(dims))
+        rule,
+        local,
+        *leaves,
+        by_rule=by_rule,
     )
 
 
@@ -107,42 +107,32 @@ def _dims(operands: Operands) -> list[str]:
     shared = "one" if of_keys == 1 else "h'"
     if of_keys == heads:
         shared = "h"
-    dims = (
-        "b q h d",
-        f"b k {shared} d",
-        f"b k {shared} e",
-        "q k",
-        "h" if operands.slopes is None or operands.slopes.ndim == 1 else "b h",
-    )
-    return [
-        names for names, part in zip(dims, operands, strict=True) if part is not None
-    ]
+    dims = ["b q h d", f"b k {shared} d", f"b k {shared} e"]
+    if operands.bias is not None:
+        dims.append("q k")
+    if operands.slopes is not None:
+        dims.append("h" if operands.slopes.ndim == 1 else "b h")
+    return dims
 
 
 def _dims_of_given(given: Given) -> list[str]:
-    return [
-        *["b q" if given.rows.start.ndim == 2 else "q"] * 3,
-        "words",
-        "starts",
-        "starts",
-    ]
+    rows = "b q" if given.rows.start.ndim == 2 else "q"
+    return [rows, rows, rows, "words", "starts", "starts"]
 
 
 def _placed(axes: Axes, operands: Operands, given: Given) -> Given:
     # Add the indices of the first sequence and head of this device.
     if not axes:
         return given
-    counts = zip("bh", (operands.q.shape[0], operands.q.shape[2]), strict=True)
-    first = [
-        jax.lax.axis_index(axes[name]) * count if name in axes else 0
-        for name, count in counts
-    ]
-    return given._replace(
-        first=jnp.stack([jnp.asarray(place, jnp.int32) for place in first])
-    )
+    batch, _, heads, _ = operands.q.shape
+    places = []
+    for name, count in (("b", batch), ("h", heads)):
+        first = jax.lax.axis_index(axes[name]) * count if name in axes else 0
+        places.append(jnp.asarray(first, jnp.int32))
+    return given._replace(first=jnp.stack(places))
 
 
-def _summed(gradient: Array, axes: Axes, dims: str) -> Array:
+def _summed(axes: Axes, gradient: Array, dims: str) -> Array:
     # Sum the gradients of what devices share.
     missing = {"b", "h"} - {name.rstrip("'") for name in dims.split()}
     wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))

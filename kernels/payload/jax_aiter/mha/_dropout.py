@@ -70,12 +70,10 @@ def kept(
     state = _mixed(seed[0] + jnp.uint32(_GOLDEN)) ^ seed[1]
     for place in (batch, heads, row):
         state = _mixed(_mixed(state) + place.astype(jnp.uint32) * jnp.uint32(_GOLDEN))
-    bits = _mixed(
-        _mixed(state ^ column.astype(jnp.uint32) * jnp.uint32(_ODD))
-        + _mixed(state + jnp.uint32(_ODD))
-    )
-    kept_bits: Array = bits >= jnp.uint32(min(round(probability * 2**32), 2**32 - 1))
-    return kept_bits
+    of_column = _mixed(state ^ column.astype(jnp.uint32) * jnp.uint32(_ODD))
+    bits = _mixed(of_column + _mixed(state + jnp.uint32(_ODD)))
+    dropped = min(round(probability * 2**32), 2**32 - 1)
+    return bits >= jnp.uint32(dropped)
 
 
 def _mixed(x: Array) -> Array:

@@ -10,13 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jax_aiter import _check, _limits
-from jax_aiter._choice import Choice, choose, wanted_targets
+from jax_aiter import _limits
+from jax_aiter._choice import Choice, choose, wanted_gpus
 from jax_aiter._limits import INT
-from jax_aiter._native import empty, ffi, int32, rowwise
-from jax_aiter._table import AITER, MHA_BWD, MHA_BWD_ASM, MHA_FWD, MHA_FWD_ASM, XLA
+from jax_aiter._native import Arrays, empty, ffi, int32, rowwise
+from jax_aiter._table import (
+    AITER,
+    MHA_BWD,
+    MHA_BWD_ASM,
+    MHA_FWD,
+    MHA_FWD_ASM,
+    XLA,
+    FfiTarget,
+)
 from jax_aiter.mha._blocks import Config
-from jax_aiter.mha._operands import Given, Operands
+from jax_aiter.mha._operands import Given, Operands, Pair
 
 _FEW_QUERIES = 128
 """Number of queries in a batch up to which Composable Kernel is preferred, as in AITER."""
@@ -70,15 +78,11 @@ def make_plan(task: Task, operands: Operands) -> Plan:
     """
     few = not task.packed and operands.q.shape[1] <= _FEW_QUERIES
     targets = (MHA_FWD, MHA_FWD_ASM) if few else (MHA_FWD_ASM, MHA_FWD)
-    obstacles = {
-        MHA_FWD_ASM.name: _asm_obstacle(task, operands),
-        MHA_FWD.name: _ck_obstacle(task, operands),
-    }
+    obstacles = _obstacles(task, operands, *targets)
     if task.config.dropout and not obstacles[MHA_FWD.name]:
         # Both directions must drop the same probabilities.
-        backward = choose(
-            "flash_attn_bwd", obstacles=_backward_obstacles(task, operands)
-        )
+        own = _backward_obstacles(task, operands)
+        backward = choose("flash_attn_bwd", obstacles=own)
         if backward.backend == XLA:
             obstacles[MHA_FWD.name] = (
                 "the gradient is computed by XLA, whose dropout differs:"
@@ -97,7 +101,12 @@ def needs_keys(plan: Plan) -> bool:
 
 
 def choose_backward(
-    plan: Plan, operands: Operands, *, dbias: bool, dslopes: bool, dlse: bool
+    plan: Plan,
+    operands: Operands,
+    *,
+    dbias: bool,
+    dslopes: bool,
+    dlse: bool,
 ) -> Choice:
     """Choose the implementation of the gradient and load its module.
 
@@ -110,28 +119,31 @@ def choose_backward(
     Raises:
         BackendError: an option forces a backend that does not support the gradient.
     """
-    wanted = [
-        (not dbias, "AITER's kernels compute no gradient of a bias"),
-        (not dslopes, "AITER's kernels compute no gradient of ALiBi's slopes"),
-        (
-            not plan.task.config.dropout or plan.forward.backend == AITER,
-            (
-                "its dropout differs from that of the forward direction, which XLA"
-                " computed"
-            ),
-        ),
-    ]
     obstacles = _backward_obstacles(plan.task, operands)
     if dlse and not obstacles[MHA_BWD.name]:
         obstacles[MHA_BWD.name] = (
             "Composable Kernel does not support a cotangent of lse"
         )
-    if obstacle := _check.first_failing(wanted):
+    obstacle = ""
+    if dbias:
+        obstacle = "AITER's kernels compute no gradient of a bias"
+    elif dslopes:
+        obstacle = "AITER's kernels compute no gradient of ALiBi's slopes"
+    elif plan.task.config.dropout and plan.forward.backend != AITER:
+        obstacle = (
+            "its dropout differs from that of the forward direction, which XLA computed"
+        )
+    if obstacle:
         obstacles = dict.fromkeys(obstacles, obstacle)
     return choose("flash_attn_bwd", obstacles=obstacles)
 
 
-def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]:
+def unpacked(task: Task, *arrays: Array) -> Arrays:
+    """Return arrays without the batch of one that packed sequences have."""
+    return tuple(part[0] for part in arrays) if task.packed else arrays
+
+
+def forward(plan: Plan, operands: Operands, given: Given) -> Pair:
     """Compute attention with a kernel.
 
     Returns:
@@ -139,26 +151,23 @@ def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
         lse: [B, H, queries], float32.
     """
     task = plan.task
-    q, k, v = (part[0] if task.packed else part for part in operands[:3])
+    q, k, v = unpacked(task, *operands[:3])
     if plan.forward.call == MHA_FWD_ASM.name:
         target = MHA_FWD_ASM
         arrays = (q, k, v, given.cu_q, given.cu_k)
         rows: tuple[bool, ...] = (True, True, True, False, False)
-        attrs = {
-            "scale": np.float32(task.config.scale),
-            "causal": _window(task, operands)[1] == 0,
-        }
+        causal = _window(task, operands)[1] == 0
+        attrs = {"scale": np.float32(task.config.scale), "causal": causal}
     else:
         target = MHA_FWD
         arrays = (q, k, v, *extras(task, operands, given))
         rows = (True, True, True, *rows_of_extras(operands))
         attrs = attributes(task, operands)
 
-    def call(batch: int) -> Any:
-        count = (batch,) if not task.packed else ()
+    def call(*batch: int) -> Callable[..., Arrays]:
         queries, heads = q.shape[-3:-1]
-        out = (*count, queries, heads, v.shape[-1])
-        lse = (*count, heads, queries)
+        out = (*batch, queries, heads, v.shape[-1])
+        lse = (*batch, heads, queries)
         return ffi(target, [(out, q.dtype), (lse, jnp.float32)], **attrs)
 
     out, lse = called(task, call, rows, arrays)
@@ -175,46 +184,42 @@ def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
 
 def called(
     task: Task,
-    call: Any,
+    call: Callable[..., Callable[..., Arrays]],
     rows: tuple[bool, ...],
-    arrays: tuple[Array, ...],
+    arrays: Arrays,
     fits: Callable[[int], bool] = lambda _batch: True,
-) -> tuple[Array, ...]:
+) -> Arrays:
     """Return the results of a call.
 
     Vmap enlarges the batch, except with dropout, which depends on the index in it.
 
     Args:
         task: the request.
-        call: function that returns the call for a batch, 0 for packed sequences.
+        call: function that returns the call for a batch, which packed sequences lack.
         rows: for each operand, whether its first dimension is the batch.
         arrays: operands.
         fits: whether the handler accepts a batch.
     """
     if task.packed:
-        results: tuple[Array, ...] = call(0)(*arrays)
-    elif task.config.dropout:
-        results = call(arrays[0].shape[0])(*arrays)
-    else:
-        results = rowwise(call, rows, fits)(*arrays)
-    return results
+        return call()(*arrays)
+    if task.config.dropout:
+        return call(arrays[0].shape[0])(*arrays)
+    return rowwise(call, rows, fits)(*arrays)
 
 
-def extras(task: Task, operands: Operands, given: Given) -> tuple[Array, ...]:
+def extras(task: Task, operands: Operands, given: Given) -> Arrays:
     """Return the operands bias, slopes, cu_q, cu_k and seed of MHA_FWD and MHA_BWD."""
-    bias = operands.bias
-    slopes = operands.slopes
+    bias, slopes = operands.bias, operands.slopes
+    if bias is None:
+        bias = empty(operands.q.dtype)
     if slopes is None:
         slopes = empty(jnp.float32)
     elif task.packed:
         slopes = jnp.broadcast_to(slopes, (given.cu_q.shape[0] - 1, slopes.shape[1]))
-    # The two words of the seed, and two of an offset.
-    seed = (
-        jnp.concatenate([given.seed, jnp.zeros_like(given.seed)])
-        if task.config.dropout
-        else empty(jnp.uint32)
-    )
-    bias = empty(operands.q.dtype) if bias is None else bias
+    seed = empty(jnp.uint32)
+    if task.config.dropout:
+        # The two words of the seed, and two of an offset.
+        seed = jnp.concatenate([given.seed, jnp.zeros_like(given.seed)])
     return bias, slopes.astype(jnp.float32), given.cu_q, given.cu_k, seed
 
 
@@ -226,22 +231,18 @@ def rows_of_extras(operands: Operands) -> tuple[bool, ...]:
 def attributes(task: Task, operands: Operands) -> dict[str, Any]:
     """Return the attributes of MHA_FWD and MHA_BWD."""
     left, right = _window(task, operands)
-    longest = (
-        min(told or INT, part.shape[1])
-        for told, part in zip(task.longest, operands[:2], strict=True)
-    )
-    queries, keys = longest if task.packed else (0, 0)
-    numbers = {
-        "window_left": left,
-        "window_right": right,
-        "longest_query": queries,
-        "longest_key": keys,
-    }
-    floats = {
+    queries = keys = 0
+    if task.packed:
+        queries = min(task.longest[0] or INT, operands.q.shape[1])
+        keys = min(task.longest[1] or INT, operands.k.shape[1])
+    return {
         "scale": np.float32(task.config.scale),
         "dropout": np.float32(task.config.dropout),
+        "window_left": int32(left),
+        "window_right": int32(right),
+        "longest_query": int32(queries),
+        "longest_key": int32(keys),
     }
-    return {**floats, **{name: int32(value) for name, value in numbers.items()}}
 
 
 def _window(task: Task, operands: Operands) -> tuple[int, int]:
@@ -251,46 +252,34 @@ def _window(task: Task, operands: Operands) -> tuple[int, int]:
     return left, right
 
 
-def _asm_obstacle(task: Task, operands: Operands) -> str:
-    return _limits.obstacle(MHA_FWD_ASM, **facts(task, operands)) or _padded(task)
-
-
-def _ck_obstacle(task: Task, operands: Operands) -> str:
-    return _limits.obstacle(MHA_FWD, **facts(task, operands)) or _padded(task)
+def _obstacles(task: Task, operands: Operands, *targets: FfiTarget) -> dict[str, str]:
+    # By custom call.
+    known = facts(task, operands)
+    padded = ""
+    if task.padded:
+        padded = "AITER's kernels do not support sequence lengths in a batch"
+    found = {}
+    for target in targets:
+        found[target.name] = _limits.obstacle(target, **known) or padded
+    return found
 
 
 def _backward_obstacles(task: Task, operands: Operands) -> dict[str, str]:
-    # By custom call.
+    found = _obstacles(task, operands, MHA_BWD_ASM, MHA_BWD)
     if task.deterministic:
         any_order = (
             "AITER's kernels sum gradients in any order, which deterministic=True"
             " forbids"
         )
-        return dict.fromkeys((MHA_BWD_ASM.name, MHA_BWD.name), any_order)
-    known = facts(task, operands)
-    found = {
-        target.name: _limits.obstacle(target, **known) or _padded(task)
-        for target in (MHA_BWD_ASM, MHA_BWD)
-    }
-    if (
-        not found[MHA_BWD_ASM.name]
-        and not task.packed
-        and known["queries"] <= _FEW_FOR_GRADIENT
-    ):
-        few = (
+        return dict.fromkeys(found, any_order)
+    queries = operands.q.shape[1]
+    few = not task.packed and queries <= _FEW_FOR_GRADIENT
+    if few and not found[MHA_BWD_ASM.name]:
+        found[MHA_BWD_ASM.name] = (
             "AITER does not use its assembly kernels of the gradient for"
-            f" {known['queries']} queries"
+            f" {queries} queries"
         )
-        found[MHA_BWD_ASM.name] = few
     return found
-
-
-def _padded(task: Task) -> str:
-    return (
-        "AITER's kernels do not support sequence lengths in a batch"
-        if task.padded
-        else ""
-    )
 
 
 def facts(task: Task, operands: Operands) -> dict[str, Any]:
@@ -299,7 +288,7 @@ def facts(task: Task, operands: Operands) -> dict[str, Any]:
     batch, queries, heads, depth = q.shape
     return {
         "dtype": q.dtype.name,
-        "gfx": {target.partition(":")[0] for target in wanted_targets()[0]},
+        "gfx": wanted_gpus().processors,
         "batch": batch,
         "queries": queries,
         "keys": k.shape[1],

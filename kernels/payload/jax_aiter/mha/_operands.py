@@ -9,6 +9,9 @@ from jax import Array
 
 from jax_aiter.mha._rows import Rows
 
+Pair = tuple[Array, Array]
+"""Out and lse, or their cotangents."""
+
 
 class Operands(NamedTuple):
     """Operands of a batch of B sequences that may have gradients.
@@ -31,9 +34,8 @@ class Operands(NamedTuple):
         """Return the operands with slopes of [B, H]."""
         if self.slopes is None:
             return self
-        return self._replace(
-            slopes=jnp.broadcast_to(self.slopes, (self.q.shape[0], self.q.shape[2]))
-        )
+        batch, _, heads, _ = self.q.shape
+        return self._replace(slopes=jnp.broadcast_to(self.slopes, (batch, heads)))
 
 
 class Given(NamedTuple):

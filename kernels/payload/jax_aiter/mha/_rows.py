@@ -24,7 +24,12 @@ class Rows(NamedTuple):
     diagonal: Array
 
 
-def whole(queries: int, keys: int, left: int, right: int) -> Rows:
+def whole(
+    queries: int,
+    keys: int,
+    left: int,
+    right: int,
+) -> Rows:
     """Return the ranges of one sequence whose queries and keys are all valid.
 
     Args:
@@ -34,13 +39,9 @@ def whole(queries: int, keys: int, left: int, right: int) -> Rows:
         right: keys that a query sees after its diagonal; negative for all.
     """
     row = jnp.arange(queries, dtype=jnp.int32)
-    return _windowed(
-        jnp.zeros_like(row),
-        jnp.full_like(row, keys),
-        row + (keys - queries),
-        left,
-        right,
-    )
+    end = jnp.full_like(row, keys)
+    diagonal = row + (keys - queries)
+    return _windowed(jnp.zeros_like(row), end, diagonal, left, right)
 
 
 def complete(queries: int, keys: int, right: int) -> bool:
@@ -57,13 +58,12 @@ def packed_complete(cu_queries: Array, cu_keys: Array, right: int) -> bool:
     """
     if isinstance(cu_queries, jax.core.Tracer) or isinstance(cu_keys, jax.core.Tracer):
         return False
-    lengths = zip(
-        np.diff(np.asarray(cu_queries)), np.diff(np.asarray(cu_keys)), strict=True
-    )
-    return all(
-        queries == 0 or complete(int(queries), int(keys), right)
-        for queries, keys in lengths
-    )
+    queries = np.diff(np.asarray(cu_queries))
+    keys = np.diff(np.asarray(cu_keys))
+    for query_count, key_count in zip(queries, keys, strict=True):
+        if query_count and not complete(int(query_count), int(key_count), right):
+            return False
+    return True
 
 
 def all_see(rows: Rows, cu_queries: Array) -> Array:
@@ -74,13 +74,17 @@ def all_see(rows: Rows, cu_queries: Array) -> Array:
         cu_queries: as for `packed`.
     """
     row = jnp.arange(rows.start.shape[0], dtype=jnp.int32)
-    return jnp.all(
-        (rows.end > rows.start) | (row < cu_queries[0]) | (row >= cu_queries[-1])
-    )
+    sees = rows.end > rows.start
+    outside = (row < cu_queries[0]) | (row >= cu_queries[-1])
+    return jnp.all(sees | outside)
 
 
 def padded(
-    queries: int, query_count: Any, key_count: Any, left: int, right: int
+    queries: int,
+    query_count: Any,
+    key_count: Any,
+    left: int,
+    right: int,
 ) -> Rows:
     """Return the ranges of one sequence that fills only the beginning of its row.
 
@@ -92,13 +96,16 @@ def padded(
     """
     row = jnp.arange(queries, dtype=jnp.int32)
     end = jnp.where(row < query_count, key_count, 0)
-    return _windowed(
-        jnp.zeros_like(row), end, row + (key_count - query_count), left, right
-    )
+    diagonal = row + (key_count - query_count)
+    return _windowed(jnp.zeros_like(row), end, diagonal, left, right)
 
 
 def packed(
-    queries: int, cu_queries: Array, cu_keys: Array, left: int, right: int
+    queries: int,
+    cu_queries: Array,
+    cu_keys: Array,
+    left: int,
+    right: int,
 ) -> Rows:
     """Return the ranges of sequences that lie one after the other.
 
@@ -112,19 +119,25 @@ def packed(
     """
     row = jnp.arange(queries, dtype=jnp.int32)
     last = cu_queries.shape[0] - 2
-    sequence = jnp.clip(
-        jnp.searchsorted(cu_queries, row, side="right").astype(jnp.int32) - 1, 0, last
-    )
+    after = jnp.searchsorted(cu_queries, row, side="right").astype(jnp.int32)
+    sequence = jnp.clip(after - 1, 0, last)
     start = cu_keys[sequence]
     end = cu_keys[sequence + 1]
-    end = jnp.where((row >= cu_queries[0]) & (row < cu_queries[-1]), end, start)
+    inside = (row >= cu_queries[0]) & (row < cu_queries[-1])
+    end = jnp.where(inside, end, start)
     # The diagonal is as far from the end of the keys as the query is from the end of
     # the queries.
     diagonal = cu_keys[sequence + 1] - (cu_queries[sequence + 1] - row)
     return _windowed(start, end, diagonal, left, right)
 
 
-def _windowed(start: Array, end: Array, diagonal: Array, left: int, right: int) -> Rows:
+def _windowed(
+    start: Array,
+    end: Array,
+    diagonal: Array,
+    left: int,
+    right: int,
+) -> Rows:
     if left >= 0:
         start = jnp.maximum(start, diagonal - left)
     if right >= 0:

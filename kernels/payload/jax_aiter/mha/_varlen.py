@@ -82,12 +82,12 @@ def flash_attn_varlen(
         _check.rank(_NAME, name, array, "(total, heads, head dimension)")
     total_q, heads, depth = q.shape
     total_k = k.shape[0]
-    _check.equal(_NAME, "v", v.shape[:1], (total_k,), "(total_k, ...)")
+    _check.shape(_NAME, "v", v, "(total_k, heads_k, Dv)", (total_k, *v.shape[1:]))
     _arguments.heads_fit(_NAME, q, k, v)
     config, seed = _arguments.config(
         _NAME, depth, dropout_p, softmax_scale, dropout_seed
     )
-    left, right = _arguments.window(_NAME, window_size, causal)
+    window = _arguments.window(_NAME, window_size, causal)
     for name, value in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
         if not isinstance(value, int) or value < 0:
             raise ValueError(
@@ -104,18 +104,20 @@ def flash_attn_varlen(
     )
     task = Task(
         config,
-        (left, right),
+        window,
         packed=True,
         longest=(max_seqlen_q, max_seqlen_k),
         sequences=count,
-        complete=cu_seqlens_k is None or _rows.packed_complete(cu_q, cu_k, right),
+        complete=cu_seqlens_k is None or _rows.packed_complete(cu_q, cu_k, window[1]),
         deterministic=bool(deterministic),
         returns_lse=return_lse,
     )
     q, k, v, slopes, cu_q, cu_k, seed = together(q, k, v, slopes, cu_q, cu_k, seed)
-    rows = _rows.packed(total_q, cu_q, cu_k, left, right)
+    rows = _rows.packed(total_q, cu_q, cu_k, *window)
     operands = Operands(q[None], k[None], v[None], None, slopes)
-    out, lse = _attention.attention(
-        make_plan(task, operands), operands, Given(rows, seed, cu_q, cu_k)
-    )
-    return _conventions.results([out[0], lse[0]] if return_lse else [out[0]])
+    given = Given(rows, seed, cu_q, cu_k)
+    out, lse = _attention.attention(make_plan(task, operands), operands, given)
+    results = [out[0]]
+    if return_lse:
+        results.append(lse[0])
+    return _conventions.results(results)
