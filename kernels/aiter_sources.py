@@ -18,7 +18,6 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from core.atomic import write_whole
 from core.digests import sha256_of
 from core.errors import InputError, KernelError, ProcessError, RequestError
 from core.model import InputFile, Progress
@@ -54,12 +53,12 @@ class SourceTree:
 
 def read_lock(path: Path = SOURCES_LOCK) -> dict[str, str]:
     """Return the content of `sources.lock`: path below the source's folder -> sha256."""
-    rows = (
-        line.split("  ", 1)
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if not line.startswith("#")
-    )
-    return {name: sha256 for sha256, name in rows}
+    lock = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            sha256, _, name = line.partition("  ")
+            lock[name] = sha256
+    return lock
 
 
 def used_by(modules: Iterable[KernelModule], files: Iterable[str]) -> tuple[str, ...]:
@@ -68,29 +67,26 @@ def used_by(modules: Iterable[KernelModule], files: Iterable[str]) -> tuple[str,
     folders: set[str] = set()
     tables: set[str] = set()
     for module in modules:
-        folders |= set(module.headers)
-        exact |= {generator.script for generator in module.generators}
-        # A generator imports modules from its own folder.
-        folders |= {
-            generator.script.rpartition("/")[0] for generator in module.generators
-        }
+        folders.update(module.headers)
+        for generator in module.generators:
+            exact.add(generator.script)
+            # A generator imports modules from its own folder.
+            folders.add(generator.script.rpartition("/")[0])
         for objects in module.objects:
+            if objects.tuned:
+                exact.add(objects.tuned)
             for target in objects.targets:
                 folder = objects.folder.replace("{target}", target)
+                exact.update(f"{folder}/{name}" for name in objects.files)
                 if objects.csv:
                     tables.add(folder)
                     exact.add(f"{folder}/{objects.csv}")
-                exact |= {f"{folder}/{name}" for name in objects.files} | set(
-                    filter(None, [objects.tuned])
-                )
-    objects_there = (
-        name
-        for name in files
-        if name.endswith(".co") and name.rpartition("/")[0] in tables
-    )
-    beginnings = tuple(f"{folder}/" for folder in folders)
-    below = (name for name in files if name.startswith(beginnings))
-    return tuple(sorted({*objects_there, *below, *exact}))
+    below = tuple(f"{folder}/" for folder in folders)
+    for name in files:
+        is_object = name.endswith(".co") and name.rpartition("/")[0] in tables
+        if is_object or name.startswith(below):
+            exact.add(name)
+    return tuple(sorted(exact))
 
 
 def obtain(
@@ -110,9 +106,8 @@ def obtain(
         KernelError: a used file is missing or differs from `sources.lock`.
     """
     tree = find(wish, source, cache=cache, runner=runner, progress=progress)
-    return replace(
-        tree, files=check(tree.folder, used_by(modules, read_lock()), tree.name)
-    )
+    used = used_by(modules, read_lock())
+    return replace(tree, files=check(tree.folder, used, tree.name))
 
 
 def find(
@@ -138,9 +133,7 @@ def find(
     version = check_wish(wish, source)
     origin: InputFile | None = None
     if version:
-        folder, origin = _from_index(
-            source.project, version, source, cache, runner, progress
-        )
+        folder, origin = _from_index(version, source, cache, runner, progress)
     elif Path(wish).is_dir():
         folder = Path(wish).resolve()
     else:
@@ -152,10 +145,9 @@ def find(
             )
         folder, origin = _unpack(path, cache, progress, "")
     name = origin.filename if origin else str(folder)
-    root = (
-        folder / source.folder if (folder / source.folder / "hsa").is_dir() else folder
-    )
-    return SourceTree(folder=root, files={}, origin=origin, name=name)
+    if (folder / source.folder / "hsa").is_dir():
+        folder = folder / source.folder
+    return SourceTree(folder=folder, files={}, origin=origin, name=name)
 
 
 def check_wish(wish: str, source: UpstreamSource) -> str:
@@ -166,13 +158,10 @@ def check_wish(wish: str, source: UpstreamSource) -> str:
     Raises:
         RequestError: `wish` is neither a version of the source nor an existing path.
     """
-    match = re.fullmatch(
-        r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)",
-        wish or f"{source.project}=={source.version}",
-    )
-    if match is not None and canonicalize_name(match[1]) == canonicalize_name(
-        source.project
-    ):
+    if not wish:
+        return source.version
+    match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish)
+    if match and canonicalize_name(match[1]) == canonicalize_name(source.project):
         return match[2]
     if not Path(wish).exists():
         raise RequestError(
@@ -192,29 +181,27 @@ def check(
         KernelError: files are missing, changed or not locked; the message lists them.
     """
     lock = read_lock() if lock is None else lock
-    missing = []
-    changed = []
-    unlocked = []
+    faults: dict[str, list[str]] = {
+        "lacks": [],
+        "has changed": [],
+        "needs unlocked": [],
+    }
     good = {}
     for path in wanted:
+        file = located(root, path)
         if path not in lock:
-            unlocked.append(path)
-        elif not located(root, path).is_file():
-            missing.append(path)
-        elif (digest := sha256_of(located(root, path))) != lock[path]:
-            changed.append(path)
+            faults["needs unlocked"].append(path)
+        elif not file.is_file():
+            faults["lacks"].append(path)
+        elif (digest := sha256_of(file)) != lock[path]:
+            faults["has changed"].append(path)
         else:
             good[path] = digest
-    problems = [
-        f"{what} {', '.join(paths[:_SHOWN])}"
-        + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
-        for what, paths in (
-            ("lacks", missing),
-            ("has changed", changed),
-            ("needs unlocked", unlocked),
-        )
-        if paths
-    ]
+    problems = []
+    for fault, paths in faults.items():
+        more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+        if paths:
+            problems.append(f"{fault} {', '.join(paths[:_SHOWN])}{more}")
     if problems:
         raise KernelError(
             f"{name} {'; it '.join(problems)}.",
@@ -228,19 +215,17 @@ def check(
 
 def render_lock(root: Path, modules: Iterable[KernelModule]) -> str:
     """Return the text of `sources.lock` for a source."""
-    names = [
-        str(path.relative_to(root))
-        for path in root.rglob("*")
-        if path.is_file() and not path.is_symlink()
-    ]
-    used = used_by(modules, names)
+    files = (
+        path for path in root.rglob("*") if path.is_file() and not path.is_symlink()
+    )
+    used = used_by(modules, [str(path.relative_to(root)) for path in files])
     head = (
-        "# Files of AITER's sources that the kernel modules use: sha256, path. Written"
-        " by `ci_build kernels list --update`.\n"
+        "# Files of AITER's sources that the kernel modules use: sha256, path. Written by"
+        " `ci_build kernels list --update`."
     )
-    return head + "".join(
-        f"{sha256_of(located(root, name))}  {name}\n" for name in used
-    )
+    lines = [head]
+    lines += [f"{sha256_of(located(root, name))}  {name}" for name in used]
+    return "\n".join([*lines, ""])
 
 
 def located(root: Path, name: str) -> Path:
@@ -248,21 +233,12 @@ def located(root: Path, name: str) -> Path:
 
     AITER's Python package lies beside the source's folder in an archive.
     """
-    beside = root.parent / name
-    return (
-        beside
-        if name.startswith("aiter/") and not (root / name).exists()
-        else root / name
-    )
-
-
-def write_lock(text: str, path: Path = SOURCES_LOCK) -> None:
-    """Replace the lock."""
-    write_whole(path, text.encode())
+    path = root / name
+    beside = name.startswith("aiter/") and not path.exists()
+    return root.parent / name if beside else path
 
 
 def _from_index(
-    project: str,
     version: str,
     source: UpstreamSource,
     cache: Path,
@@ -273,9 +249,8 @@ def _from_index(
 
     The pinned archive is cached by its digest.
     """
-    pinned = (
-        source.sha256 if (project, version) == (source.project, source.version) else ""
-    )
+    project = source.project
+    pinned = source.sha256 if version == source.version else ""
     if pinned and (tree := cache / "sources" / pinned).is_dir():
         url = (tree / "url").read_text(encoding="utf-8")
         return _top(tree), InputFile(

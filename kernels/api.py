@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core import targets
+from core.atomic import write_whole
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
@@ -193,7 +194,7 @@ def lock_sources(
             wish, source, cache=cache / FOLDER, runner=runner, progress=progress
         )
         text = aiter_sources.render_lock(tree.folder, users)
-        aiter_sources.write_lock(text)
+        write_whole(aiter_sources.SOURCES_LOCK, text.encode())
         count = len(text.splitlines()) - 1
         lines.append(f"{count} files of {tree.name} locked")
     return lines

@@ -19,7 +19,7 @@ from pathlib import Path
 from core.errors import KernelError
 from core.model import Progress
 from core.process import Runner
-from kernels.compiled_store import Cost, KernelStore, StoredFile
+from kernels.compiled_store import Cost, KernelStore
 from kernels.compiler_steps import CompileStep, fill
 from kernels.toolchains import Toolchain
 
@@ -173,14 +173,12 @@ class Graph:
 
     def missing(self) -> tuple[CompileStep, ...]:
         """Return the steps whose results are absent or damaged, longest first."""
-        steps = [
-            step
-            for step in self.steps
-            if self.store.find(self.keys[step.label]) is None
-        ]
-        return tuple(
-            sorted(steps, key=lambda step: (-self.cost(step).seconds, step.label))
-        )
+        costs = {}
+        for step in self.steps:
+            if self.store.find(self.keys[step.label]) is None:
+                costs[step.label] = -self.cost(step).seconds
+        labels = sorted(costs, key=lambda label: (costs[label], label))
+        return tuple(self._by_label[label] for label in labels)
 
     def forecast(self, capacity: Capacity) -> Forecast:
         """Return the remaining work."""
@@ -201,8 +199,8 @@ class Graph:
 
     def build(
         self, work: Path, runner: Runner, progress: Progress, capacity: Capacity
-    ) -> dict[str, StoredFile]:
-        """Run the missing steps and return the result of every step by label.
+    ) -> None:
+        """Run the missing steps.
 
         Args:
             work: folder for ninja's files, which are removed at the end.
@@ -222,17 +220,13 @@ class Graph:
                 file.write_text(
                     self.ninja(missing, file.parent, limits), encoding="utf-8"
                 )
-                argv = (
-                    str(self.toolchain.ninja),
-                    "-f",
-                    str(file),
-                    "-j",
-                    str(limits.jobs),
-                    "-k",
-                    "0",
-                )
                 done = runner.run(
-                    argv,
+                    (
+                        str(self.toolchain.ninja),
+                        *("-f", str(file)),
+                        *("-j", str(limits.jobs)),
+                        *("-k", "0"),
+                    ),
                     env={"NINJA_STATUS": _STATUS},
                     on_line=lambda line: (
                         progress.step(line) if _BEGUN.match(line) else None
@@ -245,18 +239,12 @@ class Graph:
                     self._failure(done.stdout, missing),
                     hint="\nRun a failed command by itself for details.",
                 )
-        results = {
-            step.label: self.store.find(self.keys[step.label]) for step in self.steps
-        }
-        lost = [label for label, result in results.items() if result is None]
-        if lost:
+        if lost := self.missing():
             raise KernelError(
-                f"{', '.join(lost)} disappeared from {self.store.root}.",
+                f"{', '.join(step.label for step in lost)} disappeared from"
+                f" {self.store.root}.",
                 hint="Run the same command again.",
             )
-        return {
-            label: result for label, result in results.items() if result is not None
-        }
 
     def ninja(self, steps: Sequence[CompileStep], work: Path, limits: JobLimits) -> str:
         """Return the text of the ninja file and write the spec of each step beside it."""
@@ -265,8 +253,6 @@ class Graph:
             f"builddir = {_escape(str(work))}",
             "",
             "pool heavy",
-        ]
-        lines += [
             f"  depth = {limits.heavy_jobs}",
             "",
             "rule step",
@@ -279,16 +265,10 @@ class Graph:
             key = self.keys[step.label]
             spec = work / f"{key}.json"
             spec.write_text(json.dumps(self.spec(step), indent=1), encoding="utf-8")
-            before = [
-                str(self.store.record(self.keys[label]))
-                for label in step.after
-                if label in making
-            ]
             run = shlex.join((sys.executable, "-m", "kernels.step_process", str(spec)))
-            inputs = " ".join(_escape_path(path) for path in before)
-            lines.append(
-                f"build {_escape_path(str(self.store.record(key)))}: step {inputs}".rstrip()
-            )
+            words = [f"build {self._record(step.label)}: step"]
+            words += [self._record(label) for label in step.after if label in making]
+            lines.append(" ".join(words))
             lines += [f"  run = {_escape(run)}", f"  label = {_escape(step.label)}"]
             if self.cost(step).memory_mb > limits.heavy_mb:
                 lines.append("  pool = heavy")
@@ -324,6 +304,11 @@ class Graph:
             "link": link,
         }
 
+    def _record(self, label: str) -> str:
+        """Return the file that marks a step's result, escaped as ninja's path."""
+        path = _escape(str(self.store.record(self.keys[label])))
+        return path.replace(" ", "$ ").replace(":", "$:")
+
     def _made(self, label: str) -> str:
         """Return the path of a step's result."""
         return str(self.store.folder(self.keys[label]) / self._by_label[label].name)
@@ -340,7 +325,3 @@ class Graph:
 def _escape(text: str) -> str:
     """Escape a value for ninja."""
     return text.replace("$", "$$")
-
-
-def _escape_path(text: str) -> str:
-    return text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")

@@ -27,7 +27,6 @@ from wheelkit.repair.repair_plan import RepairPlan
 PACKAGE = "jax_aiter"
 KERNELS = f"{PACKAGE}/_kernels"
 MANIFEST = f"{KERNELS}/manifest.json"
-TAG = f"py3-none-{PLATFORM}"
 MANIFEST_SCHEMA = 1
 FFI_SINCE = {(0, 1): "0.8.0", (0, 2): "0.8.2", (0, 3): "0.9.1"}
 """FFI API version -> first jaxlib (0.8.0 or later) whose XLA has that version.
@@ -126,12 +125,12 @@ def expected_modules(
 
     Device-libs are excluded, because they are linked into the libraries that call them.
     """
-    chosen = [
-        module
-        for module in catalog.chosen(None, toolchain)
-        if module.kind is not ModuleKind.DEVICE_LIB
-    ]
-    return tuple(module for module in chosen if any(map(module.supports, wanted)))
+    modules = []
+    for module in catalog.chosen(None, toolchain):
+        has_code = any(map(module.supports, wanted))
+        if has_code and module.kind is not ModuleKind.DEVICE_LIB:
+            modules.append(module)
+    return tuple(modules)
 
 
 def check_jax(catalog: Catalog, jax_version: str) -> None:
@@ -167,9 +166,7 @@ def chosen_modules(
             "No gfx target was named for the kernels.", hint="Name them with --targets."
         )
     chosen = catalog.chosen(request.modules or None, request.toolchain)
-    for module in (
-        catalog.chosen(request.require, request.toolchain) if request.require else ()
-    ):
+    for module in catalog.chosen(request.require, request.toolchain):
         if lacking := [name for name in wanted if not module.supports(name)]:
             raise RequestError(
                 f"{module.name} is required but has no code for {', '.join(lacking)}.",
@@ -182,15 +179,14 @@ def chosen_modules(
             f" {', '.join(wanted)}.",
             hint="See `ci_build kernels list`.",
         )
-    if without := sorted(set(request.require) - {module.name for module in usable}):
+    names = {module.name for module in usable}
+    if without := sorted(set(request.require) - names):
         raise RequestError(
             f"{', '.join(without)} is required but missing in --kernel-modules.",
             hint="Add the module to --kernel-modules, or remove it from --require.",
         )
-    expected = {
-        module.name for module in expected_modules(catalog, wanted, request.toolchain)
-    }
-    left_out = sorted(expected - {module.name for module in usable})
+    expected = expected_modules(catalog, wanted, request.toolchain)
+    left_out = sorted({module.name for module in expected} - names)
     if left_out and not request.allow_partial:
         raise RequestError(
             f"The wheel would lack {', '.join(left_out)}.",
@@ -237,18 +233,19 @@ def manifest(
     """
     names = {native.module for native in natives}
     order = [name for name in catalog.modules if name in names]
+    modules = {}
+    for name in order:
+        module = catalog.modules[name]
+        modules[name] = _entry(module, natives, wanted)
+        if instances and module.kind is ModuleKind.FFI_SHIM:
+            modules[name]["instances"] = instances
     body: dict[str, Any] = {
         "schema": MANIFEST_SCHEMA,
         "version": version,
         "targets": list(wanted),
         "load_order": order,
-        "modules": {
-            name: _entry(catalog.modules[name], natives, wanted) for name in order
-        },
+        "modules": modules,
     }
-    for name in order:
-        if instances and catalog.modules[name].kind is ModuleKind.FFI_SHIM:
-            body["modules"][name]["instances"] = instances
     if missing:
         body["partial"] = sorted(missing)
     return (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
@@ -267,10 +264,10 @@ def _entry(
     # Processor -> number of compute units -> subfolder.
     variants: dict[str, dict[str, str]] = {}
     for group in module.objects:
-        for target in (name for name in wanted if name in group.targets and group.sku):
-            variants.setdefault(target, {}).update(
-                {str(units): group.sku for units in group.compute_units}
-            )
+        for target in wanted:
+            if group.sku and target in group.targets:
+                units = dict.fromkeys(map(str, group.compute_units), group.sku)
+                variants.setdefault(target, {}).update(units)
     return {
         "kind": module.kind.value,
         "library": library.path.removeprefix(f"{KERNELS}/"),
@@ -320,13 +317,13 @@ def with_members(
 ) -> RepairPlan:
     """Return the plan with the libraries of these files as members or device members."""
     libraries = [native for native in natives if not native.target]
-    coded = [
-        native.path
+    shims = [
+        native
         for native in libraries
         if catalog.modules[native.module].kind is ModuleKind.FFI_SHIM
     ]
     return replace(
         plan,
         members=tuple(native.path for native in libraries),
-        device_members=tuple(coded),
+        device_members=tuple(native.path for native in shims),
     )

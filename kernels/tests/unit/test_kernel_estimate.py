@@ -19,6 +19,7 @@ from core.targets import expand
 from kernels import aiter_sources as sources
 from kernels import kernel_recipe as recipe
 from kernels import toolchains
+from kernels.api import parse_part
 from kernels.assemble import THIS_MACHINE, prepare
 from kernels.build import KernelBuild
 from kernels.compiler_steps import library_steps, unit_steps
@@ -92,6 +93,24 @@ def test_build_without_complete_module_is_an_error(
         job(tmp_path, src, "m", allow_partial=allow_partial).run(
             IdleRunner(1), NoProgress(), Capacity()
         )
+
+
+# Parts
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "shard", "units", "said"),
+    [
+        ("pypi", "1/2", "", "need --kernel-toolchain=rocm"),
+        ("rocm", None, "(", "--units is not a regular expression"),
+        ("rocm", "3/2", "", "--shard is invalid: '3/2'"),
+    ],
+)
+def test_parse_part_refuses_value(
+    toolchain: str, shard: str | None, units: str, said: str
+) -> None:
+    with pytest.raises(RequestError, match=said):
+        parse_part(KernelRequest(toolchain=toolchain), shard, units)
 
 
 # Choice of JAX

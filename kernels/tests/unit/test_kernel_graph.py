@@ -253,11 +253,8 @@ def test_two_builds_at_once_run_their_own_steps(src: Path) -> None:
     own = FakeNinja(
         first, before=lambda: second.build(work, other, NoProgress(), capacity)
     )
-    assert (
-        [*first.build(work, own, NoProgress(), capacity)]
-        == own.labels
-        == ["m/u for gfx942"]
-    )
+    first.build(work, own, NoProgress(), capacity)
+    assert own.labels == ["m/u for gfx942"]
     assert other.labels == ["m/u for gfx1100"]
     assert list(work.iterdir()) == []
 

@@ -1,175 +1,74 @@
-"""modules.toml and its schema: refused entries, and the modules of each target."""
+"""modules.toml: modules that fit together, and the modules of each target."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
 
 import pytest
-import tomli_w
 
-from core.errors import FormatError, RequestError
+from core.errors import RequestError
+from core.targets import load_table
 from kernels import gfx_table
 from kernels.aiter_sources import read_lock, used_by
-from kernels.module_catalog import MODULES_TOML, load_catalog, parse_catalog
-from kernels.modules import Support
+from kernels.module_catalog import MODULES_TOML, load_catalog
+from kernels.modules import EVERY, KernelModule, ModuleKind, Support
+
+CATALOG = load_catalog()
+MODULES = tuple(CATALOG.modules.values())
 
 
-def little() -> dict[str, Any]:
-    """Return a catalog with one module of each kind."""
-    source = {
-        "project": "up",
-        "version": "1",
-        "filename": "up-1.tar.gz",
-        "sha256": "0" * 64,
-        "size": 1,
-        "folder": "",
-    }
-    objects = {
-        "targets": ["gfx942"],
-        "folder": "hsa/{target}",
-        "files": {"a.co": "a"},
-        "count": 1,
-        "kernarg": 8,
-    }
-    unit = {"name": "b", "source": "b.hip", "kernels": ["b"]}
-    generator = {
-        "script": "gen.py",
-        "arguments": ["{out}"],
-        "suffix": ".cpp",
-        "count": 3,
-        "kept": 1,
-        "keep": ["x"],
-    }
-    every = {"about": "", "seconds": 1, "memory_mb": 100, "max_size": 1000}
-    upstream = every | {"source": "up", "targets": ["gfx942"]}
-    rocm = upstream | {"toolchains": ["rocm"]}
-    modules: dict[str, dict[str, Any]] = {
-        "b": every
-        | {"kind": "portable", "targets": ["every"], "host": ["b.cc"], "units": [unit]},
-        "a": upstream
-        | {
-            "kind": "co-launcher",
-            "host": ["a.cc"],
-            "objects": [objects],
-            "fallback": "b",
-        },
-        "d": rocm
-        | {
-            "kind": "device-lib",
-            "host": [],
-            "generators": [generator],
-            "headers": ["include"],
-        },
-        "c": rocm
-        | {"kind": "ffi-shim", "host": ["c.cc"], "abi": "c++", "needs": ["d"]},
-    }
-    modules["d"]["flags"] = {"rocm": ["-O3"]}
-    for name in "abc":
-        ffi = {
-            "symbol": f"JaxAiter{name.upper()}",
-            "target": f"jax_aiter_{name}",
-            "api": [0, 3],
-        }
-        modules[name]["ffi"] = [
-            ffi
-            | {"command_buffer": True, "args": ["x f32[N]"], "results": ["y f32[N]"]}
-        ]
-    return {"schema": 1, "sources": {"up": source}, "modules": modules}
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_module_refers_to_targets_and_modules(module: KernelModule) -> None:
+    assert {EVERY, *load_table().targets}.issuperset(module.targets)
+    assert module.source in ("", *CATALOG.sources)
+    # Modules are built and loaded in the order of the file.
+    earlier = MODULES[: MODULES.index(module)]
+    assert {one.name for one in earlier}.issuperset(module.needs)
+    if module.fallback:
+        assert CATALOG.modules[module.fallback].kind is ModuleKind.PORTABLE
+    for targets in module.only.values():
+        assert set(module.targets).issuperset(targets)
+    if module.kind is ModuleKind.CO_LAUNCHER:
+        served: set[str] = set()
+        for objects in module.objects:
+            served.update(objects.targets)
+        assert served == set(module.targets)
+    # The pypi toolchain links its own C++ library, which is not ABI-compatible with a
+    # ROCm's.
+    if module.abi == "c++" or module.kind is ModuleKind.DEVICE_LIB:
+        assert "pypi" not in module.toolchains
 
 
-def problems(change: Callable[[dict[str, Any]], object]) -> str:
-    body = little()
-    change(body)
-    with pytest.raises(FormatError) as caught:
-        parse_catalog(tomli_w.dumps(body).encode(), "some.toml")
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda b: b.update(schema=2), "schema: expected 1, got 2"),
-        (lambda b: b.update(module={}), "unknown keys: module"),
-        (lambda b: b["modules"]["a"].pop("about"), "modules.a: missing key about"),
-        (
-            lambda b: b["modules"]["a"].update(seconds="1"),
-            "modules.a.seconds: expected float, got str",
-        ),
-        (
-            lambda b: b["modules"]["a"].update(targets=["gfx943"]),
-            "gfx943 is not a gfx target",
-        ),
-        (
-            lambda b: b["modules"]["a"].update(targets=["gfx942", "gfx950"]),
-            "gfx950 has no objects",
-        ),
-        (
-            lambda b: b["modules"]["a"].update(source="down"),
-            "source down does not exist",
-        ),
-        (
-            lambda b: b["modules"]["a"].update(needs=["d"]),
-            "needs d, which must be an earlier module",
-        ),
-        (
-            lambda b: b["modules"]["a"].update(fallback="d"),
-            "fallback d is not a portable module",
-        ),
-        (
-            lambda b: b["modules"]["a"].update(ffi=b["modules"]["b"]["ffi"]),
-            "the FFI target of two handlers",
-        ),
-        (
-            lambda b: b["modules"]["b"]["units"].append(b["modules"]["b"]["units"][0]),
-            "two units are named b",
-        ),
-        (
-            lambda b: b["modules"]["d"].update(toolchains=["pypi"]),
-            "the pypi toolchain cannot build",
-        ),
-        (
-            lambda b: b["modules"]["d"].update(only={"a": ["gfx1100"]}),
-            "only.a names other targets",
-        ),
-    ],
-)
-def test_parse_catalog_names_schema_violation(
-    change: Callable[[dict[str, Any]], object], said: str
-) -> None:
-    assert said in problems(change)
-
-
-def test_reports_all_problems_at_once() -> None:
-    def change(body: dict[str, Any]) -> None:
-        body["modules"]["a"].update(targets=["gfx943"], source="down")
-
-    assert "gfx943" in problems(change)
-    assert "down" in problems(change)
+def test_handlers_and_units_have_names_of_their_own() -> None:
+    names: Counter[str] = Counter()
+    for module in MODULES:
+        names.update(ffi.target for ffi in module.ffi)
+        names.update(f"{module.name}/{unit.name}" for unit in module.units)
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_support_is_module_portable_or_none() -> None:
-    catalog = parse_catalog(tomli_w.dumps(little()).encode(), "some.toml")
-    got = {}
-    for name in "abd":
-        module = catalog.modules[name]
-        got[name] = [catalog.support(module, gfx) for gfx in ("gfx942", "gfx1100")]
-    assert got == {
-        "a": [Support.YES, Support.PORTABLE],
-        "b": [Support.PORTABLE, Support.PORTABLE],
-        "d": [Support.YES, Support.UNSUPPORTED],
+    found = {}
+    for name in ("rmsnorm_fwd", "rms_norm", "gemm_i8"):
+        module = CATALOG.modules[name]
+        found[name] = [CATALOG.support(module, gfx) for gfx in ("gfx942", "gfx1030")]
+    assert found == {
+        "rmsnorm_fwd": [Support.YES, Support.PORTABLE],
+        "rms_norm": [Support.PORTABLE, Support.PORTABLE],
+        "gemm_i8": [Support.YES, Support.UNSUPPORTED],
     }
 
 
 def test_chosen_skips_modules_of_other_toolchains() -> None:
-    catalog = parse_catalog(tomli_w.dumps(little()).encode(), "some.toml")
-    assert [module.name for module in catalog.chosen(None, "pypi")] == ["b", "a"]
-    assert [module.name for module in catalog.chosen(["c"], "rocm")] == ["d", "c"]
-    with pytest.raises(RequestError, match=r"cannot build c\. Give --kernel-rocm"):
-        catalog.chosen(["c"], "pypi")
+    buildable = {module.name for module in CATALOG.chosen(None, "pypi")}
+    assert buildable.isdisjoint({"ck_rms_norm", "rmsnorm_fwd"})
+    chosen = CATALOG.chosen(["rmsnorm_fwd"], "rocm")
+    assert [module.name for module in chosen] == ["ck_rms_norm", "rmsnorm_fwd"]
+    with pytest.raises(RequestError, match=r"build rmsnorm_fwd\. Give --kernel-rocm"):
+        CATALOG.chosen(["rmsnorm_fwd"], "pypi")
     with pytest.raises(RequestError, match="Unknown kernel module: z"):
-        catalog.chosen(["z"])
+        CATALOG.chosen(["z"])
 
 
 def test_the_toolchain_is_locked_by_hash_and_names_no_host() -> None:
@@ -189,14 +88,14 @@ def test_the_toolchain_is_locked_by_hash_and_names_no_host() -> None:
 
 def test_source_files_of_modules_exist() -> None:
     src = MODULES_TOML.with_name("src")
-    for module in load_catalog().modules.values():
+    for module in MODULES:
         named = [*module.host, *(unit.source for unit in module.units)]
         assert [name for name in named if not (src / name).is_file()] == []
 
 
 def test_lock_covers_files_of_each_module() -> None:
     lock = read_lock()
-    for module in load_catalog().modules.values():
+    for module in MODULES:
         if module.source:
             assert used_by([module], lock)
             assert [name for name in used_by([module], lock) if name not in lock] == []
