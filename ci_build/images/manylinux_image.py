@@ -20,6 +20,13 @@ MANYLINUX = "manylinux_2_28"
 BUILDER = f"jax-{MANYLINUX}"
 _LLVM = "18"
 """Major version of the clang that compiles wheels; images.toml gives the reason."""
+_DOWNLOADS = {
+    "bazel": "bazel",
+    "llvm": f"llvm-{_LLVM}",
+    "numactl": "numactl",
+    "xxd": "xxd",
+}
+"""Name in the build context -> name of the pin."""
 _TEXTS = ("check-tools.sh", "clang.cfg", "llvm-members.txt")
 
 
@@ -84,20 +91,18 @@ def builder_images(builder: ImageBuilder) -> list[ImageBuild]:
     Raises:
         RequestError: images.toml lacks a pin.
     """
-    pins = {
-        name: builder.pins.get("download", name, builder.arch)
-        for name in ("bazel", "numactl", "xxd")
-    }
-    pins["llvm"] = builder.pins.get("download", f"llvm-{_LLVM}", builder.arch)
+    downloads = {}
+    for name, pin in _DOWNLOADS.items():
+        downloads[f"downloads/{name}"] = builder.pins.get("download", pin, builder.arch)
     # Only LLVM's archive for x86_64 was linked with this library.
     if library := builder.pins.find("download", "libtinfo5", builder.arch):
-        pins["libtinfo5"] = library
+        downloads["downloads/libtinfo5"] = library
     tools = ImageBuild(
         name=BUILDER,
         dockerfile="manylinux_2_28.Dockerfile",
         base=builder.base_image(MANYLINUX),
         texts={name: (DOCKER / name).read_text(encoding="utf-8") for name in _TEXTS},
-        downloads={f"downloads/{name}": pin for name, pin in sorted(pins.items())},
+        downloads=dict(sorted(downloads.items())),
         arguments={"LLVM_MAJOR": _LLVM},
     )
     if not builder.rocm:

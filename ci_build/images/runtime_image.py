@@ -82,22 +82,17 @@ def runtime_image(
     texts = {"selftest.py": (DOCKER / "selftest.py").read_text(encoding="utf-8")}
     files = dict[str, Path]()
     for python in pythons:
-        name = f"python-{python}"
-        downloads[f"pythons/{python}"] = builder.pins.get(
-            "download", name, builder.arch
-        )
-        own = [
-            wheel
-            for wheel in wheel_set.wheels
-            if wheelset.serves(wheel.filename, python)
-        ]
+        pin = builder.pins.get("download", f"python-{python}", builder.arch)
+        downloads[f"pythons/{python}"] = pin
         dependencies = tuple(_dependencies(folder, python))
-        found = _fetch(builder, wheel_set, python, dependencies)
-        files |= {f"wheels/{path.name}": path for path in found}
-        files |= {f"wheels/{item.filename}": folder / item.filename for item in own}
-        texts[f"wheels/requirements-{python}.txt"] = _requirements(
-            [*own, *dependencies]
-        )
+        requirements: list[Wheel | Resolved] = [*dependencies]
+        for path in _fetch(builder, wheel_set, python, dependencies):
+            files[f"wheels/{path.name}"] = path
+        for wheel in wheel_set.wheels:
+            if wheelset.serves(wheel.filename, python):
+                requirements.append(wheel)
+                files[f"wheels/{wheel.filename}"] = folder / wheel.filename
+        texts[f"wheels/requirements-{python}.txt"] = _requirements(requirements)
     if rocm is None:
         texts["rocm/.empty"] = ""
     else:
@@ -161,12 +156,13 @@ def _dependencies(folder: Path, python: str) -> Iterator[Resolved]:
         if marker and not Marker(marker).evaluate(environment, context="lock_file"):
             continue
         for wheel in package["wheels"]:
-            if "url" in wheel:
-                yield Resolved(
-                    name=package["name"],
-                    version=package["version"],
-                    filename=wheel["name"],
-                    url=wheel["url"],
-                    sha256=wheel["hashes"]["sha256"],
-                    requires_python=package.get("requires-python", ""),
-                )
+            if "url" not in wheel:
+                continue
+            yield Resolved(
+                name=package["name"],
+                version=package["version"],
+                filename=wheel["name"],
+                url=wheel["url"],
+                sha256=wheel["hashes"]["sha256"],
+                requires_python=package.get("requires-python", ""),
+            )

@@ -9,7 +9,6 @@ import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any
 
 from ci_build.release import gating
@@ -71,15 +70,12 @@ def parse_config(
     if request.work:
         end_interrupted(request.work)  # before the free memory of the devices is read
     source = parse_source(request.jax_tests) if request.jax_tests else None
+    folders = {}
+    for name in ("rocm", "also", "work", "wheelhouse"):
+        folder = getattr(request, name)
+        folders[name] = folder and folder.absolute()
     return DeviceGateConfig(
-        request=replace(
-            request,
-            rocm=request.rocm and request.rocm.absolute(),
-            also=request.also and request.also.absolute(),
-            work=request.work and request.work.absolute(),
-            wheelhouse=request.wheelhouse and request.wheelhouse.absolute(),
-            suite_env=tuple(request.suite_env),
-        ),
+        request=replace(request, **folders, suite_env=tuple(request.suite_env)),
         machine=detect_machine(platform, runner),
         environ=environ,
         source=source,
@@ -180,16 +176,10 @@ def covered_targets(
         raise RequestError(
             f"The set has no target of {config.request.family}.", hint=hint
         )
-    present = {
-        device.gfx
-        for device in visible_devices(
-            config.machine.devices, config.platform, config.environ
-        )
-    }
-    return (
-        tuple(target for target in shared if target.partition(":")[0] in present)
-        or shared
-    )
+    devices = visible_devices(config.machine.devices, config.platform, config.environ)
+    present = {device.gfx for device in devices}
+    here = tuple(target for target in shared if target.partition(":")[0] in present)
+    return here or shared
 
 
 def run(
@@ -211,26 +201,22 @@ def run(
     wheel_set = read_staged(bucket, staged)
     days = gating.policy_of(bucket, staged.index, channel).max_age_days
     targets = covered_targets(config, wheel_set)
+    if config.seconds is None:
+        seconds = durations(config, staged, bucket, (targets or ("any",))[0])
+        config = replace(config, seconds=seconds)
     config = replace(
         with_known_tests(config, staged, wheel_set.jax_version),
         python=_python(config.python, wheel_set.python_versions, runner),
-        seconds=(
-            durations(config, staged, bucket, (targets or ("any",))[0])
-            if config.seconds is None
-            else config.seconds
-        ),
     )
-    gates = [make_gate(config)]
-    max_age = None if days is None else timedelta(days=days)
     return run_gates(
         bucket,
         staged,
-        gates,
+        [make_gate(config)],
         runner,
         reporter,
         targets=targets,
         redo=redo,
-        max_age=max_age,
+        max_age=None if days is None else timedelta(days=days),
         signer=config.signer,
     )
 
@@ -250,15 +236,13 @@ def join(
     shards = collect_shards(
         bucket, staged, config.gate_name, config.settings, targets, config.signer
     )
-    gates = [make_merge_gate(config, shards)]
-    targets = targets and (shards[0].target,)
     return run_gates(
         bucket,
         staged,
-        gates,
+        [make_merge_gate(config, shards)],
         runner,
         reporter,
-        targets=targets,
+        targets=targets and (shards[0].target,),
         redo=True,
         signer=config.signer,
     )
@@ -281,29 +265,27 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
         check_python(requested, supported)
         return requested
     installed = find_pythons(supported, runner)
-    return next(
-        (version for version in supported if version in installed), supported[0]
-    )
+    usable = [version for version in supported if version in installed]
+    return (usable or supported)[0]
 
 
 def with_known_tests(
     config: DeviceGateConfig, staged: StagedSet, jax: str
 ) -> DeviceGateConfig:
     """Add the ledger of skips, and the waivers of flaky tests for the set's index."""
-    platform = config.platform.value
     now = datetime.now(UTC)
     known_tests = known_tests_for(
         load_entries(),
         jax=jax,
         family=config.request.family,
-        platform=platform,
+        platform=config.platform.value,
         today=now.date(),
     )
-    waivers = (
+    waivers = [
         waiver
         for waiver in load_waivers()
         if waiver.index == staged.index and not waiver.state(now)
-    )
+    ]
     return replace(config, known=known_tests, waivers=tuple(waivers))
 
 
@@ -327,9 +309,8 @@ def durations(
     if not before.results:
         return {}
     try:
-        results = load_results(
-            gzip.decompress(bucket.get(before.results)), before.results
-        )
+        data = gzip.decompress(bucket.get(before.results))
+        results = load_results(data, before.results)
     except (OSError, EOFError, FormatError):
         return {}
     return {result.id: result.seconds for result in results if result.seconds}
@@ -365,13 +346,10 @@ def show(
     verdict = steps.check_policy(
         staged, bucket, channel, reporter, bucket_name=config.bucket
     ).verdict
-    reporter.line(
-        f"  channel {channel}: " + ("may be promoted" if verdict.allowed else "blocked")
-    )
-    for text in (
-        [text for text in verdict.blocked_by if "device" in text]
-        or list(verdict.blocked_by)
-    )[:5]:
+    state = "may be promoted" if verdict.allowed else "blocked"
+    reporter.line(f"  channel {channel}: {state}")
+    own = [text for text in verdict.blocked_by if "device" in text]
+    for text in (own or list(verdict.blocked_by))[:5]:
         reporter.line(f"    {text}")
 
 
@@ -392,22 +370,17 @@ def _verdict_rows(evidences: Sequence[Evidence]) -> Iterator[tuple[str, ...]]:
 
 def failure_lines(evidences: Sequence[Evidence]) -> Iterator[str]:
     """Yield the first failures with tracebacks and commands, then machine failures."""
-    attempted = [
-        (evidence, check)
-        for evidence, check in _checks(evidences)
-        if "attempts" in check
-    ]
-    failed = [
-        (evidence, check)
-        for evidence, check in attempted
-        if check.get("outcome") == "failed"
-    ]
+    failed = []
+    skipped = []
+    for evidence, check in _checks(evidences):
+        if "attempts" in check and check.get("outcome") == "failed":
+            failed.append((evidence, check))
+        elif "attempts" in check and check.get("outcome") == "skipped":
+            skipped.append(check)
     for evidence, check in failed[:SHOWN_FAILURES]:
         yield f"--- {check['name']}"
-        yield from (
-            f"    {line}"
-            for line in first_lines(str(check.get("error", "")), _TRACEBACK_LINES)
-        )
+        for line in first_lines(str(check.get("error", "")), _TRACEBACK_LINES):
+            yield f"    {line}"
         for finding in evidence.findings:
             if f"{finding.code}: {finding.message}" in check.get("findings", ()):
                 yield f"  {finding.message}"
@@ -416,10 +389,7 @@ def failure_lines(evidences: Sequence[Evidence]) -> Iterator[str]:
     yield from others[:_MOST_NAMED]
     if len(others) > _MOST_NAMED:
         yield f"... and {len(others) - _MOST_NAMED} more in the evidence."
-    machine_failures = (
-        check for _, check in attempted if check.get("outcome") == "skipped"
-    )
-    for check in islice(machine_failures, SHOWN_FAILURES):
+    for check in skipped[:SHOWN_FAILURES]:
         yield f"--- {check['name']}"
         yield f"  {check.get('why', '')}"
 

@@ -114,10 +114,9 @@ def run_in_image(
         tempfile.TemporaryDirectory(prefix="gate-secrets-") as secrets,
     ):
         pip = pip_config(host)
-        variables = {
-            **settings.variables,
-            **{_pip_variable(name): value for name, value in pip.items()},
-        }
+        variables = {**settings.variables}
+        for name, value in pip.items():  # index-url is PIP_INDEX_URL
+            variables[f"PIP_{name.upper().replace('-', '_')}"] = value
         spec = make_spec(
             engine,
             image.id,
@@ -156,18 +155,16 @@ def _run(
         argv, check=False, on_line=lambda _: None, on_error_line=on_error_line
     )
     if done.returncode in _NOT_STARTED:
-        reason = (done.stderr.strip().splitlines() or ["no reason was given"])[
-            -1
-        ].rstrip(".")
+        lines = done.stderr.strip().splitlines() or ["no reason was given"]
         raise MachineError(
-            f"The gate cannot start in {run.request.image}: {reason}.",
+            f"The gate cannot start in {run.request.image}: {lines[-1].rstrip('.')}.",
             hint="The image needs Python 3.11 or newer as `python3`.",
         )
-    items = json.loads(done.stdout) if done.stdout.strip() else []
-    bodies = (json.dumps({"schema": SCHEMA_VERSION, **item}).encode() for item in items)
-    return done.returncode, tuple(
-        load_evidence(body, "The output of the gate") for body in bodies
-    )
+    evidences = []
+    for item in json.loads(done.stdout) if done.stdout.strip() else []:
+        body = json.dumps({"schema": SCHEMA_VERSION, **item}).encode()
+        evidences.append(load_evidence(body, "The output of the gate"))
+    return done.returncode, tuple(evidences)
 
 
 def require_container(request: DeviceRequest, checkout: Path = _ROOT) -> None:
@@ -227,45 +224,29 @@ def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
     Args:
         inside: engine and its version.
     """
-    words = [
-        "python3",
-        f"{REPOSITORY}/build/ci_build",
-        "gate",
-        "device",
-        str(run.staged),
-    ]
-    words += [
-        f"--bucket={run.bucket_name}",
-        f"--channel={run.channel}",
-        f"--signing-key={_KEY}",
-        "--json",
-    ]
-    request = replace(
-        run.request, inside=inside, rocm_of_set=False
-    )  # its folder is a mount
+    words = ["python3", f"{REPOSITORY}/build/ci_build", "gate", "device"]
+    words += [str(run.staged), f"--bucket={run.bucket_name}"]
+    words += [f"--channel={run.channel}", f"--signing-key={_KEY}", "--json"]
+    # The ROCm of the set is a mount.
+    request = replace(run.request, inside=inside, rocm_of_set=False)
     for option in fields(DeviceRequest):
         value = getattr(request, option.name)
         name = f"--{option.name.replace('_', '-')}"
         if value == option.default:
             continue
-        if option.name == "jax_tests":
-            source = parse_source(value)
-            value = (
-                value
-                if source.remote
-                else str(Path(source.location).absolute())
-                + f"@{source.commit}".rstrip("@")
-            )
+        if option.name == "jax_tests" and not (source := parse_source(value)).remote:
+            place = Path(source.location).absolute()
+            value = f"{place}@{source.commit}".rstrip("@")
         if value is True:
             words.append(name)
             continue
-        values = value if isinstance(value, tuple) else (value,)
         name = "--test" if option.name == "tests" else name
-        words += [
-            f"{name}={word.absolute() if isinstance(word, Path) else word}"
-            for word in values
-        ]
-    return (*words, *(["--redo"] if run.redo else []))
+        for word in value if isinstance(value, tuple) else (value,):
+            given = word.absolute() if isinstance(word, Path) else word
+            words.append(f"{name}={given}")
+    if run.redo:
+        words.append("--redo")
+    return tuple(words)
 
 
 def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[Mount]:
@@ -283,37 +264,30 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
         staged = root / run.staged.root
         evidence = root / run.staged.evidence
         evidence.mkdir(exist_ok=True)
-        yield from (
-            Mount(path, str(path), writable=path != staged)
-            for path in (root, staged, evidence)
-        )
+        for path in (root, staged, evidence):
+            yield Mount(path, str(path), writable=path != staged)
     if request.work is not None:
         request.work.mkdir(parents=True, exist_ok=True)
-        yield Mount(
-            request.work.absolute(), str(request.work.absolute()), writable=True
-        )
-    given = [
-        path.absolute()
-        for path in (request.rocm, request.also, request.wheelhouse)
-        if path is not None
-    ]
+        work = request.work.absolute()
+        yield Mount(work, str(work), writable=True)
+    given = []
+    for own in (request.rocm, request.also, request.wheelhouse):
+        if own is not None:
+            given.append(own.absolute())
     source = parse_source(request.jax_tests) if request.jax_tests else None
     if source is not None and (
         not source.remote or source.location.startswith("file://")
     ):
         given.append(Path(source.location.removeprefix("file://")).absolute())
-    words = " ".join(pip.values()).split()
-    # The pages of an index may refer to files beside its folder.
-    local_files = [
-        Path(word.removeprefix("file://")).parent
-        for word in words
-        if word.startswith("file:///")
-    ]
-    local_files += [
-        Path(word) for word in words if word.startswith("/") and word != os.devnull
-    ]
-    given += [path for path in local_files if path.exists()]
-    yield from (Mount(path, str(path)) for path in dict.fromkeys(given))
+    for word in " ".join(pip.values()).split():
+        place = Path(word)
+        if word.startswith("file:///"):
+            # The pages of an index may refer to files beside its folder.
+            place = Path(word.removeprefix("file://")).parent
+        if place.is_absolute() and word != os.devnull and place.exists():
+            given.append(place)
+    for path in dict.fromkeys(given):
+        yield Mount(path, str(path))
 
 
 @contextmanager
@@ -335,10 +309,7 @@ def _key_mount(key: SigningKey, secrets: Path) -> Mount:
     """
     if key.file is not None:
         return Mount(key.file.absolute(), _KEY)
-    file = secrets / "key"
-    file.touch(mode=0o600)
-    file.write_text(key.text, encoding="utf-8")
-    return Mount(file, _KEY)
+    return Mount(_secret_file(secrets / "key", key.text), _KEY)
 
 
 def _env_file(variables: Mapping[str, str], secrets: Path) -> Path:
@@ -352,15 +323,11 @@ def _env_file(variables: Mapping[str, str], secrets: Path) -> Path:
             f"{', '.join(several)} has several lines.",
             hint="Unset it, or write it in one line.",
         )
-    file = secrets / "variables"
+    text = "".join(f"{name}={value}\n" for name, value in variables.items())
+    return _secret_file(secrets / "variables", text)
+
+
+def _secret_file(file: Path, text: str) -> Path:
     file.touch(mode=0o600)
-    file.write_text(
-        "".join(f"{name}={value}\n" for name, value in variables.items()),
-        encoding="utf-8",
-    )
+    file.write_text(text, encoding="utf-8")
     return file
-
-
-def _pip_variable(name: str) -> str:
-    """Return the environment variable of a setting of pip: PIP_INDEX_URL for index-url."""
-    return f"PIP_{name.upper().replace('-', '_')}"

@@ -191,16 +191,15 @@ def _run(
         redo=False,
     )
     code, evidences = device_image.run_in_image(run, reporter, runner, reporter.line)
-    if code and not any(
-        evidence.outcome in (Outcome.FAILED, Outcome.ERROR) for evidence in evidences
-    ):
-        text = (
-            f"The gate device in {request.image} ended with exit code {code} and no"
-            " evidence."
-        )
-        kinds = {
-            kind.exit_code: kind
-            for kind in (RequestError, InputError, BucketError, BusyError)
-        }
-        raise kinds.get(code, MachineError)(text, hint="See its output above.")
-    return evidences
+    outcomes = {evidence.outcome for evidence in evidences}
+    if not code or outcomes & {Outcome.FAILED, Outcome.ERROR}:
+        return evidences
+    kinds = {
+        kind.exit_code: kind
+        for kind in (RequestError, InputError, BucketError, BusyError)
+    }
+    raise kinds.get(code, MachineError)(
+        f"The gate device in {request.image} ended with exit code {code} and no"
+        " evidence.",
+        hint="See its output above.",
+    )

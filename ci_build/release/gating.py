@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from promotion.gates.gate_table import GATES, GateEntry, GateInputs, GateOptions
 from promotion.index.ledger import channel_of
 from promotion.index.publish import read_head
 from promotion.policy.promotion_policy import LOCAL, Policy, load_policy
+from promotion.set_report import seconds_of
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex, StagedSet, is_digest
 
+_COUNTS = ("passed", "known", "failed", "skipped")
 _MOST_SHOWN = 3
 """Number of warnings of one kind that are printed."""
 
@@ -70,11 +72,9 @@ def find_staged(text: str, bucket: Bucket) -> StagedSet:
             this name.
     """
     _, slash, digest = text.rpartition("/")
-    return (
-        parse_staged(text)
-        if not slash or is_digest(digest)
-        else staged_sets.find_set(bucket, text)
-    )
+    if not slash or is_digest(digest):
+        return parse_staged(text)
+    return staged_sets.find_set(bucket, text)
 
 
 def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
@@ -159,10 +159,7 @@ def run_gates(
         tasks=tasks,
         cache=cache,
     )
-    gates = [
-        row.make(gate_options, inputs)
-        for row in sorted(rows, key=lambda row: row.start)
-    ]
+    ordered = sorted(rows, key=lambda row: row.start)
     targets = None
     if gate_options.targets is not None:
         targets = [str(target) for target in requested(gate_options.targets)]
@@ -170,7 +167,7 @@ def run_gates(
     evidences = runs.run_gates(
         bucket,
         staged,
-        gates,
+        [row.make(gate_options, inputs) for row in ordered],
         runner,
         reporter,
         targets=targets,
@@ -201,34 +198,17 @@ def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
     rows: list[tuple[str, ...]] = []
     kinds: dict[tuple[str, str], list[Finding]] = {}
     for evidence in evidences:
-        warnings = [
-            finding
-            for finding in evidence.findings
-            if finding.severity is Severity.WARNING
-        ]
-        for finding in warnings:
-            kinds.setdefault((evidence.gate, finding.code), []).append(finding)
-        counts = (
-            str(evidence.counts[word])
-            for word in ("passed", "known", "failed", "skipped")
-        )
-        took = datetime.fromisoformat(evidence.ended) - datetime.fromisoformat(
-            evidence.started
-        )
+        warnings = 0
+        for finding in evidence.findings:
+            if finding.severity is Severity.WARNING:
+                warnings += 1
+                kinds.setdefault((evidence.gate, finding.code), []).append(finding)
+        counts = [str(evidence.counts[word]) for word in _COUNTS]
         about = (evidence.gate, evidence.target, evidence.outcome.value)
-        rows.append((*about, *counts, str(len(warnings)), f"{took.seconds} s"))
-    columns = (
-        "gate",
-        "target",
-        "result",
-        "passed",
-        "known",
-        "failed",
-        "skipped",
-        "warnings",
-        "took",
-    )
-    reporter.table(columns, rows, numeric=(3, 4, 5, 6, 7, 8))
+        took = f"{seconds_of(evidence):.0f} s"
+        rows.append((*about, *counts, str(warnings), took))
+    columns = ("gate", "target", "result", *_COUNTS, "warnings", "took")
+    reporter.table(columns, rows, numeric=range(3, len(columns)))
     compiled = [evidence for evidence in evidences if evidence.gate == "compile"]
     if compiled:
         reporter.table(*view.results(compiled))

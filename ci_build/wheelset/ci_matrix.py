@@ -109,9 +109,9 @@ def make_matrix(
         if good:
             cells.append(_cell(tuple(good), jax, rocm, family, payload, more))
     if not cells:
+        reasons = "; ".join(dict.fromkeys(item.why for item in excluded))
         raise RequestError(
-            "Every combination is excluded:"
-            f" {'; '.join(dict.fromkeys(item.why for item in excluded))}.",
+            f"Every combination is excluded: {reasons}.",
             hint="Give other Pythons or JAX versions.",
         )
     return tuple(cells), tuple(excluded)

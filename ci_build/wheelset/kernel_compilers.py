@@ -68,9 +68,8 @@ def container_lines(request: KernelRequest, cache: Path) -> Iterator[str]:
             " COMMAND stands for a compiler"
         )
         yield f"  $ {render(_image_argv(engine, request.image))}"
-        yield (
-            f"  $ {render((*_container_argv(request, cache, engine, request.image), 'COMMAND'))}"
-        )
+        argv = _container_argv(request, cache, engine, request.image)
+        yield f"  $ {render((*argv, 'COMMAND'))}"
 
 
 def _image_argv(engine: Engine, image: str) -> tuple[str, ...]:

@@ -26,13 +26,11 @@ from core.wheels_json import load_wheel_set
 from wheelkit.inspect.compare import Difference, compare_wheels
 
 _WITHOUT_EFFECT = (
-    *(
-        "source.cache",
-        "source.xla",
-        "source.container",
-        "source.remote",
-        "source.bazelrc",
-    ),
+    "source.cache",
+    "source.xla",
+    "source.container",
+    "source.remote",
+    "source.bazelrc",
     ROCM_TRUST,
 )
 """Parts of a recorded request that do not change the wheels."""
@@ -155,23 +153,24 @@ def _other_inputs(
 def _compare(
     place: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch: Path
 ) -> Reproduction:
-    old = {wheel.filename: wheel for wheel in before.wheels}
-    new = {wheel.filename: wheel for wheel in now.wheels}
+    old = {wheel.filename: wheel.sha256 for wheel in before.wheels}
+    new = {wheel.filename: wheel.sha256 for wheel in now.wheels}
     same = []
-    differences = dict[str, tuple[Difference, ...]]()
+    differences: dict[str, tuple[Difference, ...]] = {}
     for name in sorted({*old, *new}):
-        if name not in old or name not in new:
-            what = "is missing" if name not in new else "is new"
-            differences[name] = (Difference(member="", section="", what=what),)
-        elif old[name].sha256 == new[name].sha256:
+        found: tuple[Difference, ...] = ()
+        if name not in new:
+            what = "is missing"
+        elif name not in old:
+            what = "is new"
+        elif old[name] == new[name]:
             same.append(name)
-        elif not place.is_dir():
-            differences[name] = (
-                Difference(member="", section="", what="has another sha256"),
-            )
+            continue
+        elif place.is_dir():
+            what = "is packed differently"
+            found = compare_wheels(place / name, fresh / name, scratch)
         else:
-            comparison = compare_wheels(place / name, fresh / name, scratch)
-            differences[name] = comparison or (
-                Difference(member="", section="", what="is packed differently"),
-            )
+            what = "has another sha256"
+        whole = Difference(member="", section="", what=what)
+        differences[name] = found or (whole,)
     return Reproduction(same=tuple(same), differences=differences, digest=now.digest)

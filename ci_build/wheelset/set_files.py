@@ -40,9 +40,8 @@ _KERNELS_EXTRA = "kernels"
 
 def constraints(wheel_set: WheelSet) -> str:
     """Return the exact versions of the set and of its pins, for `pip install -c`."""
-    versions = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(
-        wheel_set.pins
-    )
+    versions = {wheel.name: wheel.version for wheel in wheel_set.wheels}
+    versions |= wheel_set.pins
     return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
@@ -90,16 +89,14 @@ def _package(
     served: Sequence[str],
     pythons: Sequence[str],
 ) -> Package:
+    requires = item.requires_python
+    hashes = {"sha256": item.sha256}
     return Package(
         name=canonicalize_name(item.name),
         version=Version(item.version),
         marker=_marker(item.name, served, pythons),
-        requires_python=SpecifierSet(item.requires_python)
-        if item.requires_python
-        else None,
-        wheels=[
-            PackageWheel(name=item.filename, hashes={"sha256": item.sha256}, **location)
-        ],
+        requires_python=SpecifierSet(requires) if requires else None,
+        wheels=[PackageWheel(name=item.filename, hashes=hashes, **location)],
     )
 
 
@@ -131,25 +128,21 @@ def write_set(
         The set with `files` and `file_sizes`. Its digest covers every file except
         SHA256SUMS, which is derived from it.
     """
-    (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
-    beside = [folder / CONSTRAINTS, *folder.glob("debug/**/*.debug")]
-    beside += [
-        folder / name
-        for name in (ROCM_MANIFEST, ROCM_LOCK)
-        if (folder / name).is_file()
-    ]
+    texts = {CONSTRAINTS: constraints(wheel_set)}
     if resolved is not None:
-        (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
-        (folder / SBOM).write_text(
-            sbom(wheel_set, resolved, load_lock(folder / ROCM_LOCK)), encoding="utf-8"
-        )
-        beside += [folder / PYLOCK, folder / SBOM]
-    files = {str(path.relative_to(folder)): path for path in beside}
-    wheel_set = replace(
-        wheel_set,
-        files={name: sha256_of(path) for name, path in files.items()},
-        file_sizes={name: path.stat().st_size for name, path in files.items()},
-    )
+        texts[PYLOCK] = pylock(wheel_set, resolved)
+        texts[SBOM] = sbom(wheel_set, resolved, load_lock(folder / ROCM_LOCK))
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    names = [*texts, ROCM_MANIFEST, ROCM_LOCK]
+    paths = [folder / name for name in names if (folder / name).is_file()]
+    digests = {}
+    sizes = {}
+    for path in [*paths, *folder.glob("debug/**/*.debug")]:
+        name = str(path.relative_to(folder))
+        digests[name] = sha256_of(path)
+        sizes[name] = path.stat().st_size
+    wheel_set = replace(wheel_set, files=digests, file_sizes=sizes)
     (folder / SHA256SUMS).write_bytes(sha256sums(wheel_set))
     (folder / WHEELS_JSON).write_text(dump_wheel_set(wheel_set), encoding="utf-8")
     return wheel_set
