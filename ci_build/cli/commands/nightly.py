@@ -24,12 +24,14 @@ from ci_build.cli.options.release_steps import (
     step_options,
 )
 from ci_build.cli.options.settings import refuse_typed
-from ci_build.cli.options.table import build_options, option_names
+from ci_build.cli.options.table import (
+    OUTPUT_OPTIONS,
+    build_options,
+    option_names,
+)
 from ci_build.release.release_request import ReleaseStep
 from core.errors import CiBuildError, RequestError
 
-_OUTPUT = ("cache_dir", "dry_run", "json", "verbose", "quiet")
-"""Build options that have an effect in every run."""
 _NAMES = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
 
 
@@ -110,7 +112,7 @@ def nightly(
         given, bucket=bucket, channel=channel, settings=settings, connect=connect
     )
     if ReleaseStep.BUILD not in options.steps:
-        build = [name for name in option_names() if name not in _OUTPUT]
+        build = [name for name in option_names() if name not in OUTPUT_OPTIONS]
         hint = "Omit it, or change --steps."
         refuse_typed((*build, "redo"), "without the step build", hint)
     night_options = NightOptions(

@@ -28,36 +28,17 @@ SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
 LEDGER_KEY = ENV_PREFIX + "LEDGER_KEY"
 """Environment variable that may contain the text of the key that signs ledger entries."""
 OTHER_VARIABLES = (
-    *(
-        "bucket",
-        "channel",
-        "corpus",
-        "ledger_key",
-        "public_url",
-        "signing_key",
-        "trust_config",
-    ),
+    "bucket",
+    "channel",
+    "corpus",
+    "ledger_key",
+    "public_url",
+    "signing_key",
+    "trust_config",
     "cluster",
     "cluster_store",
 )
 """Variables, without prefix and in lower case, besides those of the options in `table.py`."""
-_OF_GITLAB = (
-    *(
-        "BEFORE_SHA",
-        "ID",
-        "MANUAL",
-        "NAME",
-        "REF",
-        "REF_NAME",
-        "REF_SLUG",
-        "REPO",
-        "STAGE",
-        "TAG",
-        "TOKEN",
-    ),
-    "TRIGGERED",
-)
-"""Variables with the same prefix that GitLab before 16.0 sets in every job."""
 _FOR_GATES = re.compile(
     r"(?i:https?_proxy|all_proxy|no_proxy)|(PIP|AWS)_\w+|(ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|KUBE_CPU_REQUEST"
 )
@@ -76,7 +57,7 @@ def refuse_unknown(options: Iterable[str]) -> None:
     """
     environ = os.environ
     known = {name.upper() for name in (*options, *OTHER_VARIABLES)}
-    allowed = {ENV_PREFIX + name for name in (*known, *_OF_GITLAB)}
+    allowed = {ENV_PREFIX + name for name in known}
     unknown = sorted(
         name
         for name in environ

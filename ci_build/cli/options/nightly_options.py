@@ -6,7 +6,6 @@ nights.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +15,11 @@ import click
 from click.core import ParameterSource
 
 from ci_build.cli.options.cluster_options import with_cluster
+from ci_build.cli.options.project_file import option_values
 from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
 from ci_build.cli.options.settings import Settings, split_list
-from ci_build.cli.options.table import option_names
+from ci_build.cli.options.table import OUTPUT_OPTIONS, option_names
 from ci_build.release.nightly_run import NightRequest, check_index
 from ci_build.release.release_request import NO_URL, ReleaseOptions, ReleaseStep
 from ci_build.wheelset.published import newest_release
@@ -29,9 +29,10 @@ from ci_build.wheelset.source.source_checkouts import (
     release_of,
     remote_head,
 )
-from core.errors import InputError, RequestError
+from core.errors import FormatError, RequestError
 from core.model import Payload, RocmVersion
 from core.process import HostRunner, Runner
+from core.records import read_toml
 from core.report import Reporter
 from core.source_request import Checkout
 from core.targets import MULTI_ARCH
@@ -63,42 +64,19 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
     """Return the rows of a table of nights; without chosen names, all rows.
 
     Raises:
-        InputError: the file cannot be read, is not a table, or has an unknown option.
+        FormatError: the file cannot be read, is not a table, or has an unknown option.
         RequestError: a chosen row does not exist.
     """
-    known = {*option_names()} - {
-        "out",
-        "cache_dir",
-        "dry_run",
-        "json",
-        "verbose",
-        "quiet",
-    }
-    try:
-        body = tomllib.loads(file.read_text(encoding="utf-8"))
-        if body.pop("schema", None) != _SCHEMA:
-            raise ValueError(f"schema is not {_SCHEMA}")
-        rows = []
-        for name, values in body.items():
-            texts = {
-                key.replace("-", "_"): _value(value) for key, value in values.items()
-            }
-            rows.append(NightRow(name=name, values=texts))
-        for row in rows:
-            if unknown := sorted(row.values.keys() - known):
-                raise ValueError(
-                    f"[{row.name}] has unknown options: {', '.join(unknown)}"
-                )
-            if not row.name.replace("-", "").isalnum():
-                raise ValueError(
-                    f"{row.name!r} is not a name; use letters, digits and -"
-                )
-    except (OSError, ValueError, AttributeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
-            f"{file} is not a table of nights: {why}.",
-            hint="See ci_build/release/continuous.toml.",
-        ) from error
+    known = {*option_names()} - {*OUTPUT_OPTIONS, "out"}
+    hint = "See ci_build/release/continuous.toml."
+    tables = read_toml(file, dict[str, dict[str, Any]], schema=_SCHEMA, hint=hint)
+    rows = []
+    for name, table in tables.items():
+        if not name.replace("-", "").isalnum():
+            raise FormatError(
+                f"{file}: {name!r} is not a name.", hint="Use letters, digits and -."
+            )
+        rows.append(NightRow(name=name, values=option_values(file, table, known)))
     known = {row.name for row in rows}
     if missing := [name for name in chosen if name not in known]:
         names = ", ".join(row.name for row in rows)
@@ -106,17 +84,6 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
             f"{file} has no row {', '.join(missing)}.", hint=f"Give one of {names}."
         )
     return tuple(row for row in rows if not chosen or row.name in chosen)
-
-
-def _value(value: object) -> str | bool:
-    """Return a value as the command line would give it."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    if isinstance(value, (str, int)):
-        return str(value)
-    raise ValueError(f"{value!r} is not a text, a number, a list or a truth value")
 
 
 def newest_settings(

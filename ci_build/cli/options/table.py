@@ -134,7 +134,10 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
         _option(
             "--therock",
             metavar="nightly|latest|X.Y.Z",
-            help="ROCm from a listing; a nightly of 3 days at most.",
+            help=(
+                "ROCm of --therock-listing: the newest nightly, which must not be older"
+                " than 3 days, the newest release, or a version."
+            ),
         ),
         _option(
             "--family",
@@ -358,6 +361,8 @@ CONTAINER_OPTIONS = tuple(
     if name not in ("base_docker", "builder_image")
 )
 """Options about containers, which the environment may set for a whole machine."""
+OUTPUT_OPTIONS = ("cache_dir", "dry_run", "json", "verbose", "quiet")
+"""Options that have an effect in every run of a command that builds."""
 SWITCHES = tuple(
     name for name, option in _OPTIONS.items() if "is_flag" in option.attributes
 )

@@ -283,10 +283,10 @@ def test_table_of_nights_uses_a_bucket_for_each_row(
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
-        ("[a]\n", 6, "schema is not 1"),
-        ('schema = 1\n["../a"]\n', 6, "is not a name"),
+        ("[a]\n", 23, "schema: missing key"),
+        ('schema = 1\n["../a"]\n', 23, "is not a name"),
         ("schema = 1\n[b]\n", 2, "has no row a"),
-        ("schema = 1\n[a]\nx = 1\n", 6, "[a] has unknown options: x"),
+        ("schema = 1\n[a]\nx = 1\n", 23, "x: unknown key"),
     ],
 )
 def test_bad_table_is_refused(

@@ -181,18 +181,6 @@ def test_unknown_variable_is_refused(
     refuse_unknown(option_names())
 
 
-def test_variables_of_gitlab_are_no_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_gitlab = {
-        "CI_BUILD_ID": "7",
-        "CI_BUILD_REF_NAME": "main",
-        "CI_BUILD_TOKEN": "x",
-        "CI_BUILD_TAG": "v1",
-    }
-    for name, value in of_gitlab.items():
-        monkeypatch.setenv(name, value)
-    refuse_unknown(option_names())
-
-
 def test_semicolons_separate_targets() -> None:
     made = request({"targets": "gfx950;gfx942,gfx942"})
     assert [str(target) for target in made.targets or ()] == ["gfx942", "gfx950"]
