@@ -4,7 +4,7 @@ Made with their default ROCm, and judged by the gates without a GPU.
 
 `python -m tests.support.published_releases` does this for every release on the package
 index since 0.7.1, newest first, and records the results in
-tests/data/published_releases.json and in the table of docs/published-releases.md.
+tests/data/published_releases.json, from which people maintain docs/published-releases.md.
 `--only 0.11.1` limits it to some releases, and `--rocm-version` gives the ROCm of
 `dist_wheels`. One release takes 1 GB of disk and about two minutes on two cores.
 """
@@ -37,13 +37,10 @@ from wheelkit.inspect.platform_rules import ROCM_SONAME
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "tests/data/published_releases.json"
-PAGE = ROOT / "docs/published-releases.md"
 FIRST = Version("0.7.1")
 TARGETS = "gfx942,gfx1100"
 PYTHON = "3.12"
 GATES = ("inspection", "abi", "load", "coverage", "install")
-_MARKS = ("<!-- results -->", "<!-- end of results -->")
-
 Row = dict[str, Any]
 
 
@@ -215,74 +212,19 @@ def reasons(refusal: str) -> str:
     )
 
 
-def rendered(rows: Sequence[Row]) -> str:
-    """Return the table of the page."""
-    lines = [
-        (
-            "| wheels | Summary | compiler | made as | inspection, abi, load, coverage,"
-            " install | date |"
-        ),
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        name = f"jax-rocm{row['rocm_major']} {row['release']}" + (
-            f", `--rocm-version={row['given']}`" if row["given"] else ""
-        )
-        summary = ", ".join(
-            dict.fromkeys(
-                re.sub(r".*\((.*)\)", r"\1", text) for text in row["summaries"]
-            )
-        )
-        clangs = ", ".join(
-            f"{short(text)} = {(rocm_of_compiler(text) or ('unknown',))[0]}"
-            for text in row["compilers"]
-        )
-        failed = [
-            f"{gate}: {outcome}"
-            for gate, outcome in row.get("gates", {}).items()
-            if outcome != "passed"
-        ]
-        made = f"`{row.get('version')}`"
-        result = "; ".join(failed) or "passed"
-        if "refused" in row:
-            made = f"refused: {reasons(row['refused'])}"
-            result = "-"
-            if "conflicting dependencies" in made:
-                made += f" (the plugin requires {', '.join(row['requires'])})"
-        lines.append(
-            f"| {name} | {summary} | {clangs} | {made} | {result} | {row['date']} |"
-        )
-    return "\n".join(lines)
-
-
-def short(compiler: str) -> str:
-    """Return the commit or the release in the name of ROCm's clang."""
-    release = re.search(r"roc-[\d.]+", compiler)
-    commit = re.search(r"[0-9a-f]{40}", compiler)
-    return release[0] if release else commit[0][:8] if commit else compiler
-
-
-def with_table(page: str, rows: Sequence[Row]) -> str:
-    """Return the page with the table of these rows."""
-    before, _, rest = page.partition(_MARKS[0])
-    _, _, after = rest.partition(_MARKS[1])
-    return f"{before}{_MARKS[0]}\n{rendered(rows)}\n{_MARKS[1]}{after}"
-
-
 def recorded() -> list[Row]:
     """Return the recorded rows, newest release first."""
     return list(json.loads(RECORD.read_text()))
 
 
 def record(rows: Iterable[Row]) -> None:
-    """Write rows and table."""
+    """Write rows."""
     ordered = sorted(
         rows,
         key=lambda row: (-row["rocm_major"], Version(row["release"]), not row["given"]),
         reverse=True,
     )
     RECORD.write_text(json.dumps(ordered, indent=1) + "\n")
-    PAGE.write_text(with_table(PAGE.read_text(), ordered))
 
 
 def main() -> None:

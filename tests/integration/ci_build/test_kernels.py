@@ -161,21 +161,6 @@ def digests(built: KernelBuildResult) -> dict[str, str]:
     return {native.path: native.sha256 for native in built.natives}
 
 
-def test_builds_in_two_folders_are_byte_identical(
-    pypi: Toolchain, work_cache: Path, own_src: Path, tmp_path: Path
-) -> None:
-    """The second build has other source and cache folders and another toolchain copy."""
-    first = run(pypi, work_cache / "kernels", "gfx942", "gfx1100")
-    other = tmp_path / "other cache"
-    root = Path(pypi.places["pypi"])
-    shutil.copytree(root, other / "toolchains" / root.name, copy_function=os.link)
-    toolchain = obtain_pypi(other, HostRunner(os.environ), Silent())
-    assert toolchain.places["pypi"] != pypi.places["pypi"]
-    second = run(toolchain, other, "gfx942", "gfx1100", src=own_src)
-    assert second.forecast.found == 0
-    assert digests(first) == digests(second)
-
-
 def test_failed_unit_is_named_with_target_and_command(
     pypi: Toolchain, work_cache: Path, own_src: Path
 ) -> None:

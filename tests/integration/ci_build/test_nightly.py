@@ -319,24 +319,6 @@ def test_dry_run_of_a_night_writes_nothing(
     assert "promote: " not in out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("gfx1151",), "The targets belong to the index multi-arch, not gfx1151."),
-        ((INDEX, "a"), "NIGHT needs --table."),
-    ],
-)
-def test_night_refuses_bad_options(
-    nights: Nights,
-    words: tuple[str, ...],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert nights.run("nightly", *words) == RequestError.exit_code
-    assert message in capsys.readouterr().err
-    assert not nights.bucket.exists()
-
-
 def test_history_lists_nights_with_their_numbers(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:

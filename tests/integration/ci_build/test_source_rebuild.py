@@ -18,7 +18,6 @@ from tests.integration.ci_build.test_source_build import dist as dist
 from tests.integration.ci_build.test_source_build import place as place
 from tests.integration.ci_build.test_source_build import terminal as terminal
 from tests.integration.ci_build.test_source_build import words as words
-from tests.integration.conftest import ci_build
 from tests.support import docker
 from tests.support.source_place import (
     SECONDS,
@@ -96,14 +95,3 @@ def test_interrupt_leaves_nothing(place: Place) -> None:
     assert place.containers() == set()
     assert not out.exists()
     assert not list((place.folder / "cache").rglob("*.new"))
-
-
-def test_reproduce_gives_same_wheels(place: Place, dist: Path) -> None:
-    words = [
-        f"--rocm-lock={dist.with_suffix('.lock')}",
-        f"--cache-dir={place.folder / 'cache'}",
-    ]
-    done = ci_build("set", "reproduce", str(dist), *words, env=place.engine.environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("same  ") == 3
-    assert not list((place.folder / "cache").glob("reproduce-*"))

@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ci_build
 from tests.support import docker, rbe
 from tests.support.made_packages import make_wheel
 from tests.support.source_place import (
@@ -25,12 +22,9 @@ from tests.support.source_place import (
     PYTHON,
     SECONDS,
     VERSION,
-    WORKSPACE,
     Place,
     commit_all,
-    contents,
     jax_in,
-    mark_xla,
     pack_rocm,
     processes_in,
     send_compiler,
@@ -38,7 +32,6 @@ from tests.support.source_place import (
     wait_for,
     wheels_json,
 )
-from wheelkit.archive.wheel_archive import WheelArchive
 
 pytestmark = pytest.mark.network
 
@@ -47,8 +40,6 @@ NIGHTLY = "0.10.3.dev20251120"
 
 Nobody has released it, and an index has the jax and jaxlib of that night.
 """
-OLDER = "this XLA is an older one"
-LATER = "this XLA is a later one"
 _PLATFORM = "@local_config_rocm//rocm:linux_x64"
 EXECUTORS = (
     f"--host_platform={_PLATFORM}",
@@ -57,20 +48,6 @@ EXECUTORS = (
     "--jobs=200",
 )
 SMALL = ("--targets", "gfx942", "--one-target", f"--jax-version={NIGHTLY}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Xla:
-    """A server's repository of XLA.
-
-    Attributes:
-        mirror: folder that stands in for the server.
-        older, head: two of its commits.
-    """
-
-    mirror: Path
-    older: str
-    head: str
 
 
 @pytest.fixture(scope="module")
@@ -96,18 +73,6 @@ def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Pl
         folder / f"therock-dist-linux-multiarch-{VERSION}.tar.zst",
     )
     return Place(folder=folder, engine=engine, rocm=tarball, jax=jax, settings=settings)
-
-
-@pytest.fixture(scope="module")
-def xla(tmp_path_factory: pytest.TempPathFactory) -> Xla:
-    mirror = tmp_path_factory.mktemp("git")
-    folder = mirror / "openxla" / "xla"
-    shutil.copytree(WORKSPACE / "third_party" / "xla", folder)
-    commits = []
-    for mark in (OLDER, LATER):
-        mark_xla(folder, mark)
-        commits.append(commit_all(folder))
-    return Xla(mirror=mirror, older=commits[0], head=commits[1])
 
 
 @pytest.fixture(scope="module")
@@ -178,69 +143,3 @@ def test_remote_build_survives_killed_executor(
     texts = {path: path.read_bytes() for path in kept if path.is_file()}
     assert log in texts
     assert [path for path, data in texts.items() if keys.token.encode() in data] == []
-
-
-def test_reproduce_runs_every_remote_action_again(
-    place: Place, service: rbe.Service
-) -> None:
-    """The executors' cache of the earlier build is removed; `remote` is the set of that build."""
-    with service.worker("again") as worker:
-        words = [
-            f"--cache-dir={place.folder / place.cache}",
-            f"--rocm-lock={place.folder / 'remote.lock'}",
-        ]
-        done = ci_build(
-            "set",
-            "reproduce",
-            str(place.folder / "remote"),
-            *words,
-            env=place.environment,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert service.ran(worker) > 20
-    # Two built wheels, and the jaxlib of that night.
-    assert done.stdout.count("same  ") == 3
-    assert "actions ran on this machine" not in done.stderr
-
-
-def test_other_xla_reuses_remote_cache(
-    place: Place, service: rbe.Service, xla: Xla
-) -> None:
-    keys = service.keys
-    made = {}
-    for name, commit, more in (
-        ("head", "head", []),
-        ("taken", xla.older, ["--remote_upload_local_results=false"]),
-    ):
-        before = contents(service.stored)
-        out = place.folder / name
-        # Another output tree, where nothing has been built yet.
-        clean = replace(place, cache=f"cache-{name}", rocm=docker.rocm(VERSION, "link"))
-        done = clean.run(
-            out,
-            *SMALL,
-            f"--xla={commit}",
-            f"--source-mirror={xla.mirror}",
-            f"--action-cache={service.endpoint}",
-            f"--rbe-bazelrc={keys.bazelrc(*more)}",
-        )
-        assert done.returncode == 0, done.stderr
-        made[name] = wheels_json(out)
-        after = contents(service.stored)
-        told = processes_in(place.folder / f"{name}.logs" / "jax-rocm-pjrt.log")
-        assert "sandbox" in told, "its XLA was compiled"
-        if more:
-            # Compiled wheels are removed.
-            assert "remote cache hit" in told
-            assert "remote cache hit" in done.stderr
-            assert after == before
-        else:
-            assert before.items() < after.items()
-        assert not any(keys.token in text for text in (done.stderr, told))
-    commits = {name: made[name]["request"]["source"]["xla_commit"] for name in made}
-    assert commits == {"head": xla.head, "taken": xla.older}
-    for name, mark, other in (("head", LATER, OLDER), ("taken", OLDER, LATER)):
-        (pjrt,) = (place.folder / name).glob("jax_rocm7_pjrt-*.whl")
-        with WheelArchive(pjrt) as archive:
-            code = archive.read("jax_plugins/xla_rocm7/xla_rocm_plugin.so")
-        assert (mark.encode() in code, other.encode() in code) == (True, False)

@@ -54,13 +54,6 @@ def test_tutorial_installs_the_versions_that_release_local_builds() -> None:
     assert plugin.fullmatch(line.split()[-1])
 
 
-def test_readme_starts_with_the_two_commands() -> None:
-    assert commands()[:2] == [
-        "python3 build/ci_build release --local",
-        "python3 build/test",
-    ]
-
-
 ALL_PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -105,14 +98,3 @@ def test_program_accepts_every_command_that_a_page_mentions() -> None:
             parse(words[start + 1 : end])
         except click.UsageError as error:
             pytest.fail(f"{line}: {error.format_message()}")
-
-
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS)]
-)
-def test_links_of_a_page_lead_to_files(page: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text())
-    local = [link for link in links if "://" not in link]
-    assert [
-        link for link in local if not (ROOT / page).parent.joinpath(link).exists()
-    ] == []

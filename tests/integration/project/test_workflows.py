@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.support import npm
 from tests.support.tiers import TierTable
 from tests.support.workflows import FOLDER, load, steps
 
@@ -52,19 +51,6 @@ def test_zizmor_finds_nothing() -> None:
     done = zizmor(FOLDER)
     assert done.returncode == 0, done.stdout
     assert "No findings to report" in done.stdout
-
-
-def test_npm_lock_has_digests_and_no_addresses() -> None:
-    packages = json.loads(npm.LOCK.read_text())["packages"]
-    wanted = packages.pop("")
-    assert (
-        wanted["dependencies"]
-        == json.loads((npm.HERE / "package.json").read_text())["dependencies"]
-    )
-    assert all(
-        package["integrity"].startswith("sha512-") for package in packages.values()
-    )
-    assert not any("resolved" in package for package in packages.values())
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from ci_build.cli import run
 from ci_build.docs import site as site_module
 from ci_build.docs.docs_publish import Publication, publish_site
 from ci_build.docs.site import LIST, build_site, check_out
@@ -101,27 +100,6 @@ def test_pages_of_the_site_keep_their_names_and_are_revalidated() -> None:
         "ContentType": "text/html; charset=utf-8",
         "CacheControl": "no-cache",
     }
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ((), "No place for the site was given. Give --out DIR, --bucket URL, or both."),
-        (("--out", "site", "--dry-run"), "--dry-run has no effect without --bucket."),
-    ],
-)
-def test_docs_refuses_contradictions(
-    words: tuple[str, ...],
-    problem: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CI_BUILD_BUCKET", raising=False)
-    assert run(["ci", "docs", *words]) == 2
-    assert problem in capsys.readouterr().err
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_out_is_no_folder_with_other_files(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import cloup
 import pytest
 
-from ci_build import cli
 from ci_build.cli.options.environment import refuse_unknown
 from ci_build.cli.options.request_conversion import (
     build_request,
@@ -290,11 +289,3 @@ def test_options_that_need_another_are_refused(name: str) -> None:
 def test_build_request_refuses(given: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         request(given)
-
-
-def test_commands_without_options_refuse_unknown_variables(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CI_BUILD_BUKET", "x")
-    assert cli.run(["targets"]) == RequestError.exit_code
-    assert "CI_BUILD_BUKET (did you mean CI_BUILD_BUCKET?)" in capsys.readouterr().err

@@ -86,6 +86,25 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             ("nightly", "i", "--bucket=b", "--steps=gates", "--redo"),
             "--redo has no effect without the step",
         ),
+        (
+            ("nightly", "--index=i", "--bucket=b", "--row=a"),
+            "--row has no effect without --table",
+        ),
+        (
+            (
+                "nightly",
+                "--index=gfx1151",
+                "--bucket=b",
+                "--payload=published",
+                "--targets=gfx942",
+            ),
+            "The targets belong to the index gfx94X-dcgpu, not gfx1151",
+        ),
+        (("ci", "docs"), "No place for the site was given"),
+        (
+            ("ci", "docs", "--out=site", "--dry-run"),
+            "--dry-run has no effect without --bucket",
+        ),
         (("images", "update", "absent"), "has no absent"),
         (("rocm", "absent.lock"), "absent.lock does not exist"),
         (("rocm", "--verify", "absent.lock"), "absent.lock does not exist"),

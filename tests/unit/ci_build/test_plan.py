@@ -9,7 +9,7 @@ import pytest
 
 from ci_build.wheelset.set_plan import Repair, make_plan
 from core.errors import RequestError
-from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
+from core.model import GfxTarget, KernelRequest, RocmVersion
 from core.steps import step_key
 from tests.support.sets import published_request
 
@@ -38,11 +38,6 @@ CHANGES: dict[str, Any] = {
 def test_make_plan_depends_on_every_field(field: str) -> None:
     changed = make_plan(replace(BASE, **{field: CHANGES[field]}))
     assert replace(changed, request=BASE) != make_plan(BASE)
-
-
-def test_request_fields_are_all_tested() -> None:
-    # tests/unit/ci_build/test_source_plan.py tests the fields of `source`.
-    assert {*CHANGES, "payload", "source"} == set(BuildRequest.__slots__)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The recorded results of published releases agree with the tables and their page."""
+"""The recorded results of published releases agree with the tables."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ from core.rocm_releases import load_releases, published_rocm, rocm_of_compiler
 from promotion.gates.load.golden import golden_file
 from tests.support.published_releases import (
     GATES,
-    PAGE,
     ROOT,
     Row,
     recorded,
-    with_table,
 )
 
 ROWS = recorded()
-
-
-def test_page_shows_recorded_results() -> None:
-    assert with_table(PAGE.read_text(), ROWS) == PAGE.read_text()
 
 
 def test_every_release_of_table_is_recorded() -> None:
