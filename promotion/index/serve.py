@@ -1,14 +1,13 @@
-"""An HTTP server for a bucket: used by `ci_build index serve` and by the install gate.
+"""An HTTP server for a folder: used by `ci_build index serve` and by the install gate.
 
 It extends `http.server` for clients of an index: JSON pages by content negotiation (PEP
-691), compressed pages, ranges to resume downloads, and etags.
+691), ranges to resume downloads, and etags.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gzip
-import io
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -20,8 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
-from core.errors import BucketError, MachineError
-from promotion.index.served_files import FolderFiles, ServedFile, ServedFiles
+from core.errors import MachineError
 from promotion.storage.object_keys import LASTING, content_type
 
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -34,13 +32,6 @@ _PAGE_TYPES = {
     "application/vnd.pypi.simple.latest+html": (_HTML, "index.html"),
 }
 """Accepted media type -> Content-Type and file (PEP 691). The first one is the default."""
-_COMPRESSED_TYPES = ("text/", _JSON, _HTML, "application/json", "image/svg+xml")
-"""Beginnings of content types that are worth compressing."""
-_LEVEL = 6
-_SMALLEST, _LARGEST = 1 << 10, 64 << 20
-"""Sizes of the files that are compressed; each answer holds one in memory."""
-_CHUNK = 4 << 20
-"""Number of bytes that one request reads from a store."""
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 
 
@@ -72,8 +63,8 @@ class IndexServer(ThreadingHTTPServer):
     """A server for files, as a context manager.
 
     Args:
-        source: a folder, or other files. Names that start with a dot, and links to
-            files outside of the folder, are not served.
+        root: the folder. Names that start with a dot, and links to files outside of
+            it, are not served.
         host: address to listen on.
         port: 0 means any free port.
         static: answer like a static host, with HTML pages whatever the client accepts.
@@ -88,14 +79,14 @@ class IndexServer(ThreadingHTTPServer):
 
     def __init__(
         self,
-        source: Path | ServedFiles,
+        root: Path,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
         static: bool = False,
         on_request: Callable[[Served], None] = lambda _: None,
     ) -> None:
-        self.files = FolderFiles(source) if isinstance(source, Path) else source
+        self.root = root.resolve()
         self.static = static
         self.on_request = on_request
         try:
@@ -143,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path).removeprefix("/")
         if self.server.static:
             del self.headers["Accept"]
-        answer = answer_to(self.server.files, path, self.headers)
+        answer = answer_to(self.server.root, path, self.headers)
         sent = answer.length if self.command == "GET" else 0
         with answer.file or contextlib.nullcontext():
             self.server.on_request(Served(path=path, sent=sent))
@@ -157,30 +148,20 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Length", str(answer.length))
             self.end_headers()
             if sent and answer.file:
-                self._send(answer.file, answer.start, sent)
+                self.connection.sendfile(answer.file, answer.start, sent)
 
     def do_HEAD(self) -> None:
         self.do_GET()
-
-    def _send(self, file: BinaryIO, start: int, size: int) -> None:
-        try:
-            file.fileno()
-        except io.UnsupportedOperation:  # a file of a store
-            file.seek(start)
-            while size > 0 and (chunk := file.read(min(size, _CHUNK))):
-                self.wfile.write(chunk)
-                size -= len(chunk)
-            return
-        self.connection.sendfile(file, start, size)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log nothing."""
 
 
-def answer_to(files: ServedFiles, path: str, headers: Message) -> IndexAnswer:
+def answer_to(root: Path, path: str, headers: Message) -> IndexAnswer:
     """Return the answer to a GET request.
 
     Args:
+        root: folder with resolved links.
         path: path of the URL, unquoted, without the leading slash.
     """
     names = path.removesuffix("/").split("/") if path else []
@@ -188,39 +169,27 @@ def answer_to(files: ServedFiles, path: str, headers: Message) -> IndexAnswer:
         not name or name.startswith(".") for name in names
     ):
         return IndexAnswer(status=HTTPStatus.NOT_FOUND)
+    extra = {"Content-Type": content_type(path), "Cache-Control": "no-cache"}
+    if path.endswith(LASTING):
+        extra["Cache-Control"] = "max-age=31536000, immutable"
+    if not path or path.endswith("/"):
+        media = negotiate(headers.get("Accept", ""))
+        if media is None:
+            return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
+        extra["Content-Type"], name = _PAGE_TYPES[media]
+        extra["Vary"] = "Accept"
+        names.append(name)
     try:
-        return _answer_to(files, path, headers)
-    except BucketError:
-        return IndexAnswer(status=HTTPStatus.BAD_GATEWAY)
-
-
-def _answer_to(files: ServedFiles, path: str, headers: Message) -> IndexAnswer:
-    if path and not path.endswith("/"):
-        if (found := files.open(path)) is None:
-            if files.is_folder(path):
-                return IndexAnswer(
-                    status=HTTPStatus.MOVED_PERMANENTLY,
-                    headers={"Location": f"/{quote(path)}/"},
-                )
+        target = root.joinpath(*names).resolve(strict=True)
+        if not target.is_relative_to(root):
             return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-        # Clients compare the digests of these files, and some ask for them without
-        # compression.
-        extra = {"Content-Type": content_type(path), "Cache-Control": "no-cache"}
-        if path.endswith(LASTING):
-            extra["Cache-Control"] = "max-age=31536000, immutable"
-            return _file(found, headers, extra)
-        return _text(found, headers, extra)
-    media = negotiate(headers.get("Accept", ""))
-    if media is None:
-        return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
-    page_type, name = _PAGE_TYPES[media]
-    if (found := files.open(path + name)) is None:
+        if target.is_dir():
+            location = {"Location": f"/{quote(path)}/"}
+            return IndexAnswer(status=HTTPStatus.MOVED_PERMANENTLY, headers=location)
+        file = target.open("rb")
+    except OSError:  # such as an absent file, or a name that is too long
         return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-    return _text(
-        found,
-        headers,
-        {"Content-Type": page_type, "Vary": "Accept", "Cache-Control": "no-cache"},
-    )
+    return _file(file, headers, extra)
 
 
 def negotiate(accept: str) -> str | None:
@@ -237,25 +206,6 @@ def negotiate(accept: str) -> str | None:
     return best if weight(best) > 0 else None
 
 
-def accepts_gzip(accept_encoding: str) -> bool | None:
-    """Return whether to compress for an Accept-Encoding header, or None if refused.
-
-    See RFC 9110, 12.5.3: an answer without compression is acceptable unless the header
-    excludes it.
-    """
-    weights = _weights(accept_encoding)
-    other = weights.get("*")
-    compressed = max(
-        weights.get("gzip", 0.0),
-        weights.get("x-gzip", 0.0),
-        0.0 if "gzip" in weights else other or 0.0,
-    )
-    plain = weights.get("identity", other)
-    if compressed > 0 and compressed >= weights.get("identity", 0.0):
-        return True
-    return None if plain == 0.0 else False
-
-
 def _weights(header: str) -> dict[str, float]:
     """Return the weight of each value of a header such as Accept; malformed ones are ignored."""
     weights: dict[str, float] = {}
@@ -270,44 +220,14 @@ def _weights(header: str) -> dict[str, float]:
     return weights
 
 
-def _text(found: ServedFile, headers: Message, extra: dict[str, str]) -> IndexAnswer:
-    """Return a file of a type that is worth compressing; others as `_file`.
-
-    A compressed answer is another representation with another etag, and has no ranges.
-    """
-    if not extra["Content-Type"].startswith(_COMPRESSED_TYPES):
-        return _file(found, headers, extra)
-    extra["Vary"] = ", ".join(filter(None, (extra.get("Vary"), "Accept-Encoding")))
-    compress = accepts_gzip(headers.get("Accept-Encoding", ""))
-    if compress is None:
-        found.file.close()
-        return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
-    if not compress or not _SMALLEST <= found.size <= _LARGEST:
-        return _file(found, headers, extra)
-    with found.file:
-        etag = found.etag[:-1] + '-gzip"'
-        extra |= {"ETag": etag, "Content-Encoding": "gzip"}
-        if _is_known(etag, headers):
-            return IndexAnswer(status=HTTPStatus.NOT_MODIFIED, headers=extra)
-        data = gzip.compress(found.file.read(found.size), _LEVEL, mtime=0)
-    return IndexAnswer(
-        status=HTTPStatus.OK, headers=extra, file=io.BytesIO(data), length=len(data)
-    )
-
-
-def _is_known(etag: str, headers: Message) -> bool:
-    """Return whether the client has the file with this etag (RFC 9110, 13.1.2)."""
-    known = headers.get("If-None-Match", "")
-    return known == "*" or etag in known
-
-
-def _file(found: ServedFile, headers: Message, extra: dict[str, str]) -> IndexAnswer:
+def _file(file: BinaryIO, headers: Message, extra: dict[str, str]) -> IndexAnswer:
     """Return a file, a range of it, or "not modified" (RFC 9110, 13 and 14)."""
-    file = found.file
-    size = found.size
-    etag = found.etag
+    stat = os.fstat(file.fileno())
+    size = stat.st_size
+    etag = f'"{stat.st_mtime_ns:x}-{size:x}-{stat.st_ino:x}"'
     extra |= {"ETag": etag, "Accept-Ranges": "bytes"}
-    if _is_known(etag, headers):
+    known = headers.get("If-None-Match", "")
+    if known == "*" or etag in known:
         file.close()
         return IndexAnswer(status=HTTPStatus.NOT_MODIFIED, headers=extra)
     wanted = _RANGE.fullmatch(headers.get("Range", ""))

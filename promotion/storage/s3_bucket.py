@@ -11,7 +11,7 @@ import hashlib
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from core.digests import sha256_of
 from core.errors import BucketError
@@ -108,10 +108,14 @@ class S3Bucket:
             return None
         return data, object_info(key, data, etag)
 
-    def open(self, key: str) -> ObjectReader:
-        """Return a seekable stream that downloads the requested ranges."""
+    def open(self, key: str) -> BinaryIO:
+        """Return a seekable stream that downloads the requested ranges.
+
+        It raises ConflictError when the object is replaced meanwhile.
+        """
         answer = self._call("head_object", key)
-        return ObjectReader(self, key, answer["ContentLength"], answer["ETag"])
+        ranges = _Ranges(self, key, answer["ContentLength"], answer["ETag"])
+        return io.BufferedReader(ranges, _MIB // 4)
 
     def fetch(self, key: str, folder: Path) -> Path:
         """Download an object to `folder` in parallel ranges and verify it."""
@@ -285,22 +289,6 @@ class S3Bucket:
                 )
             self._hashed[cached] = digest.hexdigest()
         return self._hashed[cached]
-
-
-class ObjectReader(io.BufferedReader):
-    """An object as a seekable stream.
-
-    ConflictError is raised when the object is replaced meanwhile.
-
-    Attributes:
-        size: size in bytes.
-        etag: etag with quotes.
-    """
-
-    def __init__(self, bucket: S3Bucket, key: str, size: int, etag: str) -> None:
-        super().__init__(_Ranges(bucket, key, size, etag), _MIB // 4)
-        self.size = size
-        self.etag = etag
 
 
 class _Ranges(io.RawIOBase):

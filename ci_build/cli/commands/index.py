@@ -12,10 +12,11 @@ from ci_build.cli.options.release_options import (
 )
 from ci_build.cli.options.table import chosen_options
 from ci_build.release.release_request import SERVE_PORT
+from core.errors import RequestError
 from core.report import print_line
 from promotion.index.serve import IndexServer
-from promotion.index.served_files import served_files
 from promotion.published_check import check_published, raise_for_checks, read_published
+from promotion.storage.directory_bucket import DirBucket
 
 
 @cloup.command()
@@ -28,10 +29,15 @@ from promotion.published_check import check_published, raise_for_checks, read_pu
 )
 @click.pass_obj
 def serve(state: State, /, bucket: str, port: int, host: str) -> None:
-    """Serve a bucket over HTTP on PORT until interrupted; 0 selects a free port."""
+    """Serve the folder of a bucket over HTTP on PORT until interrupted; 0 selects a free port."""
     reporter = state.reporter()
-    files = served_files(open_bucket(bucket, reporter), reporter.notice)
-    with IndexServer(files, host=host, port=port) as server:
+    opened = open_bucket(bucket, reporter)
+    if not isinstance(opened, DirBucket):
+        raise RequestError(
+            f"Only a folder can be served: {bucket.partition('?')[0]}.",
+            hint="Use the URL of the store.",
+        )
+    with IndexServer(opened.root, host=host, port=port) as server:
         print_line(f"serving {bucket.partition('?')[0]} at {server.url}")
         server.wait()
 

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import io
 from email.message import Message
 from http import HTTPStatus
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from core.errors import BucketError
-from promotion.index.serve import IndexAnswer, accepts_gzip, answer_to
-from promotion.index.served_files import FolderFiles, ServedFiles, StoreFiles
-from promotion.storage.bucket import AbsentError, ConflictError, check_key
-from promotion.storage.s3_bucket import S3Bucket
+from promotion.index.serve import IndexAnswer, answer_to
 
 WHEEL = "packages/p/p-1+rocm7-py3-none-any.whl"
 
@@ -40,51 +32,12 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-class Reader(io.BufferedReader):
-    """An object of a store; see `s3_bucket.ObjectReader`."""
-
-    def __init__(self, path: Path, etag: str) -> None:
-        super().__init__(io.FileIO(path))
-        self.size = path.stat().st_size
-        self.etag = etag
-
-    def fileno(self) -> int:
-        raise io.UnsupportedOperation
-
-
-class Store:
-    """A store with the files of a folder, as far as the server uses it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def open(self, key: str) -> Reader:
-        path = self.root / check_key(key)
-        with contextlib.suppress(OSError):
-            if path.is_file() and not path.is_symlink():
-                found = FolderFiles(self.root).open(key)
-                assert found is not None
-                found.file.close()
-                return Reader(path, found.etag)
-        raise AbsentError(f"{key} is not in the bucket.")
-
-
 def ask(root: Path, path: str, **headers: str) -> tuple[IndexAnswer, bytes]:
-    """Return the answer and its body, which are equal for a folder and for a store."""
+    """Return the answer and its body."""
     message = Message()
     for name, value in headers.items():
         message[name.replace("_", "-")] = value
-    sources: tuple[ServedFiles, ...] = (
-        FolderFiles(root),
-        StoreFiles(cast("S3Bucket", Store(root))),
-    )
-    answer, other = (_read(answer_to(source, path, message)) for source in sources)
-    assert (answer[0].status, answer[0].headers, answer[1]) == (
-        other[0].status,
-        other[0].headers,
-        other[1],
-    )
-    return answer
+    return _read(answer_to(root, path, message))
 
 
 def _read(answer: IndexAnswer) -> tuple[IndexAnswer, bytes]:
@@ -132,7 +85,7 @@ def test_answer_to_negotiates_page(root: Path, accept: str, content_type: str) -
     answer, body = ask(root, "simple/p/", Accept=accept)
     assert answer.status == HTTPStatus.OK
     assert answer.headers["Content-Type"] == content_type
-    assert answer.headers["Vary"] == "Accept, Accept-Encoding"
+    assert answer.headers["Vary"] == "Accept"
     assert body == (b"{}" if "json" in content_type else b"<html>")
 
 
@@ -219,106 +172,7 @@ def test_answer_to_changes_etag_of_replaced_page(root: Path) -> None:
     assert ask(root, "simple/p/")[0].headers["ETag"] != before
 
 
-# Compression
-
-PAGE = b"<html>" + b"<a href='wheel'>wheel</a>\n" * 400
-
-
-@pytest.mark.parametrize(
-    ("accepted", "compress"),
-    [
-        ("gzip, deflate, br", True),
-        ("GZIP;q=0.5", True),
-        ("*", True),
-        ("", False),
-        ("br, zstd", False),
-        ("gzip;q=0, *;q=1", False),
-        ("gzip;q=0.2, identity;q=0.8", False),
-        ("identity;q=0", None),
-    ],
-)
-def test_accepts_gzip_obeys_weights(accepted: str, compress: bool | None) -> None:
-    assert accepts_gzip(accepted) is compress
-
-
-@pytest.mark.parametrize("path", ["simple/p/", "simple/p/index.html"])
-def test_answer_to_compresses_pages(root: Path, path: str) -> None:
-    (root / "simple/p/index.html").write_bytes(PAGE)
-    answer, body = ask(root, path, Accept_Encoding="gzip", Range="bytes=0-9")
-    assert (answer.status, gzip.decompress(body)) == (HTTPStatus.OK, PAGE)
-    assert (answer.headers["Content-Encoding"], answer.length) == ("gzip", len(body))
-    assert len(body) < len(PAGE) / 20
-    assert "Accept-Encoding" in answer.headers["Vary"]
-    assert "Accept-Ranges" not in answer.headers
-    assert body == ask(root, path, Accept_Encoding="gzip")[1]
-    plain, body = ask(root, path)
-    assert body == PAGE
-    assert "Content-Encoding" not in plain.headers
-    assert plain.headers["Vary"] == answer.headers["Vary"]
-    etags = answer.headers["ETag"], plain.headers["ETag"]
-    assert etags[0] != etags[1]
-    for etag, status in zip(
-        etags, (HTTPStatus.NOT_MODIFIED, HTTPStatus.OK), strict=True
-    ):
-        assert (
-            ask(root, path, Accept_Encoding="gzip", If_None_Match=etag)[0].status
-            == status
-        )
-    assert ask(root, path, If_None_Match=etags[0])[0].status == HTTPStatus.OK
-
-
-def test_answer_to_refuses_client_without_coding(root: Path) -> None:
-    assert (
-        ask(root, "status.json", Accept_Encoding="*;q=0")[0].status
-        == HTTPStatus.NOT_ACCEPTABLE
-    )
-
-
-@pytest.mark.parametrize("path", [WHEEL, f"{WHEEL}.metadata", "simple/p/"])
-def test_answer_to_does_not_compress_other_files(root: Path, path: str) -> None:
-    if "simple" not in path:
-        (root / path).write_bytes(PAGE)
-    answer, body = ask(root, path, Accept_Encoding="gzip")
-    assert "Content-Encoding" not in answer.headers
-    assert body in (PAGE, b"<html>")
-
-
-# Stores
-
-
 def test_answer_to_disables_caching_of_files_that_change(root: Path) -> None:
     for path in ("simple/p/", "status.json"):
         assert ask(root, path)[0].headers["Cache-Control"] == "no-cache"
     assert "immutable" in ask(root, f"{WHEEL}.metadata")[0].headers["Cache-Control"]
-
-
-def test_page_that_is_replaced_while_it_is_read_is_served_whole(root: Path) -> None:
-    class Replaced(Reader):
-        def read(self, size: int | None = -1, /) -> bytes:
-            raise ConflictError("replaced")
-
-    class Racing(Store):
-        def __init__(self, races: int) -> None:
-            super().__init__(root)
-            self.races = races
-
-        def open(self, key: str) -> Reader:
-            self.races -= 1
-            return (Replaced if self.races >= 0 else Reader)(self.root / key, '"1"')
-
-    found = StoreFiles(cast("S3Bucket", Racing(2))).open("status.json")
-    assert found is not None
-    assert found.file.read() == b"{}"
-    with pytest.raises(ConflictError):
-        StoreFiles(cast("S3Bucket", Racing(9))).open("status.json")
-
-
-def test_failing_store_is_a_bad_gateway(root: Path) -> None:
-    class Failing(Store):
-        def open(self, key: str) -> Reader:
-            raise BucketError(f"The request for {key} failed.")
-
-    said: list[str] = []
-    files = StoreFiles(cast("S3Bucket", Failing(root)), said.append)
-    assert answer_to(files, "status.json", Message()).status == HTTPStatus.BAD_GATEWAY
-    assert said == ["The request for status.json failed."]
