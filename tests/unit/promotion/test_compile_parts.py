@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from core.errors import FormatError, GateError, MachineError, ProcessError, RequestError
+from core.errors import FormatError, GateError, RequestError
 from promotion.corpus.program_catalog import CompileCorpus
 from promotion.corpus.programs.declaration import Program
-from promotion.gates.compile import compile_gate
 from promotion.gates.compile.budget import Budget, load_budget
 from promotion.gates.compile.child_run import (
     ChildJournal,
@@ -28,11 +25,8 @@ from promotion.gates.compile.child_run import (
     ProcessLimits,
     Result,
     interpret_exit,
-    run_child,
 )
 from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
-from promotion.gates.compile.drift import PreviousCode, compare
-from promotion.gates.compile.remote_compile import RemoteBatches, compile_programs
 from promotion.gates.compile.schedule import (
     Batch,
     Share,
@@ -42,7 +36,6 @@ from promotion.gates.compile.schedule import (
     share_machine,
     shares,
 )
-from tests.support.silent import NoProcesses
 
 GIB = 1 << 30
 
@@ -204,59 +197,6 @@ def test_compile_shares_runs_concurrently_and_raises_errors() -> None:
 
     with pytest.raises(GateError, match="no such interpreter"):
         list(compile_shares([work("a")], broken, 1, threading.Event()))
-
-
-def test_stopped_worker_compiles_nothing(tmp_path: Path) -> None:
-    stop = threading.Event()
-    stop.set()
-    context: Any = SimpleNamespace(
-        inputs={}, runner=NoProcesses(), stop=stop, scratch=tmp_path
-    )
-    arguments = {
-        "limits": {"memory": 1},
-        "spec": "",
-        "target": "gfx942",
-        "programs": ["a.b"],
-    }
-    site = SimpleNamespace(isolated=(), env={})
-    compiler: Any = (site, SimpleNamespace(env={}))
-    with pytest.raises(GateError, match="was stopped"):
-        compile_programs(arguments, context, compiler)
-    unused: Any = None
-    with pytest.raises(GateError, match="was stopped"):
-        compile_gate._CompileRun._run_share(context, unused, (), unused, unused)
-
-
-def test_program_that_cannot_be_started_ends_the_gate(tmp_path: Path) -> None:
-    runner: Any = SimpleNamespace(
-        run=Mock(side_effect=ProcessError("no such interpreter"))
-    )
-    with pytest.raises(ProcessError):
-        run_child(
-            runner,
-            ("python",),
-            {},
-            [{"out": str(tmp_path), "programs": []}],
-            limits=ProcessLimits(memory=1),
-            stop=threading.Event(),
-            on_event=lambda *_: None,
-        )
-
-
-def test_batch_that_is_lost_with_its_worker_ends_the_gate(tmp_path: Path) -> None:
-    def lost(*_: object) -> Iterator[object]:
-        yield SimpleNamespace(
-            error="It broke.",
-            kind=MachineError,
-            task=SimpleNamespace(label="gfx942: a.b"),
-        )
-
-    batches: Any = SimpleNamespace(
-        context=SimpleNamespace(work=tmp_path), _inputs=dict, _python=str
-    )
-    tasks: Any = SimpleNamespace(run=lost)
-    with pytest.raises(MachineError, match="It broke"):
-        list(RemoteBatches.results(batches, [], tasks))
 
 
 @pytest.mark.parametrize(
@@ -486,24 +426,6 @@ def test_load_budget_refuses_invalid_entries(
 
 
 # Drift
-
-
-def held(size: int, sha256: str = "a") -> list[dict[str, object]]:
-    return [{"size": size, "sha256": sha256}]
-
-
-def test_compare_finds_new_changed_and_grown_code() -> None:
-    before = {"same": held(100), "other": held(100), "more": held(100), "gone": held(1)}
-    now = {
-        "same": held(100),
-        "other": held(119, "b"),
-        "more": held(121, "b"),
-        "new": held(5),
-    }
-    earlier = PreviousCode(set_digest="f" * 64, code={"gfx942": before})
-    (warning, _), drift = compare(earlier, "gfx942", now)
-    assert drift == {"since": "f" * 64, "new": ["new"], "changed": ["other", "more"]}
-    assert "gfx942 more" in warning.message
 
 
 # Compiled programs

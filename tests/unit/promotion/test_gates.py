@@ -6,8 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from promotion.policy.promotion_policy import EDITION, edition
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
-from tests.support.gating import gate_context, messages
+from tests.support.gating import messages
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
@@ -195,15 +194,6 @@ def test_error_outweighs_known_and_skipped(
 ) -> None:
     (evidence,) = run(bucket, staged, made_gate([GOOD, replace(BAD, **excuse)]))  # type: ignore[arg-type]
     assert (evidence.outcome, evidence.counts["failed"]) == (Outcome.FAILED, 1)
-
-
-def test_gate_that_skips_everything_is_skipped(
-    bucket: DirBucket, staged: StagedSet
-) -> None:
-    (evidence,) = run(bucket, staged, made_gate([LEFT_OUT]))
-    assert evidence.outcome is Outcome.SKIPPED
-    assert "Every check was skipped: no time." in evidence.findings[0].message
-    raise_for_failures([evidence])
 
 
 def test_failing_gate_leaves_evidence(bucket: DirBucket, staged: StagedSet) -> None:
@@ -409,21 +399,6 @@ def test_gates_run_at_once_and_answer_in_order(
     assert sorted(begun[:2]) == ["abi", "load"], "the first of the given order"
 
 
-def test_stopped_gate_stores_no_evidence(
-    bucket: DirBucket, staged: StagedSet, tmp_path: Path
-) -> None:
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(GateError, match="was stopped"):
-        runs._run(
-            made_gate([GOOD]),
-            gate_context(tmp_path, bucket, staged, NoProcesses()),
-            None,
-            stop,
-        )
-    assert read_all(bucket, staged) == {}
-
-
 def test_interrupt_ends_gates_that_compute(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,32 +429,6 @@ def test_interrupt_ends_gates_that_compute(
     assert ended == ["cleaned up"]
     assert [folder for folder in folders if folder.exists()] == []
     assert read_all(bucket, staged) == {}
-
-
-def test_failed_run_leaves_gates_of_other_runs_alone(
-    bucket: DirBucket, staged: StagedSet
-) -> None:
-    """One process runs several shards of a device gate."""
-    begun = threading.Event()
-    failed = threading.Event()
-
-    def work(context: GateContext) -> Iterator[Check]:
-        del context
-        begun.set()
-        failed.wait(20)
-        yield GOOD
-
-    def fail(context: GateContext) -> Iterable[Check]:
-        del context
-        begun.wait(20)
-        raise AssertionError("a fault of the program")
-
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(run, bucket, staged, replace(made_gate([]), run=work))
-        with pytest.raises(AssertionError, match="a fault of the program"):
-            run(bucket, staged, replace(made_gate([]), name="other", run=fail))
-        failed.set()
-        assert [evidence.outcome for evidence in other.result()] == [Outcome.PASSED]
 
 
 def test_wheel_that_changes_during_a_run_is_noticed(
