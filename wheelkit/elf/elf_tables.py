@@ -317,6 +317,16 @@ class ElfImage:
                     found[where[row]] = values[row]
         return found
 
+    def words(self, *sections: Section) -> dict[int, int]:
+        """Return address -> relocated 64-bit word of sections."""
+        words = {}
+        for section in sections:
+            content = self.contents(section)
+            for place in range(0, len(content) - 7, 8):
+                word = int.from_bytes(content[place : place + 8], "little")
+                words[section.address + place] = word
+        return words | self.pointers(words)
+
     def slots(self) -> dict[int, int]:
         """Return address -> index of the dynamic symbol for each slot of the GOT."""
         found = {}

@@ -11,9 +11,8 @@ first launched.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.errors import ElfError
@@ -21,9 +20,8 @@ from wheelkit.elf import constants
 from wheelkit.elf import elf_tables as reader
 from wheelkit.elf.elf_tables import ElfImage, Section
 
-_WRAPPER = struct.Struct(
-    "<IIQQ"
-)  # argument of __hipRegisterFatBinary: magic, version, bundle address, unused
+_WRAPPER_SIZE = 24
+"""Bytes of the argument of __hipRegisterFatBinary: magic, version, bundle address, unused."""
 WRAPPER_MAGIC, WRAPPER_VERSION = 0x48495046, 1
 """Values with which HIP accepts a wrapper; the magic is "HIPF"."""
 _FAT_BINARY = "__hipRegisterFatBinary"
@@ -48,23 +46,26 @@ _LOAD_OR_CALL = re.compile(
 _STUB = re.compile(rb"\xff\x25(?=(....))", re.DOTALL)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class RegisteredKernels:
     """Kernels that the host code registers for one bundle.
 
     Attributes:
         address: virtual address of the bundle, as in `BundleLocation`.
-        kernels: names of the registered kernels.
-        unread: number of registrations whose kernel name could not be determined.
         handles: kernel -> address of its handle, with which host code launches it.
         repeated: names that are registered several times.
+        unread: number of registrations whose kernel name could not be determined.
     """
 
     address: int
-    kernels: frozenset[str]
-    unread: int
-    handles: Mapping[str, int]
-    repeated: frozenset[str]
+    handles: dict[str, int] = field(default_factory=dict)
+    repeated: set[str] = field(default_factory=set)
+    unread: int = 0
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the registered kernels."""
+        return frozenset(self.handles)
 
 
 def bundle_pointers(path: Path) -> tuple[int, ...]:
@@ -100,27 +101,15 @@ def registration_problems(path: Path, bundles: Collection[int]) -> list[str]:
     """
     with reader.open_image(path) as image:
         host = _HostCode(image)
-        segment = image.section(".hipFatBinSegment")
-        table = image.contents(segment) if segment else b""
-        rows = [
-            _WRAPPER.unpack_from(table, at)
-            for at in range(0, len(table) - _WRAPPER.size + 1, _WRAPPER.size)
-        ]
-        wrong = [
-            row
-            for row in rows
-            if row[:2] != (WRAPPER_MAGIC, WRAPPER_VERSION) and any(row)
-        ]
-        problems = [
-            f"has a wrapper with magic {row[0]:#x} and version {row[1]}, which HIP"
-            " refuses"
-            for row in wrong
-        ]
-        lost = sorted(set(bundles) - set(host.wrappers.values()))
-        problems += [
-            f"has no wrapper of the bundle at {address:#x}" for address in lost
-        ]
-        if bundles and not host.runs_constructors:
+        problems = []
+        for magic, version, bundle in host.rows.values():
+            known = (magic, version) == (WRAPPER_MAGIC, WRAPPER_VERSION)
+            if not known and any((magic, version, bundle)):
+                row = f"magic {magic:#x} and version {version}"
+                problems.append(f"has a wrapper with {row}, which HIP refuses")
+        for address in sorted(set(bundles) - set(host.wrappers.values())):
+            problems.append(f"has no wrapper of the bundle at {address:#x}")
+        if bundles and (host.init is None or host.init.size < _POINTER):
             problems.append(
                 "runs no constructor when it is loaded (DT_INIT_ARRAY), so that no"
                 " kernel is registered"
@@ -132,93 +121,62 @@ class _HostCode:
     """Host code of one open file.
 
     Attributes:
-        wrappers: address of a wrapper -> address of its bundle.
+        init: array of constructors that the loader calls.
+        rows: address of a wrapper -> its magic, its version, and the address of its
+            bundle.
+        wrappers: address of a wrapper that HIP knows -> address of its bundle.
     """
 
     def __init__(self, image: ElfImage) -> None:
         self._image = image
-        self._segment = image.section(".hipFatBinSegment")
-        self._init = _init_array(image)
-        self._pointers: Mapping[int, int] = {}
-        self.wrappers: Mapping[int, int] = {}
-        if self._segment is not None:
-            places = set[int]()
-            for section in filter(None, (self._segment, self._init)):
-                end = section.address + section.size
-                places.update(range(section.address, end, _POINTER))
-            self._pointers = image.pointers(places)
-            self.wrappers = dict(self._wrappers(self._segment))
-
-    @property
-    def runs_constructors(self) -> bool:
-        """True if the loader calls functions of the file."""
-        return self._init is not None and self._init.size >= _POINTER
+        self.init = _init_array(image)
+        self.rows: dict[int, tuple[int, int, int]] = {}
+        segment = image.section(".hipFatBinSegment")
+        if segment:
+            self._words = image.words(*filter(None, (segment, self.init)))
+            end = segment.address + segment.size - _WRAPPER_SIZE
+            for place in range(segment.address, end + 1, _WRAPPER_SIZE):
+                head = self._words[place]
+                bundle = self._words[place + _POINTER]
+                self.rows[place] = (head & 0xFFFFFFFF, head >> 32, bundle)
+        self.wrappers: dict[int, int] = {}
+        for place, (magic, _, bundle) in self.rows.items():
+            if magic == WRAPPER_MAGIC:
+                self.wrappers[place] = bundle
 
     def registered(self) -> Iterator[RegisteredKernels]:
         """Yield the kernels of each bundle; see `registered_kernels`."""
-        if not self.wrappers:
+        if not self.wrappers or self.init is None:
             return
         stubs = dict(self._stubs())
         seen: set[int] = set()
-        for start in self._constructors():
+        end = self.init.address + self.init.size - _POINTER
+        places = range(self.init.address, end + 1, _POINTER)
+        for start in sorted({self._words[place] for place in places}):
             wrapper = self._wrapper_of(start, stubs)
             if wrapper is not None and wrapper not in seen:
                 seen.add(wrapper)
-                reading = _ConstructorScan(self._image, stubs)
-                reading.function(start)
-                yield RegisteredKernels(
-                    address=self.wrappers[wrapper],
-                    kernels=frozenset(reading.handles),
-                    unread=reading.unread,
-                    handles=reading.handles,
-                    repeated=frozenset(reading.repeated),
-                )
-
-    def _pointer(self, section: Section, address: int) -> int:
-        """Return the pointer at an address.
-
-        Its relocated value, or the stored value if it has no relocation.
-        """
-        stored = self._image.read(section.offset + address - section.address, 8)
-        return self._pointers.get(address, int.from_bytes(stored, "little"))
-
-    def _wrappers(self, segment: Section) -> Iterator[tuple[int, int]]:
-        table = self._image.contents(segment)
-        for place in range(0, len(table) - _WRAPPER.size + 1, _WRAPPER.size):
-            if _WRAPPER.unpack_from(table, place)[0] == WRAPPER_MAGIC:
-                yield (
-                    segment.address + place,
-                    self._pointer(segment, segment.address + place + 8),
-                )
-
-    def _constructors(self) -> list[int]:
-        """Return the addresses of the functions in .init_array."""
-        init = self._init
-        if init is None:
-            return []
-        places = range(
-            init.address, init.address + init.size // _POINTER * _POINTER, _POINTER
-        )
-        return sorted({self._pointer(init, place) for place in places})
+                found = RegisteredKernels(address=self.wrappers[wrapper])
+                _read_registrations(self._image, stubs, start, found)
+                yield found
 
     def _stubs(self) -> Iterator[tuple[int, str]]:
         """Yield the address of each registration function's PLT stub, with its name."""
         slots = self._image.slots()
-        symbols = enumerate(self._image.dynamic_symbols())
-        names = {
-            index: name
-            for index, (_, name) in symbols
-            if name in (_FAT_BINARY, _FUNCTION)
-        }
+        names = {}
+        for index, (_, name) in enumerate(self._image.dynamic_symbols()):
+            if name in (_FAT_BINARY, _FUNCTION):
+                names[index] = name
         for section in self._image.sections:
             if section.name.startswith(".plt"):
                 for match in _STUB.finditer(self._image.contents(section)):
-                    name = names.get(slots.get(_target(section.address, match), 0))
-                    if name:
+                    slot = slots.get(_target(section.address, match), 0)
+                    if slot in names:
                         # With control-flow protection the stub begins with endbr64,
                         # four bytes before the jump.
-                        yield section.address + match.start(), name
-                        yield section.address + match.start() - 4, name
+                        start = section.address + match.start()
+                        yield start, names[slot]
+                        yield start - 4, names[slot]
 
     def _wrapper_of(self, start: int, stubs: Mapping[int, str]) -> int | None:
         """Return the address of the wrapper that a constructor passes to HIP.
@@ -229,12 +187,8 @@ class _HostCode:
         for match in _WRAPPER_LOAD.finditer(code):
             wrapper = _target(start, match)
             call = _LOAD_OR_CALL.match(code, match.end() + 4)
-            if (
-                wrapper in self.wrappers
-                and call
-                and call[2]
-                and stubs.get(_target(start, call)) == _FAT_BINARY
-            ):
+            callee = stubs.get(_target(start, call)) if call and call[2] else ""
+            if wrapper in self.wrappers and callee == _FAT_BINARY:
                 return wrapper
         return None
 
@@ -242,74 +196,63 @@ class _HostCode:
 def _init_array(image: ElfImage) -> Section | None:
     """Return the array of constructors that the dynamic table names."""
     tags = {entry.tag: entry.value for entry in image.dynamic()}
-    address = tags.get(constants.DT_INIT_ARRAY)
-    arrays = (
-        section
-        for section in image.sections
-        if section.type == constants.SHT_INIT_ARRAY
-    )
-    section = next((section for section in arrays if section.address == address), None)
-    return (
-        None
-        if section is None
-        else section._replace(
-            size=min(section.size, tags.get(constants.DT_INIT_ARRAYSZ, 0))
-        )
-    )
+    size = tags.get(constants.DT_INIT_ARRAYSZ, 0)
+    array = (constants.SHT_INIT_ARRAY, tags.get(constants.DT_INIT_ARRAY))
+    for section in image.sections:
+        if (section.type, section.address) == array:
+            return section._replace(size=min(section.size, size))
+    return None
 
 
-class _ConstructorScan:
-    """Scan of one constructor and of the helper that it calls."""
-
-    def __init__(self, image: ElfImage, stubs: Mapping[int, str]) -> None:
-        self._image = image
-        self._stubs = stubs
-        self.handles: dict[str, int] = {}
-        self.repeated: set[str] = set()
-        self.unread = 0
-
-    def function(self, start: int, *, follow: bool = True) -> None:
-        """Read the registrations of a constructor and of the helper that it calls."""
-        code = _code(self._image, start, _LIMIT)
-        name = None
-        handle = 0
-        last = 0
-        for match in _LOAD_OR_CALL.finditer(code):
-            if match.start() - last > _GAP:
-                return
-            target = _target(start, match)
-            if match[1]:
-                name = target
-                continue
-            if match[3]:
-                handle = target
-                continue
-            callee = self._stubs.get(target)
-            if callee == _FUNCTION:
-                self._register(name, handle)
-                name = None
-                handle = 0
-                last = match.end()
-            elif callee is None and follow and last:
-                self.function(target, follow=False)
-            elif callee == _FAT_BINARY:
-                if last:
-                    return
-                last = match.end()
-
-    def _register(self, address: int | None, handle: int) -> None:
-        try:
-            if address is None:
-                raise ElfError("No name was loaded.")
-            offset = self._image.offset_of(address)
-            end = self._image.data.find(b"\0", offset)
-            kernel = bytes(self._image.data[offset:end]).decode()
-        except (ElfError, UnicodeDecodeError):
-            self.unread += 1
+def _read_registrations(
+    image: ElfImage,
+    stubs: Mapping[int, str],
+    start: int,
+    found: RegisteredKernels,
+    *,
+    follow: bool = True,
+) -> None:
+    """Read the registrations of a constructor and of the helper that it calls."""
+    name = None
+    handle = 0
+    last = 0
+    for match in _LOAD_OR_CALL.finditer(_code(image, start, _LIMIT)):
+        if match.start() - last > _GAP:
             return
-        if kernel in self.handles:
-            self.repeated.add(kernel)
-        self.handles[kernel] = handle
+        target = _target(start, match)
+        callee = stubs.get(target)
+        if match[1]:
+            name = target
+        elif match[3]:
+            handle = target
+        elif callee == _FUNCTION:
+            kernel = _text_at(image, name)
+            if kernel is None:
+                found.unread += 1
+            else:
+                if kernel in found.handles:
+                    found.repeated.add(kernel)
+                found.handles[kernel] = handle
+            name = None
+            handle = 0
+            last = match.end()
+        elif callee is None and follow and last:
+            _read_registrations(image, stubs, target, found, follow=False)
+        elif callee == _FAT_BINARY:
+            if last:
+                return
+            last = match.end()
+
+
+def _text_at(image: ElfImage, address: int | None) -> str | None:
+    """Return the text at an address; None if it cannot be read."""
+    if address is None:
+        return None
+    try:
+        offset = image.offset_of(address)
+        return bytes(image.data[offset : image.data.find(b"\0", offset)]).decode()
+    except (ElfError, UnicodeDecodeError):
+        return None
 
 
 def _code(image: ElfImage, address: int, limit: int) -> bytes:
