@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -15,7 +19,6 @@ from ci_build import cli
 from core.terminal import fold
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.own_terminal import Printed, own_terminals
 from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
@@ -139,16 +142,33 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return words
 
 
-def run(
-    line: str, places: dict[str, str], *more: str, columns: int = 80
-) -> tuple[int, Printed]:
+class Terminal(io.StringIO):
+    """A stream with a descriptor, whose terminal has the size of a test."""
+
+    def fileno(self) -> int:
+        return 1
+
+
+@dataclass
+class Printed:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(line: str, places: dict[str, str], *more: str, columns: int = 80) -> Printed:
     words = [word.format(**places) for word in line.split()]
-    with own_terminals(columns) as printed:
-        try:
-            code = cli.run([*more, *words])
-        except SystemExit as end:  # of argparse
-            code = int(end.code or 0)
-    return code, printed
+    out = Terminal()
+    err = Terminal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        size = os.terminal_size((columns, 24))
+        patch.setattr(os, "get_terminal_size", lambda _=1: size)
+        code = cli.run([*more, *words])
+    return Printed(code=code, out=out.getvalue(), err=err.getvalue())
 
 
 def too_wide(text: str, columns: int) -> Iterator[str]:
@@ -166,9 +186,9 @@ def test_every_command_fits_a_narrow_terminal(places: dict[str, str]) -> None:
     wide = list[str]()
     failed = list[str]()
     for line in (*READ, *CHANGING, *WRONG):
-        code, printed = run(line, places, columns=columns)
-        if (code == 0) == (line in WRONG):
-            failed.append(f"{line}: {code} {printed.err}")
+        printed = run(line, places, columns=columns)
+        if (printed.code == 0) == (line in WRONG):
+            failed.append(f"{line}: {printed.code} {printed.err}")
         if not line.startswith(FOR_PROGRAMS):
             wide += [
                 f"{line}: {text}"
@@ -181,15 +201,15 @@ def test_quiet_prints_results_warnings_and_errors_only(places: dict[str, str]) -
     loud = list[str]()
     changed = list[str]()
     for line in (*READ, *CHANGING, *WRONG):
-        code, printed = run(line, places, "--quiet")
+        printed = run(line, places, "--quiet")
         loud += [
             f"{line}: {text}"
             for text in printed.err.splitlines()
             if not text.startswith("warning: ") and line not in WRONG
         ]
         if line in READ:
-            assert code == 0, printed.err
-            said = run(line, places)[1].out
+            assert printed.code == 0, printed.err
+            said = run(line, places).out
             changed += [line] if said != printed.out else []
     assert "\n".join([*loud, *changed]) == ""
 
@@ -205,7 +225,7 @@ def test_json_is_alone_on_standard_output(places: dict[str, str]) -> None:
                 found = below
         if not any("--json" in option.opts for option in found.params):
             continue
-        _, printed = run(f"{line} --json", places, columns=40)
+        printed = run(f"{line} --json", places, columns=40)
         try:
             json.loads(printed.out)
         except ValueError as error:
