@@ -43,7 +43,7 @@ def defaults(index: str = "") -> dict[str, Any]:
         index: URL of the index that the wheels are installed from.
     """
     values = _table("defaults.toml")
-    jax = values["build"]["jax_version"]
+    jax = values["pythons"]["jax_version"]
     return {
         "version": f"{jax}.*",
         "jax_version": jax,

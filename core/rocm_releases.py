@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from core.errors import RequestError
 from core.records import read_toml
+from core.versions import native_release
 
 AMD_CLANG = re.compile(r"AMD clang version (\S+)")
 """Start of the name of ROCm's clang in .comment."""
@@ -77,7 +78,7 @@ def published_rocm(jax_version: str) -> str:
             not in the table.
     """
     table = load_releases()
-    release = _POST.sub("", jax_version)
+    release = native_release(_POST.sub("", jax_version))
     if release in table.published:
         return table.published[release]
     if problem := table.contradictory.get(release):

@@ -73,6 +73,20 @@ def parse_package_name(name: str) -> tuple[Kind, int] | None:
     return ("pjrt" if match[2] == "pjrt" else "plugin"), int(match[1])
 
 
+def native_release(jax_version: str) -> str:
+    """Return the release of the pjrt and plugin wheels of a JAX release.
+
+    A release with four numbers, such as 0.12.0.1, corrects the Python code of jax and
+    has the native code of 0.12.0.
+    """
+    release = Version(jax_version).release
+    if len(release) != 4:
+        return jax_version
+    return ".".join(map(str, release[:3])) + jax_version.removeprefix(
+        ".".join(map(str, release))
+    )
+
+
 def set_version(request: BuildRequest, *, every_target: bool = False) -> str:
     """Return the version of the pjrt and plugin wheels of a request.
 
@@ -193,10 +207,10 @@ def _public(base: str, post: int | None) -> str:
         raise VersionRuleError(
             f"{base!r} is not a version.", hint="Give JAX's version, such as 0.10.2."
         ) from error
-    if parsed.local or parsed.epoch or len(parsed.release) != 3:
+    if parsed.local or parsed.epoch or len(parsed.release) not in (3, 4):
         raise VersionRuleError(
             f"{base!r} is not a public JAX version.",
-            hint="Write it with three numbers, such as 0.10.2.",
+            hint="Write it with three or four numbers, such as 0.10.2.",
         )
     if post is None:
         return str(parsed)

@@ -11,7 +11,7 @@ from core.defaults import defaults
 from core.model import BuildRequest, Payload
 from core.pip import Resolved, links_options, parse_report, pip_argv, run_pip
 from core.process import Runner
-from core.versions import package_name
+from core.versions import native_release, package_name
 
 
 def jax_release(version: str) -> str:
@@ -29,10 +29,11 @@ def requirements(request: BuildRequest) -> tuple[str, ...]:
     jax = (f"jax=={base}", f"jaxlib=={base}")
     if request.payload is Payload.SOURCE:
         return jax
+    native = native_release(request.jax_version)
     return (
         *jax,
-        f"{package_name('plugin', major)}=={request.jax_version}",
-        f"{package_name('pjrt', major)}=={request.jax_version}",
+        f"{package_name('plugin', major)}=={native}",
+        f"{package_name('pjrt', major)}=={native}",
     )
 
 

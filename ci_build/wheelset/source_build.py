@@ -24,7 +24,7 @@ from ci_build.wheelset.source.host_build import (
     describe_host,
     host_paths,
 )
-from ci_build.wheelset.source.source_checkouts import resolve_inputs
+from ci_build.wheelset.source.source_checkouts import fetch_tree, resolve_inputs
 from ci_build.wheelset.source.source_container import (
     TOOLS_SCRIPT,
     WORK,
@@ -45,7 +45,7 @@ from core import steps
 from core.errors import NoContainerEngineError, RequestError
 from core.process import HostRunner, LineSink, Runner
 from core.report import Reporter
-from core.source_request import SourceInputs, SourceRequest
+from core.source_request import Checkout, SourceInputs, SourceRequest
 from core.store import ContentStore
 from wheelkit.repair.platform_tags import platform_of
 
@@ -187,17 +187,24 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
         RequestError: the sources do not support the request.
     """
     request = context.request
+    checkouts = request.cache / "sources"
+
+    def fetch(checkout: Checkout) -> Path:
+        folder = Path(SourceLayout(checkouts=str(checkouts)).folder(checkout))
+        fetch_tree(checkout, folder, context.runner, context.reporter)
+        return folder
+
     inputs = resolve_inputs(
         request.build,
         context.runner,
         own=OWN,
         own_digest=lambda: steps.own_digest(OWN),
         own_commit=request.own_commit,
-        offline=context.rocm is None,
+        fetch=None if context.rocm is None else fetch,
     )
     paths = _paths(context, inputs)
     paths = replace(paths, device_libraries=_device_libraries(context, paths.rocm))
-    layout = SourceLayout(paths=paths, checkouts=str(request.cache / "sources"))
+    layout = SourceLayout(paths=paths, checkouts=str(checkouts))
     builder = None
     before = tuple[str, ...]()
     container = None

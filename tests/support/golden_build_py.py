@@ -11,6 +11,8 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from packaging.version import Version
+
 from ci_build.wheelset.source import pins
 from ci_build.wheelset.source.build_py import IN_CONTAINER, build_commands
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion, to_json
@@ -22,7 +24,9 @@ from core.source_request import (
 )
 from core.versions import set_version
 
-RELEASES = ("0.8.0", "0.10.2", pins.releases()[-1])
+_RECORDED = [name for name, row in pins.load_pins().pins.items() if row.xla]
+RELEASES = ("0.8.0", "0.10.2", max(_RECORDED, key=Version))
+"""The last one is the newest release whose checkout `ci_build sources` has read."""
 """The oldest supported release, one whose wheels were published, and the newest one."""
 FOLDER = Path(__file__).parents[1] / "data" / "golden" / "build_py"
 OWN = "0123456789abcdef0123456789abcdef01234567"

@@ -71,7 +71,7 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
 @click.option(
     "--jax-version",
     metavar="X.Y.Z,…",
-    default=_DEFAULTS["build"]["jax_version"],
+    default=_DEFAULTS["pythons"]["jax_version"],
     show_default=True,
     help="Releases of jax.",
 )

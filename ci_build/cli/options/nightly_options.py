@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from ci_build.cli.options.cluster_options import with_cluster
 from ci_build.cli.options.project_file import option_values
-from ci_build.cli.options.request_conversion import wheel_set_request
+from ci_build.cli.options.request_conversion import jax_setting, wheel_set_request
 from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
 from ci_build.cli.options.settings import Settings, split_list
 from ci_build.cli.options.table import OUTPUT_OPTIONS, option_names
@@ -109,7 +109,7 @@ def newest_settings(
     values |= _jax(make(values), reporter, runner)
     settings = make(values)
     if from_source and settings.text("xla") == HEAD:
-        release = settings.text("jax_version")
+        release = str(jax_setting(settings).value)
         if settings.given("jax_source_dir"):
             release = release_of(Path(settings.text("jax_source_dir")))
         url = repository_url(

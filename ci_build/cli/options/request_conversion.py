@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 
 from ci_build.cli.options.rocm_options import (
     find_rocm,
@@ -31,6 +31,7 @@ from ci_build.cli.options.table import (
     REFUSED_WITH_PUBLISHED,
 )
 from ci_build.rocm.rocm_request import DnfRepository, RocmRequest, check_request
+from ci_build.wheelset.jax_releases import complete_release, default_release
 from ci_build.wheelset.output_dir import check_output_dir
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.defaults import defaults
@@ -92,6 +93,8 @@ def wheel_set_request(
     if rocm is not None and from_source:
         settings = settings.with_defaults(rocm_defaults(settings, rocm))
     build, warnings = build_request(settings, accept_cached=rebuild is None)
+    if not settings.given("jax_version"):
+        reporter.line(f"jax {build.jax_version}: {jax_setting(settings).origin}")
     for text in warnings:
         reporter.warning(text)
     if rocm is not None:
@@ -188,7 +191,7 @@ def build_request(
     """
     payload = settings.choice("payload", Payload)
     problems = Problems(rocm_problems(settings))
-    jax_version = problems.read(lambda: _version(settings.get("jax_version")))
+    jax_version = problems.read(lambda: _jax_version(settings, payload))
     if payload is Payload.PUBLISHED:
         if jax_version and not settings.given("rocm_version"):
             settings = (
@@ -350,14 +353,32 @@ def _find_links(settings: Settings) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _version(setting: Setting) -> str:
+def _jax_version(settings: Settings, payload: Payload) -> str:
+    setting = jax_setting(settings)
     try:
-        return str(Version(str(setting.value)))
+        return complete_release(str(setting.value), payload)
     except InvalidVersion as error:
         raise RequestError(
             f"{setting.origin} {setting.value!r} is not a version.",
             hint="Write it like 0.10.2.",
         ) from error
+
+
+def jax_setting(settings: Settings) -> Setting:
+    """Return the release of jax; its origin is the reason if no option names it."""
+    setting = settings.get("jax_version")
+    if setting.value is not None:
+        return setting
+    payload = settings.choice("payload", Payload)
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    pythons: tuple[str, ...] = (
+        running if running in supported_pythons() else supported_pythons()[-1],
+    )
+    if settings.given("python_versions"):
+        pythons = split_list(settings.text("python_versions"))
+    rocm = settings.text("rocm_version") if payload is Payload.SOURCE else ""
+    release, reason = default_release(payload, pythons, rocm)
+    return Setting(value=release, origin=reason)
 
 
 def chosen_pythons(settings: Settings) -> tuple[str, ...]:

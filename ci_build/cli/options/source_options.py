@@ -15,6 +15,8 @@ from ci_build.wheelset.source.pins import (
     COMMIT,
     BuildRepository,
     Interface,
+    amd_commit,
+    amd_releases,
     interface_for,
     pins_for,
     releases,
@@ -107,7 +109,15 @@ def _unsupported(
             f"--compiler={compiler} cannot build jax {jax_version}; give"
             f" {', '.join(interface.compilers)}."
         )
-    if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
+    amd = settings.text("jax_source") == "amd"
+    if amd and not amd_commit(jax_version):
+        yield (
+            f"--jax-source=amd: no commit of ROCm/jax is known for jax {jax_version};"
+            f" give one of {', '.join(amd_releases())}, or --jax-source-dir."
+        )
+    elif amd and settings.given("jax_source_dir"):
+        yield "--jax-source and --jax-source-dir both name a jax."
+    elif not settings.given("jax_source_dir") and pins_for(jax_version) is None:
         known, why = (
             ", ".join(releases()),
             f" ({reason})" if (reason := unsupported(jax_version)) else "",
@@ -266,6 +276,10 @@ def _sources(settings: Settings, jax_version: str) -> tuple[Checkout, ...]:
                 name="jax", commit="", folder=_absolute(settings.text("jax_source_dir"))
             )
         )
+    elif settings.text("jax_source") == "amd":
+        commit = amd_commit(jax_version)
+        url = repository_url("amd-jax", mirror)
+        found.append(Checkout(name="jax", url=url, commit=commit))
     elif interface.kind is BuildRepository.JAX and pins is not None:
         found.append(
             Checkout(name="jax", url=repository_url("jax", mirror), commit=pins.jax)

@@ -90,7 +90,12 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
             type=click.Choice([payload.value for payload in Payload]),
             help="Origin of the native code: compiled, or copied from published wheels.",
         ),
-        _option("--jax-version", metavar="X.Y.Z", help="Release of jax."),
+        _option(
+            "--jax-version",
+            metavar="X.Y.Z|X.Y",
+            help="Release of jax; X.Y is its newest one.  [default: the newest one for"
+            " the Pythons and the ROCm]",
+        ),
         _option("--python-versions", metavar="X.Y,…", help="Python versions."),
         _option(
             "--rocm-version",
@@ -193,6 +198,11 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
             "--xla-source-dir",
             metavar="DIR",
             help="XLA checkout to compile instead of --xla.",
+        ),
+        _option(
+            "--jax-source",
+            type=click.Choice(("jax-ml", "amd")),
+            help="Repository of jax: jax-ml/jax, or ROCm/jax at the commit of AMD's wheels.",
         ),
         _option(
             "--jax-source-dir",

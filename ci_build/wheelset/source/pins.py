@@ -72,15 +72,15 @@ class SourcePins:
     """The commits of one JAX release, 40 hexadecimal digits each.
 
     Attributes:
-        jax, xla: commits to compile.
+        jax, xla: commits to compile; `xla` is empty if only the fetched jax names it.
         rocm_jax: commit of rocm-jax, which builds the ROCm wheels; empty if jax builds
             them.
-        epoch: commit time in seconds since 1970.
+        epoch: commit time in seconds since 1970; 0 if only the fetched jax names it.
     """
 
     jax: str
-    xla: str
-    epoch: int
+    xla: str = ""
+    epoch: int = 0
     rocm_jax: str = ""
 
 
@@ -92,11 +92,13 @@ class PinTable:
         tags: release of jax -> commit of its tag.
         unsupported: release -> reason why its ROCm wheels cannot be built from source.
         pins: release -> pinned commits.
+        amd: release -> commit of ROCm/jax that AMD's published wheels were built from.
     """
 
     tags: Mapping[str, str]
     unsupported: Mapping[str, str]
     pins: Mapping[str, SourcePins]
+    amd: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +138,11 @@ def releases() -> tuple[str, ...]:
     return tuple(sorted(_pins().pins, key=Version))
 
 
+def tagged() -> tuple[str, ...]:
+    """Return all JAX releases since the first interface, oldest first."""
+    return tuple(sorted(_pins().tags, key=Version))
+
+
 def unsupported(jax_version: str) -> str:
     """Return the reason why a JAX release cannot be built from source, or an empty string."""
     return _pins().unsupported.get(Version(jax_version).base_version, "")
@@ -162,6 +169,16 @@ def pins_for(jax_version: str) -> SourcePins | None:
     if Version(jax_version).is_prerelease:
         return None
     return _pins().pins.get(Version(jax_version).base_version)
+
+
+def amd_commit(jax_version: str) -> str:
+    """Return the commit of ROCm/jax of a JAX release; empty if it is not known."""
+    return _pins().amd.get(Version(jax_version).base_version, "")
+
+
+def amd_releases() -> tuple[str, ...]:
+    """Return the JAX releases with a known commit of ROCm/jax, oldest first."""
+    return tuple(sorted(_pins().amd, key=Version))
 
 
 def repository_url(name: str, mirror: str = "") -> str:

@@ -42,7 +42,7 @@ def resolve_inputs(
     own: Path,
     own_digest: Callable[[], str],
     own_commit: str,
-    offline: bool,
+    fetch: Callable[[Checkout], Path] | None,
 ) -> SourceInputs:
     """Return the commits of every source tree, of jax and XLA, and of this repository.
 
@@ -54,7 +54,8 @@ def resolve_inputs(
         own_digest: function that computes the digest of this program, in case this
             repository is not in git.
         own_commit: commit of this repository; empty detects it.
-        offline: contact no server; `--xla=head` stays HEAD.
+        fetch: function that fetches a tree and returns its folder; None contacts no
+            server, so that `--xla=head` stays HEAD and unrecorded commits stay empty.
 
     Raises:
         RequestError: a tree is not of the requested release, or pins no XLA.
@@ -66,7 +67,7 @@ def resolve_inputs(
     for checkout in request.source.sources:
         if checkout.folder:
             commit, times[checkout.name] = folder_commit(Path(checkout.folder), runner)
-        elif checkout.commit == HEAD and not offline:
+        elif checkout.commit == HEAD and fetch is not None:
             commit = remote_head(checkout.url, runner)
         else:
             commit = checkout.commit
@@ -85,12 +86,17 @@ def resolve_inputs(
         _check_release(Path(jax.folder), request.jax_version)
     # rocm-jax always compiles the jax that it pins.
     compiled = jax if "rocm-jax" not in trees else None
+    folder = Path(compiled.folder) if compiled and compiled.folder else None
+    recorded = compiled is None or (pins and pins.xla and pins.jax == compiled.commit)
+    if folder is None and not recorded and compiled is not None and fetch is not None:
+        folder = fetch(compiled)
+        times["jax"] = folder_commit(folder, runner)[1]
     if xla is not None:
         xla_commit = xla.commit
-    elif compiled is not None and compiled.folder:
-        xla_commit = pinned_xla(Path(compiled.folder))
+    elif folder is not None:
+        xla_commit = pinned_xla(folder)
     else:
-        xla_commit = pins.xla if pins else ""
+        xla_commit = pins.xla if pins and recorded else ""
     jax_commit = pins.jax if pins else ""
     if compiled is not None:
         jax_commit = compiled.commit
@@ -98,7 +104,7 @@ def resolve_inputs(
         sources=tuple(sources),
         jax_commit=jax_commit,
         xla_commit=xla_commit,
-        epoch=times.get("jax", pins.epoch if pins else _ZIP_EPOCH),
+        epoch=times.get("jax") or (pins.epoch if pins and recorded else _ZIP_EPOCH),
         own_commit=own_commit or folder_commit(own, runner, digest=own_digest)[0],
     )
 

@@ -35,6 +35,9 @@ _HEADER = """\
 #             rocm-jax-v<release> of ROCm/rocm-jax (0.9.0: branch rocm-jaxlib-v0.9.0);
 #             its third_party pins the jax and XLA commits. epoch: commit time of the
 #             repository that builds the wheels, used as SOURCE_DATE_EPOCH
+#             (both are read from the fetched jax if they are not recorded)
+# amd         release -> commit of ROCm/jax that AMD's wheels name in version.py
+#             (_git_hash), as jaxlib's name the commit of jax's tag
 
 """
 _GIT = ("git", "-c", "core.hooksPath=/dev/null")
@@ -138,7 +141,7 @@ def updated(
     pins = dict(table.pins)
     unsupported = dict(table.unsupported)
     for release, commit in found.items():
-        if release in pins:
+        if release in pins and pins[release].xla:
             continue
         if interface_for(release).kind is BuildRepository.JAX:
             xla = jax.pinned(commit, _XLA, *_XLA_FILES)
@@ -239,11 +242,11 @@ def write(path: Path, table: PinTable) -> None:
             release: {
                 **({"rocm_jax": pins.rocm_jax} if pins.rocm_jax else {}),
                 "jax": pins.jax,
-                "xla": pins.xla,
-                "epoch": pins.epoch,
+                **({"xla": pins.xla, "epoch": pins.epoch} if pins.xla else {}),
             }
             for release, pins in _sorted(table.pins).items()
         },
+        "amd": _sorted(table.amd),
     }
     write_whole(path, (_HEADER + tomli_w.dumps(body)).encode())
 

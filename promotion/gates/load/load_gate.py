@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from core.errors import BucketError, CiBuildError, MachineError
 from core.model import Finding, Tier
+from core.versions import native_release
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.common.gate_site import make_site, rocm_libraries
@@ -104,9 +105,8 @@ def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding
     With `update`, write the lists first unless a probe failed.
     """
     context = checks.context
-    jax_version = Version(
-        context.wheel_set.jax_version
-    ).base_version  # a post release has the same registrations
+    # A post release and one with four numbers have the registrations of their release.
+    jax_version = native_release(Version(context.wheel_set.jax_version).base_version)
     if checks.unseen:
         text = (
             f"Some registrations of the {' and '.join(sorted(checks.unseen))} for jax"

@@ -149,6 +149,10 @@ def asked(jax: Path, **more: Any) -> BuildRequest:
     return replace(made, source=replace(made.source, sources=(own,), **more))
 
 
+def unwanted(checkout: Checkout) -> Path:
+    raise AssertionError(f"{checkout.name} was fetched")
+
+
 def resolve(
     asked: BuildRequest, runner: HostRunner, *, own: Path, offline: bool = False
 ) -> SourceInputs:
@@ -158,7 +162,7 @@ def resolve(
         own=own,
         own_digest=lambda: "0" * 64,
         own_commit="",
-        offline=offline,
+        fetch=None if offline else unwanted,
     )
 
 

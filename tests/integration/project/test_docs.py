@@ -44,7 +44,7 @@ def commands(page: str = PAGES[0]) -> list[str]:
 
 
 def test_tutorial_installs_the_versions_that_release_local_builds() -> None:
-    jax = defaults()["build"]["jax_version"]
+    jax = defaults()["pythons"]["jax_version"]
     targets = defaults()["release_local"]["targets"].replace(",", ".")
     [line] = [line for line in commands(TUTORIAL) if "jax-rocm7-plugin" in line]
     plugin = re.compile(

@@ -21,7 +21,7 @@ NAMES = (*RELEASES, MAIN)
 
 
 def commands_of(name: str) -> tuple[BuildCommand, ...]:
-    return commands(pins.releases()[-1] if name == MAIN else name)
+    return commands(RELEASES[-1] if name == MAIN else name)
 
 
 def test_contracts_cover_recorded_releases_and_main() -> None:

@@ -70,7 +70,7 @@ def test_settings_prefer_nearest_value_and_keep_origin() -> None:
     assert many.get("targets") == Setting(value="gfx942", origin="--targets")
     assert many.get("compiler") == Setting(value="gcc", origin="--compiler")
     assert many.get("out") == Setting(value="/x", origin="CI_BUILD_OUT")
-    assert many.get("jax_version").origin == "defaults.toml [build]"
+    assert many.get("xla").origin == "defaults.toml [build]"
     assert many.get("therock_path") == Setting(value=None, origin="not given")
 
 

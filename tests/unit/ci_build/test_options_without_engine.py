@@ -87,13 +87,13 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             "--redo has no effect without the step",
         ),
         (
-            ("nightly", "--index=i", "--bucket=b", "--row=a"),
-            "--row has no effect without --table",
+            ("nightly", "i", "a", "--bucket=b"),
+            "NIGHT needs --table",
         ),
         (
             (
                 "nightly",
-                "--index=gfx1151",
+                "gfx1151",
                 "--bucket=b",
                 "--payload=published",
                 "--targets=gfx942",

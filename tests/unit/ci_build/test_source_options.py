@@ -60,6 +60,7 @@ def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "clang_path": ({}, {"clang_path": "/opt/clang"}),
         "bazel_path": ({"host": True}, {"bazel_path": "/opt/bazel"}),
         "host": ({}, {"host": True}),
+        "jax_source": ({}, {"jax_source": "amd"}),
         "one_target": ({}, {"one_target": True}),
         "compiler": ({"jax_version": "0.8.2"}, {"compiler": "gcc"}),
         "builder_image": ({}, {"builder_image": "builder:1"}),
@@ -135,7 +136,11 @@ def test_source_options_all_have_effect(jax: Path) -> None:
             "--therock excludes --rocm-build-job",
         ),
         ({"compiler": "gcc"}, "--compiler=gcc cannot build jax 0.10.2; give clang"),
-        ({"jax_version": "0.12.0"}, "jax 0.12.0 has no pinned sources"),
+        ({"jax_version": "0.99.0"}, "jax 0.99.0 has no pinned sources"),
+        (
+            {"jax_version": "0.9.2", "jax_source": "amd"},
+            "no commit of ROCm/jax is known for jax 0.9.2",
+        ),
         ({"jax_version": "0.7.1"}, "too old to be built"),
         (
             {"jax_version": "0.11.0", "python_versions": "3.11,3.12"},
