@@ -16,7 +16,8 @@ from ci_build.cli.options.release_options import (
     json_option,
     trust_config_option,
 )
-from core.errors import PromotionBlockedError, RequestError
+from ci_build.cli.options.settings import refuse_typed
+from core.errors import PromotionBlockedError
 from promotion.attestations import (
     VerificationReport,
     verify_files,
@@ -63,10 +64,7 @@ def attest(
 
     reporter = state.reporter()
     if verify_only:
-        if dry_run:
-            raise RequestError(
-                "--dry-run has no effect with --verify.", hint="Omit --dry-run."
-            )
+        refuse_typed(("dry_run",), "with --verify")
         place = Path(wheel_set)
         if place.exists():
             found = verify_files(place, channel, trust_config)
@@ -77,13 +75,7 @@ def attest(
             )
         _tell(state, found, as_json=as_json)
         return
-    if (
-        click.get_current_context().get_parameter_source("channel")
-        is click.core.ParameterSource.COMMANDLINE
-    ):
-        raise RequestError(
-            "--channel has no effect without --verify.", hint="Omit --channel."
-        )
+    refuse_typed(("channel",), "without --verify")
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     staged = gating.find_staged(wheel_set, opened)
     with with_identity(trust_config) as sign:

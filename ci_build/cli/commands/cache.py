@@ -9,9 +9,9 @@ import cloup
 
 from ci_build.cli.common import State, print_json
 from ci_build.cli.options.release_options import json_option
+from ci_build.cli.options.settings import refuse_typed
 from ci_build.cli.options.table import chosen_options
 from core.cache_entries import collect, entries
-from core.errors import RequestError
 from core.report import print_line, print_table
 from core.units import human, parse_size
 
@@ -44,12 +44,9 @@ def cache(
     even with --cache-limit=0.
     """
     root = state.settings({"cache_dir": cache_dir}).cache_dir
-    if cache_limit is None and dry_run:
-        raise RequestError(
-            "--dry-run has no effect without --cache-limit.",
-            hint="Give --cache-limit, or omit it.",
-        )
     if cache_limit is None:
+        hint = "Give --cache-limit, or omit it."
+        refuse_typed(("dry_run",), "without --cache-limit", hint)
         found = entries(root)
     else:
         found = collect(

@@ -1,9 +1,9 @@
-"""Commands that change and verify a released index."""
+"""Commands that change a released index."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import cloup
@@ -25,16 +25,20 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import OperationResult
 from promotion.storage.object_keys import ReleasedIndex
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _change_options(function: _F) -> _F:
+    """Add the options of commands that change a ledger."""
+    function = json_option(dry_run_option(bucket_option(function)))
+    return index_channel_option(ledger_key_option(function))
+
 
 @cloup.command()
 @click.argument("index")
 @click.argument("to", metavar="[ENTRY]", type=click.IntRange(0), required=False)
 @click.option("--reason", required=True, help="Reason to record in the ledger.")
-@index_channel_option
-@ledger_key_option
-@bucket_option
-@dry_run_option
-@json_option
+@_change_options
 @click.pass_obj
 def rollback(
     state: State,
@@ -43,11 +47,10 @@ def rollback(
     to: int | None,
     reason: str,
     bucket: str,
-    channel: str | None,
-    ledger_key: Path | None,
     *,
     dry_run: bool,
     as_json: bool,
+    **ledger: Any,  # noqa: ANN401 - options of the ledger
 ) -> None:
     """Return INDEX to the state after ENTRY of its ledger, or to the previous state.
 
@@ -56,9 +59,8 @@ def rollback(
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
-    authority = find_authority(
-        opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
-    )
+    request = ledger_request(**ledger)
+    authority = find_authority(opened, released, request, host_runner(reporter))
     done = operations.rollback(
         opened, released, to=to, reason=reason, actor=actor(), authority=authority
     )
@@ -83,11 +85,7 @@ def _marking(name: str, kinds: tuple[EntryKind, EntryKind], text: str) -> click.
         default="",
         help="Reason to record in the ledger; required without --undo.",
     )
-    @index_channel_option
-    @ledger_key_option
-    @bucket_option
-    @dry_run_option
-    @json_option
+    @_change_options
     @click.pass_obj
     def command(
         state: State,
@@ -95,17 +93,16 @@ def _marking(name: str, kinds: tuple[EntryKind, EntryKind], text: str) -> click.
         sets: tuple[str, ...],
         reason: str,
         bucket: str,
-        channel: str | None,
-        ledger_key: Path | None,
         *,
         undo: bool,
         dry_run: bool,
         as_json: bool,
+        **ledger: Any,  # noqa: ANN401 - options of the ledger
     ) -> None:
         if not (undo or reason):
             raise click.UsageError("Missing option '--reason'.")
         reporter = state.reporter()
-        request = ledger_request(ledger_key, channel)
+        request = ledger_request(**ledger)
         opened = open_bucket(bucket, reporter, dry_run=dry_run)
         results = []
         for index, digests in _by_index(sets).items():
@@ -225,20 +222,18 @@ def retention(
     days: float,
     keep_newest: int,
     bucket: str,
-    channel: str | None,
-    ledger_key: Path | None,
     *,
     really: bool,
     as_json: bool,
+    **ledger: Any,  # noqa: ANN401 - options of the ledger
 ) -> None:
     """Remove old sets of INDEX from its pages, and later their files from the bucket."""
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter)
     released = ReleasedIndex(index=index)
     rule = index_retention.RetentionRule(days=days, keep_newest=keep_newest)
-    authority = find_authority(
-        opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
-    )
+    request = ledger_request(**ledger)
+    authority = find_authority(opened, released, request, host_runner(reporter))
     if really:
         plan = index_retention.apply(
             opened, released, rule, actor=actor(), authority=authority

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
-from click.core import ParameterSource
 
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json
 from ci_build.cli.options.release_options import bucket_option, json_option
 from ci_build.cli.options.request_conversion import wheel_set_request
-from ci_build.cli.options.settings import Setting, Settings
+from ci_build.cli.options.settings import Setting, Settings, refuse_typed
 from ci_build.cli.options.table import chosen_options
 from ci_build.images.manylinux_image import SEARCH
 from ci_build.rocm.lock import load_lock
@@ -72,11 +71,8 @@ def reproduce(
     runner = host_runner(reporter)
     connect = connector(reporter)
     with ExitStack() as stack:
-        if (
-            in_bucket := not folder.exists()
-            and is_digest(folder.name)
-            and len(folder.parts) == 2
-        ):
+        in_bucket = is_digest(folder.name) and len(folder.parts) == 2
+        if in_bucket and not folder.exists():
             staged = StagedSet(index=folder.parts[0], digest=folder.name)
             opened = open_bucket(bucket, reporter)
             folder = (
@@ -85,15 +81,9 @@ def reproduce(
             )
             reporter.step(f"download {staged}")
             fetch_set(opened, staged, folder)
-        if (
-            not in_bucket
-            and click.get_current_context().get_parameter_source("bucket")
-            is ParameterSource.COMMANDLINE
-        ):
-            raise RequestError(
-                f"--bucket has no effect with {folder}.",
-                hint="Omit it, or give INDEX/DIGEST.",
-            )
+        else:
+            hint = "Omit it, or give INDEX/DIGEST."
+            refuse_typed(("bucket",), f"with {folder}", hint)
         found = _reproduced(folder, settings, reporter, runner, connect)
     if as_json:
         print_json(found)

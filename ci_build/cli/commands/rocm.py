@@ -11,6 +11,7 @@ import cloup
 from ci_build.cli.common import State, connector, host_runner, print_json
 from ci_build.cli.options.release_options import json_option
 from ci_build.cli.options.rocm_options import rocm_storage
+from ci_build.cli.options.settings import refuse_typed
 from ci_build.cli.options.table import chosen_options
 from ci_build.rocm import tarball_listing as listing
 from ci_build.rocm.lock import load_lock
@@ -60,8 +61,8 @@ def rocm(
     If the ROCm is an unpacked archive, every file is verified; if it is a directory,
     only the files that the lock records.
     """
-    if family is not None and not listed:
-        raise RequestError("--family has no effect without --list.", hint="Omit it.")
+    if not listed:
+        refuse_typed(("family",), "without --list")
     if listed:
         _list(state, family, therock_listing, as_json=as_json)
     elif verified:

@@ -10,6 +10,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
 from ci_build.cli.options.release_options import json_option
+from ci_build.cli.options.settings import refuse_typed
 from ci_build.wheelset.source import pins, source_updates
 from ci_build.wheelset.source.pins import PinTable
 from ci_build.wheelset.source.source_updates import (
@@ -17,7 +18,6 @@ from ci_build.wheelset.source.source_updates import (
     ROCM_JAX_TAG,
     TaggedRepository,
 )
-from core.errors import RequestError
 from core.report import Reporter, print_line, print_table
 
 
@@ -59,11 +59,8 @@ def sources(
     """
     before = pins.load_pins(path)
     if not update:
-        if source_mirror or dry_run:
-            raise RequestError(
-                "--source-mirror and --dry-run have no effect without --update.",
-                hint="Give --update, or omit them.",
-            )
+        hint = "Give --update, or omit it."
+        refuse_typed(("source_mirror", "dry_run"), "without --update", hint)
         _list(before, as_json=as_json)
         return
     reporter = state.reporter()

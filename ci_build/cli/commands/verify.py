@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 import cloup
-from click.core import ParameterSource
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import actor, ledger_request
@@ -19,8 +18,9 @@ from ci_build.cli.options.release_options import (
     ledger_key_option,
     trust_config_option,
 )
+from ci_build.cli.options.settings import refuse_typed
 from ci_build.release.index_authority import find_authority, read_authority
-from core.errors import BucketError, RequestError
+from core.errors import BucketError
 from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index import audit, operations
@@ -110,14 +110,16 @@ def verify(
     as_json: bool,
 ) -> None:
     """Verify the ledger of INDEX, compare its contents with it, and report differences."""
-    _refuse_unused(repair=repair, sign=sign is not None)
+    if not repair:
+        unused = ["remove_foreign"] if sign is not None else _OF_REPAIR
+        refuse_typed(unused, "without --repair", "Give --repair, or omit this.")
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
+    request = ledger_request(ledger_key, channel)
+    runner = host_runner(reporter)
     if sign is not None:
-        authority = find_authority(
-            opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
-        )
+        authority = find_authority(opened, released, request, runner)
         signed = operations.sign(
             opened, released, reason=sign, actor=actor(), authority=authority
         )
@@ -130,9 +132,7 @@ def verify(
     done: IndexRepair | None = None
     if repair:
         reporter.step(f"repair {index}")
-        authority = find_authority(
-            opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
-        )
+        authority = find_authority(opened, released, request, runner)
         done = repair_index(
             opened,
             released,
@@ -181,24 +181,6 @@ def verify(
             f"{index} matches its ledger; channel {authority.channel} requires {keys}"
         )
         reporter.line(f"newest entry, to record for `index verify --since`: {last}")
-
-
-def _refuse_unused(*, repair: bool, sign: bool) -> None:
-    """Refuse options that have no effect without --repair or --sign."""
-    context = click.get_current_context()
-    given = [
-        name
-        for name in _OF_REPAIR
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
-    if sign:
-        given = [name for name in given if name == "remove_foreign"]
-    if given and not repair:
-        names = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise RequestError(
-            f"{names} has no effect without --repair.",
-            hint="Give --repair, or omit this.",
-        )
 
 
 def _show(done: IndexRepair, reporter: Reporter) -> None:

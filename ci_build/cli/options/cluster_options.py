@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import click
 import cloup
 
 from ci_build.cli.options.environment import (
@@ -17,6 +16,7 @@ from ci_build.cli.options.environment import (
     SIGNING_KEY,
     child_environment,
 )
+from ci_build.cli.options.settings import refuse_typed
 from ci_build.cluster.cluster_request import SLURM, ClusterRequest
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import RequestError
@@ -61,11 +61,7 @@ def cluster_request(given: dict[str, Any]) -> ClusterRequest | None:
     address = str(given.pop("cluster", None) or "")
     store = str(given.pop("cluster_store", None) or "")
     if not address:
-        if _is_typed("cluster_store"):
-            raise RequestError(
-                "--cluster-store has no effect without --cluster.",
-                hint="Give --cluster too.",
-            )
+        refuse_typed(("cluster_store",), "without --cluster", "Give --cluster too.")
         return None
     jobs = _JOBS.fullmatch(address)
     if jobs is None and not _ADDRESS.fullmatch(address):
@@ -100,15 +96,7 @@ def with_cluster(
     """
     if cluster is None or request.build.kernels is not None:
         return replace(request, cluster=cluster)
-    if not other_use and _is_typed("cluster"):
-        raise RequestError(
-            "--cluster has no effect without kernels.",
-            hint="Give --kernels, or omit --cluster.",
-        )
+    if not other_use:
+        hint = "Give --kernels, or omit --cluster."
+        refuse_typed(("cluster",), "without kernels", hint)
     return request
-
-
-def _is_typed(name: str) -> bool:
-    """Return whether an option stands on the command line."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is click.core.ParameterSource.COMMANDLINE

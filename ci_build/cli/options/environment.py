@@ -126,21 +126,24 @@ def find_signing_key(file: Path | None) -> SigningKey:
 
 
 def ledger_request(
-    file: Path | None,
+    ledger_key: Path | None,
     channel: str | None = None,
     allow_unprotected: tuple[str, str] | None = None,
 ) -> LedgerRequest:
     """Return the key that signs ledger entries, and the ref of a CI run.
 
     Args:
+        ledger_key: file of the key; None selects the key in the environment, if any.
         channel: channel of the index, or None.
         allow_unprotected: owner and reason of a promotion from an unprotected ref.
 
     Raises:
         RequestError: the owner or the reason is empty or not text in UTF-8.
     """
-    key = SigningKey(file=file, origin="--ledger-key") if file is not None else None
-    if key is None and (text := os.environ.get(LEDGER_KEY, "")):
+    key = None
+    if ledger_key is not None:
+        key = SigningKey(file=ledger_key, origin="--ledger-key")
+    elif text := os.environ.get(LEDGER_KEY, ""):
         key = SigningKey(file=None, text=text, origin=LEDGER_KEY)
     owner, reason = (text.strip() for text in allow_unprotected or ("", ""))
     if allow_unprotected is not None and not (owner and reason):

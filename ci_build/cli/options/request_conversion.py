@@ -81,15 +81,16 @@ def wheel_set_request(
     if from_source:
         settings = settings.with_defaults(source_defaults(settings))
     check_output_dir(Path(settings.text("out")))
+    targets: tuple[GfxTarget, ...] = ()
     if settings.given("therock") or settings.given("therock_index_url"):
         # The selection of a ROCm may use the network, so all other contradictions are
         # reported before.
-        build_request(
-            settings.with_defaults(
-                {"rocm_version": Setting(value="0.0", origin="not known yet")}
-            )
-        )
-    rocm = find_rocm(settings, reporter, runner, connect, use_amd=from_source)
+        unknown = Setting(value="0.0", origin="not known yet")
+        expected, _ = build_request(settings.with_defaults({"rocm_version": unknown}))
+        targets = expected.targets or expand(ALL)
+    rocm = find_rocm(
+        settings, reporter, runner, connect, use_amd=from_source, targets=targets
+    )
     if rocm is not None and from_source:
         settings = settings.with_defaults(rocm_defaults(settings, rocm))
     build, warnings = build_request(settings, accept_cached=rebuild is None)

@@ -30,9 +30,10 @@ from ci_build.rocm.tarball_listing import (
     list_builds,
 )
 from core.errors import RequestError
+from core.model import GfxTarget
 from core.process import HostRunner, without_credentials
 from core.report import Reporter
-from core.targets import MULTI_ARCH, family_of, load_table, requested, split_words
+from core.targets import MULTI_ARCH, family_of, load_table, split_words
 from core.units import parse_size
 
 if TYPE_CHECKING:  # At run time, it would load requests.
@@ -73,6 +74,7 @@ def find_rocm(
     connect: Connect,
     *,
     use_amd: bool = False,
+    targets: tuple[GfxTarget, ...] = (),
 ) -> RocmRequest | None:
     """Return the ROCm that the options name, or None if they name no ROCm.
 
@@ -81,6 +83,8 @@ def find_rocm(
 
     Args:
         use_amd: whether `--rocm-version` alone names AMD's dnf repository.
+        targets: targets of the build, from which `--therock` without `--family` derives
+            the family.
 
     Raises:
         RequestError: options contradict each other or have no effect.
@@ -102,7 +106,8 @@ def find_rocm(
     if settings.text("therock_index_url"):
         source = _index(settings, reporter, runner)
     elif choice:
-        source = parse_source(_choose(settings, reporter, connect, str(choice)))
+        url = _choose(settings, reporter, connect, str(choice), targets)
+        source = parse_source(url)
     elif path:
         source = parse_source(str(path))
     elif pinned is not None:
@@ -304,11 +309,15 @@ def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
 
 
 def _choose(
-    settings: Settings, reporter: Reporter, connect: Connect, choice: str
+    settings: Settings,
+    reporter: Reporter,
+    connect: Connect,
+    choice: str,
+    targets: tuple[GfxTarget, ...],
 ) -> str:
     families = tuple(split_words(settings.text("family")))
     if not families:
-        family = family_of(requested(settings.text("targets")))
+        family = family_of(targets)
         families = (MULTIARCH if family == MULTI_ARCH else family,)
     check_families(families)
     builds = list_builds(connect(), settings.text("therock_listing"))

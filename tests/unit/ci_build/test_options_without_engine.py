@@ -51,7 +51,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             ("sources", "--source-mirror=x"),
-            "have no effect without --update",
+            "has no effect without --update",
         ),
         (
             ("set", "attest", "multi-arch/1", "--verify", "--dry-run"),
