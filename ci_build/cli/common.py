@@ -37,10 +37,9 @@ _PLAN_WIDTH = 120
 """Columns of the commands of a dry run without a terminal, or on a wide one."""
 _SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"[^"]*"|\\.)+""")
 Entries = Mapping[str, tuple[str, str]]
-"""Name of a command -> location below `commands`, summary.
+"""Name of a command -> module below `commands`, summary.
 
-A location is a module, "module:attribute" if the attribute differs from the command's
-name, or empty for a group of `LazyGroup.groups`.
+The module is empty for a group of `LazyGroup.groups`.
 """
 
 
@@ -114,11 +113,8 @@ class LazyGroup(cloup.Group):
             return LazyGroup(
                 name=cmd_name, help=summary, sections={"Commands": entries}
             )
-        module, _, attribute = location.partition(":")
-        command = getattr(
-            importlib.import_module(f"ci_build.cli.commands.{module}"),
-            attribute or cmd_name,
-        )
+        module = importlib.import_module(f"ci_build.cli.commands.{location}")
+        command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         if isinstance(ctx.obj, State):
             ctx.default_map = {cmd_name: project_defaults(command, ctx.obj.project)}

@@ -32,8 +32,6 @@ from ci_build.cli.options.table import (
 from ci_build.release.release_request import ReleaseStep
 from core.errors import CiBuildError, RequestError
 
-_NAMES = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
-
 
 @cloup.command()
 @click.argument("index")
@@ -100,7 +98,7 @@ def nightly(
     from ci_build.release.run_report import SetRun, conclude
     from ci_build.release.run_summary import failed
 
-    given: dict[str, Any] = {name: after.pop(name) for name in _NAMES}
+    given: dict[str, Any] = {name: after.pop(name) for name in STEP_OPTION_NAMES}
     if rows and table is None:
         raise RequestError("NIGHT needs --table.", hint="Give --table.")
     reporter = state.reporter(after)

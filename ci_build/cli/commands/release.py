@@ -94,17 +94,15 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     from ci_build.release.pipeline import Pipeline, plan_lines
     from ci_build.release.run_report import conclude, run_set, show_receipt
 
-    names = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
-    given: dict[str, Any] = {name: after.pop(name) for name in names}
+    given: dict[str, Any] = {name: after.pop(name) for name in STEP_OPTION_NAMES}
     settings = state.settings(after)
     if local:
         settings = state.settings({**after, "corpus": given["corpus"]}, _LOCAL_TABLES)
     reporter = state.reporter(after)
     runner = host_runner(reporter)
     connect = connector(reporter)
-    options = (
-        local_options(given, settings) if local else _options(given, settings, connect)
-    )
+    make_options = local_options if local else _options
+    options = make_options(given, settings, connect)
     request = wheel_set_request(settings, reporter, runner, connect)
     request = with_cluster(
         request, options.cluster, other_use=ReleaseStep.GATES in options.steps

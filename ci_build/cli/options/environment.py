@@ -255,21 +255,6 @@ def step_summary() -> Path | None:
     return Path(name) if name else None
 
 
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-_CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-
-
-def connection() -> tuple[dict[str, str], str]:
-    """Return the proxy variables of the environment, and the path of its CA bundle.
-
-    Empty if there is none.
-    """
-    names = (*_PROXIES, *map(str.upper, _PROXIES))
-    proxies = {name: os.environ[name] for name in names if os.environ.get(name)}
-    files = [os.environ.get(name, "") for name in _CERTIFICATES]
-    return proxies, next((file for file in files if file and Path(file).is_file()), "")
-
-
 def ci_run() -> str:
     """Return the number of the run of a CI service; empty outside of CI."""
     names = ("GITHUB_RUN_ID", "CI_JOB_ID", "BUILD_ID")

@@ -96,7 +96,7 @@ _STEP_OPTIONS = (
     allow_lower_option,
     allow_unprotected_option,
 )
-STEP_OPTION_NAMES = (
+NOT_LOCAL = (
     "public_url",
     "steps",
     "jax_tests",
@@ -107,8 +107,9 @@ STEP_OPTION_NAMES = (
     "allow_unprotected",
     *CLUSTER_VARIABLES,
 )
-"""Names of the options of `step_options` that `release --local` does not use."""
-
+"""Options of `step_options` that `release --local` does not use."""
+STEP_OPTION_NAMES = ("channel", "corpus", "signing_key", "ledger_key", *NOT_LOCAL)
+"""Options of `release_options`."""
 
 _NEEDS_STEP = {
     "corpus": ReleaseStep.GATES,
@@ -209,25 +210,28 @@ def release_options(
     )
 
 
-def local_options(given: Mapping[str, Any], settings: Settings) -> ReleaseOptions:
+def local_options(
+    given: Mapping[str, Any], settings: Settings, connect: Connect
+) -> ReleaseOptions:
     """Return the options of `release --local`.
 
     Raises:
         RequestError: an option of `step_options` or --channel was given.
     """
-    refuse_typed(("channel", *STEP_OPTION_NAMES), "with --local")
-    return ReleaseOptions(
-        bucket=bucket_name(settings.text("bucket")),
-        channel=CHANNELS[0],
-        corpus=settings.text("corpus"),
-        key=find_signing_key(given["signing_key"]),
-        actor=actor(),
-        ledger=ledger_request(given["ledger_key"], CHANNELS[0]),
-        steps=(ReleaseStep.BUILD, ReleaseStep.GATES, ReleaseStep.PROMOTE),
+    refuse_typed(("channel", *NOT_LOCAL), "with --local")
+    local = dict.fromkeys(NOT_LOCAL) | {
+        "corpus": settings.text("corpus"),
+        "steps": f"{ReleaseStep.BUILD},{ReleaseStep.GATES},{ReleaseStep.PROMOTE}",
         # The printed command installs exact versions, so that higher versions in the
         # index do not matter.
-        allow_lower=True,
-        cache=settings.cache_dir,
+        "allow_lower": True,
+    }
+    return release_options(
+        {**given, **local},
+        bucket=settings.text("bucket"),
+        channel=CHANNELS[0],
+        settings=settings,
+        connect=connect,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -73,7 +73,6 @@ def source_request(
         return None
     problems.add(*_unsupported(settings, jax_version, interface, compiler))
     sources = _sources(settings, jax_version)
-    problems.add(*_missing_mirrors(settings, sources))
     one_target = settings.flag("one_target")
     remote = Remote(endpoint=endpoint, accept_cached=accept_cached)
     cache = settings.text("action_cache")
@@ -297,20 +296,6 @@ def _sources(settings: Settings, jax_version: str) -> tuple[Checkout, ...]:
             Checkout(name="xla", url=url, commit="HEAD" if xla == "head" else xla)
         )
     return tuple(found)
-
-
-def _missing_mirrors(settings: Settings, sources: Sequence[Checkout]) -> Iterator[str]:
-    """Yield one sentence for each repository that the folder of `--source-mirror` lacks."""
-    mirror = local_mirror(settings.text("source_mirror"))
-    if mirror is None or not mirror.is_dir():
-        return
-    for checkout in sources:
-        # git also finds a folder whose name ends with .git.
-        folder = local_mirror(checkout.url)
-        if folder is not None and not any(
-            Path(f"{folder}{ending}").is_dir() for ending in ("", ".git")
-        ):
-            yield f"{settings.get('source_mirror').origin} has no repository {folder}."
 
 
 def _endpoint(settings: Settings) -> str:
