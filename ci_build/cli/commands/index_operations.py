@@ -11,7 +11,7 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import actor, ledger_request
 from ci_build.cli.options.release_options import (
-    Duration,
+    DAYS,
     bucket_option,
     dry_run_option,
     index_channel_option,
@@ -191,7 +191,7 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
 @click.argument("index")
 @click.option(
     "--days",
-    type=Duration(0),
+    type=DAYS,
     required=True,
     metavar="DAYS",
     help="Remove sets promoted more than DAYS days ago from the pages.",
@@ -219,7 +219,7 @@ def retention(
     state: State,
     /,
     index: str,
-    days: float,
+    days: int,
     keep_newest: int,
     bucket: str,
     *,

@@ -32,10 +32,8 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
     from ci_build.wheelset.reproduction import Reproduction
     from core.http.client import Connect
 
-_FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose", "quiet")
-"""Options that `set reproduce` reads from its command line instead of the recorded request."""
-_CONTAINER = ("container_engine", "image_registry")
-"""Options that `set reproduce` reads from its command line if the build runs in a container."""
+_EVERYWHERE = ("cache_dir", "verbose", "quiet")
+"""Options of this command that every build reads."""
 
 
 @cloup.command()
@@ -183,8 +181,9 @@ def recorded_settings(
         if request["source"]:
             given |= _given_source(request["source"], caller)
         else:
-            given |= _given_published(request, caller, place)
-        return Settings(given)
+            given |= {name: caller.get(name).value for name in _EVERYWHERE}
+            if request["rocm_manifest"]:
+                given["rocm_manifest"] = str(_manifest(place))
     except KeyError as missing:
         raise RequestError(
             f"The recorded request has no {missing}: another version of this program"
@@ -194,6 +193,18 @@ def recorded_settings(
                 " wheels.json."
             ),
         ) from missing
+    # An empty value is one that was not given.
+    return Settings({name: value for name, value in given.items() if value})
+
+
+def _manifest(place: Path) -> Path:
+    manifest = place / ROCM_MANIFEST
+    if not manifest.is_file():
+        raise RequestError(
+            f"{place} has no {ROCM_MANIFEST}, which is a part of the set.",
+            hint="Give the folder of the set.",
+        )
+    return manifest
 
 
 def _given_wheels(request: Mapping[str, Any], out: Path) -> dict[str, Any]:
@@ -204,29 +215,13 @@ def _given_wheels(request: Mapping[str, Any], out: Path) -> dict[str, Any]:
         "rocm_version": request["rocm_version"],
         "python_versions": ",".join(request["python_versions"]),
         "targets": ALL if request["targets"] is None else ",".join(request["targets"]),
-        "wheel_post_release": request["post_release"] and str(request["post_release"]),
-        "no_rocm_version_extra": not request["rocm_version_extra"] or None,
-        "no_strip": not request["strip"] or None,
+        "wheel_post_release": request["post_release"],
+        "no_rocm_version_extra": not request["rocm_version_extra"],
+        "no_strip": not request["strip"],
         "platform_tag": request["platform_tag"],
-        "find_links": ",".join(request.get("find_links", ())) or None,
+        "find_links": ",".join(request["find_links"]),
         "out": str(out),
     }
-
-
-def _given_published(
-    request: Mapping[str, Any], caller: Settings, place: Path
-) -> dict[str, Any]:
-    """Return the options of a build from published wheels."""
-    given = {name: caller.get(name).value for name in ("cache_dir", "verbose", "quiet")}
-    if request["rocm_manifest"]:
-        manifest = place / ROCM_MANIFEST
-        if not manifest.is_file():
-            raise RequestError(
-                f"{place} has no {ROCM_MANIFEST}, which is a part of the set.",
-                hint="Give the folder of the set.",
-            )
-        given["rocm_manifest"] = str(manifest)
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _given_source(source: Mapping[str, Any], caller: Settings) -> dict[str, Any]:
@@ -234,38 +229,31 @@ def _given_source(source: Mapping[str, Any], caller: Settings) -> dict[str, Any]
     container = source["container"]
     remote = source["remote"]
     folders = {checkout["name"]: checkout["folder"] for checkout in source["sources"]}
+    # The caches of the recorded build are not used, since caches and executors do not
+    # change the wheels.
     given: dict[str, Any] = {
         "compiler": source["compiler"],
-        "clang_path": source["clang"] or None,
-        # Sets of older versions do not record it.
-        "bazel_path": source.get("bazel") or None,
-        "jax_source_dir": folders.get("jax") or None,
-        "xla_source_dir": folders.get("xla") or None,
-        "xla": source["xla_commit"] if source["xla"] not in ("pin", "dir") else None,
-        "one_target": source["one_target"] or None,
-        "host": container["host"] or None,
-        "builder_image": container["image"] or None,
-        "base_docker": container["base"] or None,
-        "container_args": shlex.join(container["args"]) or None,
-        # The caches of the recorded build are not used, since caches and executors do
-        # not change the wheels.
-        "rbe": remote is not None or None,
+        "clang_path": source["clang"],
+        "bazel_path": source["bazel"],
+        "jax_source_dir": folders.get("jax"),
+        "xla_source_dir": folders.get("xla"),
+        "xla": source["xla_commit"] if source["xla"] not in ("pin", "dir") else "",
+        "one_target": source["one_target"],
+        "host": container["host"],
+        "builder_image": container["image"],
+        "base_docker": container["base"],
+        "container_args": shlex.join(container["args"]),
+        "rbe": remote is not None,
         "locked": True,
     }
     if remote:
-        given["rbe_endpoint"] = remote["endpoint"] or None
-        given["rbe_bazelrc"] = source["bazelrc"] or None
+        given["rbe_endpoint"] = remote["endpoint"]
+        given["rbe_bazelrc"] = source["bazelrc"]
     # The environment may set options of containers that this build does not use; on the
     # command line, they are refused.
-    used = []
-    if not container["host"]:
-        used.append("container_engine")
-    if container["image"] == SEARCH:
-        used.append("image_registry")
-    for name in (
-        *_FROM_CALLER,
-        *(name for name in _CONTAINER if name in used or caller.typed(name)),
-    ):
-        if (value := caller.get(name).value) is not None:
-            given[name] = value
-    return given
+    names = [*_EVERYWHERE, "rocm_lock", "source_mirror"]
+    if not container["host"] or caller.typed("container_engine"):
+        names.append("container_engine")
+    if container["image"] == SEARCH or caller.typed("image_registry"):
+        names.append("image_registry")
+    return given | {name: caller.get(name).value for name in names}

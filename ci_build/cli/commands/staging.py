@@ -6,7 +6,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release_options import Duration, bucket_option, json_option
+from ci_build.cli.options.release_options import DAYS, bucket_option, json_option
 from promotion import staged_sets
 
 
@@ -14,7 +14,7 @@ from promotion import staged_sets
 @click.argument("index")
 @click.option(
     "--days",
-    type=Duration(0),
+    type=DAYS,
     default=30,
     show_default=True,
     help="Remove sets that were neither staged nor gated for DAYS days.",
@@ -32,7 +32,7 @@ def collect(
     state: State,
     /,
     index: str,
-    days: float,
+    days: int,
     bucket: str,
     *,
     really: bool,

@@ -71,13 +71,9 @@ def refuse_unknown(options: Iterable[str]) -> None:
             name.removeprefix(ENV_PREFIX).upper(), known, n=1
         )
         shown.append(f"{name} (did you mean {ENV_PREFIX}{near[0]}?)" if near else name)
-    text = (
-        "This environment variable belongs"
-        if len(unknown) == 1
-        else "These environment variables belong"
-    )
     raise RequestError(
-        f"{text} to no option: {', '.join(shown)}.", hint="Correct or unset it."
+        f"Environment variables belong to no option: {', '.join(shown)}.",
+        hint="Correct or unset them.",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,25 +36,8 @@ def _normal_bucket(
     return value if value is None else bucket_name(value)
 
 
-class Duration(click.FloatRange):
-    """A number of days, hours, minutes or seconds, small enough for dates to be computed from it.
-
-    Args:
-        least: the smallest allowed number.
-    """
-
-    def __init__(self, least: float) -> None:
-        super().__init__(least, 36_500)
-
-    def convert(
-        self, value: float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the number; fail for NaN too, which is neither too small nor too large."""
-        number = float(super().convert(value, param, ctx))
-        if math.isnan(number):
-            self.fail("NaN is not a duration.", param, ctx)
-        return number
-
+DAYS = click.IntRange(0, 36_500)
+"""Days, few enough for dates to be computed from them."""
 
 bucket_option = click.option(
     "--bucket",

@@ -215,21 +215,12 @@ def build_job_defaults(settings: Settings) -> Mapping[str, Setting]:
     """Return the tarball URL of an internal build job as `therock_path`.
 
     Empty if no job was named.
-    """
-    url = rocm_build_url(settings)
-    return (
-        {"therock_path": Setting(value=url, origin="--rocm-build-url")} if url else {}
-    )
-
-
-def rocm_build_url(settings: Settings) -> str:
-    """Return the tarball URL of an internal build job; empty without `--rocm-build-job`.
 
     Raises:
         RequestError: no URL template was given, or it has an unknown field.
     """
     if not settings.given("rocm_build_job"):
-        return ""
+        return {}
     template = settings.text("rocm_build_url")
     job = settings.text("rocm_build_job")
     if not template:
@@ -246,12 +237,13 @@ def rocm_build_url(settings: Settings) -> str:
         "version": settings.text("rocm_version"),
     }
     try:
-        return template.format_map(fields)
+        url = template.format_map(fields)
     except (KeyError, ValueError, IndexError) as error:
         raise RequestError(
             f"--rocm-build-url cannot be filled in: {template!r}.",
             hint="Use the fields {job}, {num} and {version}.",
         ) from error
+    return {"therock_path": Setting(value=url, origin="--rocm-build-url")}
 
 
 def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:

@@ -166,7 +166,7 @@ def test_chosen_pythons_are_ordered_and_unique() -> None:
     ("name", "said"),
     [
         ("CI_BUILD_TARGTS", r"CI_BUILD_TARGTS \(did you mean CI_BUILD_TARGETS\?\)"),
-        ("CI_BUILD_XYZZY_PLUGH", r"belongs to no option: CI_BUILD_XYZZY_PLUGH\."),
+        ("CI_BUILD_XYZZY_PLUGH", r"belong to no option: CI_BUILD_XYZZY_PLUGH\."),
     ],
 )
 def test_unknown_variable_is_refused(

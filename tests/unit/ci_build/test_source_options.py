@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ci_build.cli.options.request_conversion import build_request
-from ci_build.cli.options.rocm_options import rocm_build_url
+from ci_build.cli.options.rocm_options import build_job_defaults
 from ci_build.cli.options.settings import Settings
 from core.errors import RequestError
 from core.model import BuildRequest
@@ -227,7 +227,8 @@ JOB = {"rocm_build_job": "nightly"}
     ],
 )
 def test_rocm_build_url_fills_template(given: dict[str, str], url: str) -> None:
-    assert rocm_build_url(Settings(given)) == url
+    found = build_job_defaults(Settings(given))
+    assert [setting.value for setting in found.values()] == ([url] if url else [])
 
 
 @pytest.mark.parametrize(
@@ -241,5 +242,5 @@ def test_rocm_build_url_refuses_incomplete_template(
     given: dict[str, str], words: str
 ) -> None:
     with pytest.raises(RequestError, match=words) as caught:
-        rocm_build_url(Settings(given))
+        build_job_defaults(Settings(given))
     assert caught.value.exit_code == 2
