@@ -60,11 +60,14 @@ class LazyGroup(cloup.Group):
         **more: Any,  # noqa: ANN401 - click's own arguments
     ) -> None:
         super().__init__(**more)
-        self._sections = sections
         self._groups = groups or {}
-        self._entries: dict[str, tuple[str, str]] = {}
-        for entries in sections.values():
-            self._entries.update(entries)
+        self._modules: dict[str, str] = {}
+        for title, entries in sections.items():
+            stubs = []
+            for name, (module, text) in entries.items():
+                self._modules[name] = module
+                stubs.append(click.Command(name, help=text, short_help=text))
+            self.add_section(cloup.Section(title, stubs))
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return the help option, which the help of a group omits."""
@@ -74,47 +77,19 @@ class LazyGroup(cloup.Group):
         return option
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of all commands."""
-        return [*self._entries]
-
-    def list_sections(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - cloup's signature
-        include_default_section: bool = True,  # noqa: ARG002
-    ) -> list[cloup.Section]:
-        """Return the sections of the help, with placeholders for the commands."""
-        sections = []
-        for title, entries in self._sections.items():
-            commands = [
-                click.Command(name, short_help=text)
-                for name, (_, text) in entries.items()
-            ]
-            sections.append(cloup.Section(title, commands))
-        return sections
-
-    def handle_bad_command_name(
-        self,
-        bad_name: str,
-        valid_names: list[str],  # noqa: ARG002 - cloup knows no lazy names
-        error: click.UsageError,
-    ) -> click.UsageError:
-        """Suggest similar names of commands."""
-        return click.NoSuchCommand(
-            bad_name, possibilities=[*self._entries], ctx=error.ctx
-        )
+        """Return the names of all commands, in the order of the help."""
+        return [*self._modules]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command with this name; None if there is none."""
-        if cmd_name not in self._entries:
-            return super().get_command(ctx, cmd_name)
-        location, summary = self._entries[cmd_name]
+        stub = super().get_command(ctx, cmd_name)
+        if stub is None:
+            return None
         if cmd_name in self._groups:
-            entries = self._groups[cmd_name]
-            return LazyGroup(
-                name=cmd_name, help=summary, sections={"Commands": entries}
-            )
-        module = importlib.import_module(f"ci_build.cli.commands.{location}")
-        command = getattr(module, cmd_name)
+            sections = {"Commands": self._groups[cmd_name]}
+            return LazyGroup(name=cmd_name, help=stub.help, sections=sections)
+        module = f"ci_build.cli.commands.{self._modules[cmd_name]}"
+        command = getattr(importlib.import_module(module), cmd_name)
         assert isinstance(command, click.Command)
         if isinstance(ctx.obj, State):
             ctx.default_map = {cmd_name: project_defaults(command, ctx.obj.project)}
