@@ -309,7 +309,9 @@ class _Inspection:
             device,
             stored=self.archive[name].compressed_size,
             sha256=sha256,
-            checkpoints=self.archive.checkpoints.get(name, ()),
+            checkpoints=(
+                self.archive.checkpoints_of(name) if self.shared is None else ()
+            ),
         )
 
     def _library_rules(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from isal import isal_zlib
+
+from wheelkit.archive.inflate import BROKEN
 from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.archive.zip_format import STORED
 from wheelkit.elf import constants
 from wheelkit.elf.elf_tables import Section
 from wheelkit.inspect.inspection_model import ContentPart
@@ -34,6 +39,9 @@ _LINKING_TYPES = frozenset(
     }
 )
 _FATBIN = ".hip_fatbin"
+
+_STEP = 4096
+_SMALL = 8 << 20
 
 Checkpoint = tuple[int, int]
 """(unpacked bytes, stored bytes) at one moment while a member is inflated.
@@ -64,6 +72,13 @@ class TracedArchive(WheelArchive):
             done += len(chunk)
             line.append((done, self._read_to - start))
             yield chunk
+
+    def checkpoints_of(self, name: str) -> Sequence[Checkpoint]:
+        """Return the recorded checkpoints; small members are inflated again in smaller steps."""
+        member = self[name]
+        if member.method == STORED or member.compressed_size > _SMALL:
+            return self.checkpoints.get(name, ())
+        return checkpoints(self.pread(member.compressed_size, member.data_offset))
 
 
 def part_of_section(section: Section) -> str:
@@ -129,6 +144,18 @@ def split_library(
         ContentPart(name=kind, unpacked=unpacked[kind], stored=whole[kind])
         for kind in unpacked
     )
+
+
+def checkpoints(packed: bytes) -> list[Checkpoint]:
+    """Inflate raw deflate data in steps of a few kB and return the checkpoints up to any damage."""
+    line = []
+    done = 0
+    inflater = isal_zlib.decompressobj(-15)
+    with contextlib.suppress(BROKEN):
+        for at in range(_STEP, len(packed) + _STEP, _STEP):
+            done += len(inflater.decompress(packed[at - _STEP : at]))
+            line.append((done, min(at, len(packed))))
+    return line
 
 
 def sum_parts(parts: Iterable[ContentPart]) -> tuple[ContentPart, ...]:

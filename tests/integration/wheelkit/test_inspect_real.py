@@ -111,12 +111,6 @@ def test_inspect_pjrt_0_10_2_contents(inspect: Inspect) -> None:
         503_453_288,
         110_801_171 + 17_869_920,
     )
-    assert (elf.soname, elf.build_id, elf.modules, elf.machine) == (
-        "",
-        "",
-        (),
-        "x86_64",
-    )
     assert len(elf.runpath) == 95
     assert [soname for soname in elf.needed if "hip" in soname or "roc" in soname] == [
         "librocprofiler-sdk.so.1",
