@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from core.digests import sha256_of
-from core.errors import BucketError, MachineError, RequestError
+from core.errors import BucketError, CiBuildError, MachineError, RequestError
 from core.model import Progress
 from promotion.check import verify_attestations
 from promotion.evidence.attestation_verification import (
@@ -152,27 +152,12 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
 
 @contextmanager
 def _sigstore_errors() -> Iterator[None]:
-    """Raise MachineError for errors of the Sigstore packages."""
-    # Imported here because the packages are optional.
-    from pypi_attestations import AttestationError
-    from requests import RequestException
-    from sigstore._internal.fulcio import ExpiredCertificate
-    from sigstore._internal.fulcio.client import FulcioClientError
-    from sigstore._internal.rekor import RekorClientError
-    from sigstore.errors import Error as SigstoreError
-    from sigstore.oidc import ExpiredIdentity
-
+    """Raise MachineError for errors of the Sigstore packages, which have no common class."""
     try:
         yield
-    except (
-        AttestationError,
-        SigstoreError,
-        RequestException,
-        FulcioClientError,
-        RekorClientError,
-        ExpiredCertificate,
-        ExpiredIdentity,
-    ) as error:
+    except CiBuildError:
+        raise
+    except Exception as error:
         text = str(error).rstrip(".") or type(error).__name__
         raise MachineError(
             f"Sigstore failed: {text}.",

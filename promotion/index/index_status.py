@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from core.digests import sha256_of
 from core.versions import KERNELS_PROJECT
 from promotion.evidence.evidence import TIME, time_of
 from promotion.index.index_reader import STATUS_SCHEMA
-from promotion.index.ledger import LedgerEntry
+from promotion.index.json_types import ListedIndex
+from promotion.index.ledger import Entries, LedgerEntry
 from promotion.index.ledger_state import IndexState
+from promotion.index.listing import listing_row
 from promotion.index.overview import Overview, overview_page
-from promotion.index.page_diff import EntryOf
-from promotion.index.pages import install_requirements
+from promotion.index.page_diff import EntryOf, WheelFiles, index_files
+from promotion.index.pages import Page, install_requirements, root_pair
 from promotion.index.set_summary import SUMMARY, SetContent, load_summary, written_with
 from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import ReleasedIndex
@@ -127,35 +131,57 @@ def render_overview(
     )
 
 
-class Summaries:
-    """A reader of the numbers of promoted sets, which reads each file once."""
+def read_summary(
+    bucket: Bucket, released: ReleasedIndex, entry: LedgerEntry
+) -> SetContent | None:
+    """Return the numbers of a promoted set; None if the file was lost or changed."""
+    assert entry.promoted is not None
+    name = written_with(SUMMARY, entry.promoted.files)
+    if not name:
+        return None
+    key = released.set_file(entry.promoted.set_digest, name)
+    try:
+        data = bucket.get(key)
+    except AbsentError:
+        return None  # `index verify` reports it
+    changed = sha256_of(data) != entry.promoted.files.get(name)
+    return None if changed else load_summary(data, key)
 
-    def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
-        self._bucket = bucket
-        self._released = released
-        self._known: dict[int, SetContent | None] = {}
 
-    def __call__(self, entry: LedgerEntry) -> SetContent | None:
-        """Return the numbers of a set.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexPages:
+    """All pages of an index after an entry, rendered from the ledger alone.
 
-        None if the file was lost or changed.
-        """
-        if entry.number not in self._known:
-            self._known[entry.number] = self._read(entry)
-        return self._known[entry.number]
+    Attributes:
+        projects: project -> its visible wheels.
+        root: the lists of projects.
+        listed: row of the index on the page that lists all indexes.
+    """
 
-    def _read(self, entry: LedgerEntry) -> SetContent | None:
-        assert entry.promoted is not None
-        name = written_with(SUMMARY, entry.promoted.files)
-        if not name:
-            return None
-        key = self._released.set_file(entry.promoted.set_digest, name)
-        try:
-            data = self._bucket.get(key)
-        except AbsentError:
-            return None  # `index verify` reports it
-        changed = sha256_of(data) != entry.promoted.files.get(name)
-        return None if changed else load_summary(data, key)
+    projects: Mapping[str, WheelFiles]
+    root: tuple[Page, Page]
+    overview: Page
+    status: Page
+    listed: ListedIndex
+
+
+def index_pages(entries: Entries, last: LedgerEntry, ledger_sha256: str) -> IndexPages:
+    """Return the pages of an index after its last entry, which has this sha256."""
+    released = entries.released
+    state = last.state
+    entries.read(state.visible)
+    projects = index_files(released, state.visible, state, entries.at)
+    shown = overview_of(state, last.number, entries.read)
+    summary_of = partial(read_summary, entries.bucket, released)
+    overview = render_overview(released, shown, last, entries.at, summary_of)
+    status = dump_status(released, shown, last, ledger_sha256)
+    return IndexPages(
+        projects=projects,
+        root=root_pair(released.simple, projects),
+        overview=Page(key=released.overview, data=overview),
+        status=Page(key=released.status, data=status),
+        listed=listing_row(released, shown.rows),
+    )
 
 
 def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -24,8 +24,6 @@ class Here:
     """A word of a command that contains a still unknown URL of the index."""
 
     path: str
-    before: str = ""
-    after: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

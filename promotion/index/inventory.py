@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from core.digests import sha256_of
-from promotion.index.index_status import (
-    Summaries,
-    dump_status,
-    overview_of,
-    render_overview,
-)
+from promotion.index.index_status import index_pages
 from promotion.index.json_types import ListedIndex
 from promotion.index.ledger import Ledger
 from promotion.index.ledger_state import EntryKind
-from promotion.index.listing import listing_row
-from promotion.index.overview import Overview
-from promotion.index.page_diff import index_files
-from promotion.index.pages import Page, project_pair, root_pair
+from promotion.index.pages import project_pair
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import TOMBSTONE_SUFFIX, ReleasedIndex
 
@@ -77,38 +69,22 @@ def read_inventory(ledger: Ledger) -> Inventory:
             swept.update(entry.removed)
     # A sweep keeps wheels that another project published.
     kept: dict[str, str] = {}
-    for wheel in chain.from_iterable(one.wheels for one in promoted.values()):
+    wheels = [*chain.from_iterable(one.wheels for one in promoted.values())]
+    for wheel in wheels:
         if wheel.as_published:
             kept |= wheel.objects(released)
-    shown = overview_of(state, len(ledger.entries), ledger.reader.read)
+    rendered = index_pages(ledger.reader, ledger.entries[-1], ledger.head)
+    pages = [*rendered.root, rendered.overview, rendered.status]
+    for project in {wheel.project for wheel in wheels}:
+        rows = rendered.projects.get(project, {}).values()
+        pages += project_pair(released.simple, project, rows)
     return Inventory(
         files=files,
-        pages={page.key: sha256_of(page.data) for page in _pages(ledger, shown)},
+        pages={page.key: sha256_of(page.data) for page in pages},
         swept=swept - files.keys(),
         tombstones=sorted(
             key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")
         ),
         kept=kept,
-        listed=listing_row(released, shown.rows),
+        listed=rendered.listed,
     )
-
-
-def _pages(ledger: Ledger, shown: Overview) -> Iterator[Page]:
-    """Yield every page, rendered from the ledger alone."""
-    entries = ledger.reader
-    released = entries.released
-    last = ledger.entries[-1]
-    target = index_files(released, last.state.visible, last.state, entries.at)
-    projects: set[str] = set()
-    for entry in ledger.entries:
-        if entry.promoted:
-            projects.update(wheel.project for wheel in entry.promoted.wheels)
-    for project in projects:
-        rows = target.get(project, {}).values()
-        yield from project_pair(released.simple, project, rows)
-    yield from root_pair(released.simple, target)
-    summaries = Summaries(entries.bucket, released)
-    overview = render_overview(released, shown, last, entries.at, summaries)
-    yield Page(key=released.overview, data=overview)
-    status = dump_status(released, shown, last, ledger.head)
-    yield Page(key=released.status, data=status)

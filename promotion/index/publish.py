@@ -10,18 +10,13 @@ from core.errors import BucketError, BusyError, FormatError
 from core.records import read_json
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.index_reader import STATUS_SCHEMA, newest_set
-from promotion.index.index_status import (
-    Summaries,
-    dump_status,
-    overview_of,
-    render_overview,
-)
+from promotion.index.index_status import index_pages
 from promotion.index.json_types import StatusFile
 from promotion.index.ledger import FIRST, Entries, Head, find_head
-from promotion.index.listing import listing_row, update_listing
+from promotion.index.listing import update_listing
 from promotion.index.overview import overview_entry
 from promotion.index.page_diff import index_files, page_updates
-from promotion.index.pages import Page, project_pair, root_pair
+from promotion.index.pages import Page, project_pair
 from promotion.storage.bucket import Bucket, ConflictError, ObjectInfo
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import PAGES, ReleasedIndex, project_pages
@@ -137,18 +132,17 @@ def _write(pages: _Pages, entries: Entries, head: Head, since: int) -> None:
     earlier = entries.read(range(since, head.number + 1))
     numbers = set[int]().union(*(entry.state.visible for entry in earlier))
     entries.read(numbers)
-    state = head.state
-    target = index_files(released, state.visible, state, entries.at)
-    possible = index_files(released, numbers, state, entries.at)
+    last = entries.at(head.number)
+    possible = index_files(released, numbers, head.state, entries.at)
+    new = index_pages(entries, last, head.sha256)
 
     def content_of(project: str) -> tuple[bytes, bytes]:
         html_key, json_key = project_pages(simple, project)
         return pages.read(html_key), pages.read(json_key)
 
-    updates = page_updates(target, possible, content_of)
-    root = root_pair(simple, target)
-    for key in (*(page.key for page in root), released.overview, released.status):
-        pages.read(key)
+    updates = page_updates(new.projects, possible, content_of)
+    for page in (*new.root, new.overview, new.status):
+        pages.read(page.key)
     # A publisher appends to the ledger before it writes pages. No new entry now means
     # that the pages read above are not newer than this state; later changes fail the
     # compare-and-swap.
@@ -159,17 +153,10 @@ def _write(pages: _Pages, entries: Entries, head: Head, since: int) -> None:
     for update in updates:
         for page in project_pair(simple, update.project, update.files.values()):
             pages.put(page)
-    for page in root:
+    for page in (*new.root, new.overview):
         pages.put(page)
-    last = entries.at(head.number)
-    summaries = Summaries(entries.bucket, released)
-    shown = overview_of(state, head.number, entries.read)
-    overview = render_overview(released, shown, last, entries.at, summaries)
-    pages.put(Page(key=released.overview, data=overview))
-    row = listing_row(released, shown.rows)
-    pages.written += update_listing(entries.bucket, row)
-    status = dump_status(released, shown, last, head.sha256)
-    pages.put(Page(key=released.status, data=status))
+    pages.written += update_listing(entries.bucket, new.listed)
+    pages.put(new.status)
 
 
 class _Pages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,7 +19,7 @@ from core.digests import sha256_of
 from core.errors import BucketError
 from core.model import ROCM_LOCK, to_json
 from promotion.compatibility.tables import make_tables, to_markdown, version_order
-from promotion.index.index_status import Summaries
+from promotion.index.index_status import read_summary
 from promotion.index.ledger import LedgerEntry
 from promotion.index.operations import history
 from promotion.storage.bucket import Bucket
@@ -73,7 +74,7 @@ def compat(
     tables = make_tables(
         index,
         entries,
-        Summaries(store, released),
+        partial(read_summary, store, released),
         libraries=libraries,
         rocm=rocm,
         rocm_source=rocm_source,

@@ -259,10 +259,6 @@ def test_workflow_of_refuses_other_issuers() -> None:
 
 PACKAGES = (
     "pypi_attestations",
-    "requests",
-    "sigstore._internal.fulcio",
-    "sigstore._internal.fulcio.client",
-    "sigstore._internal.rekor",
     "sigstore.errors",
     "sigstore.oidc",
     "sigstore.sign",
