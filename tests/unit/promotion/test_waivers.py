@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,6 @@ def test_parse_waivers_accepts_complete_entry() -> None:
     assert entry.covers("tests/a_test.py::odd[1]", "gfx942:xnack-")
     assert not entry.covers("tests/a_test.py::odd[1]", "gfx950")
     assert not entry.covers("tests/a_test.py::even", "gfx942")
-    assert (
-        str(entry)
-        == "by somebody, from 2026-01-01 until 2026-01-10: a race in the test"
-    )
     wide = parse_waiver(
         {
             **COMPLETE,
@@ -75,10 +71,6 @@ def test_parse_waivers_accepts_complete_entry() -> None:
         ({"test": "*::*"}, "matches every test"),
         ({"targets": []}, "targets is empty"),
         ({"targets": ["gfx94"]}, "gfx94"),
-        (
-            {"expires": date(2026, 1, 1) + timedelta(days=FlakeWaiver.MAX_DAYS + 1)},
-            f"must be 1 to {FlakeWaiver.MAX_DAYS} days after",
-        ),
     ],
 )
 def test_parse_waivers_reports_invalid_field(change: dict[str, Any], why: str) -> None:
