@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from promotion.gates.device.gpu_machine import (
     detect_machine,
 )
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
-from promotion.gates.device.shards import SHARD_FILE, Shard
+from promotion.gates.device.shards import SHARD_FILE
 from promotion.policy.families import load_families
 from promotion.stage import read_staged, stage
 from promotion.storage.bucket import Bucket
@@ -107,8 +106,6 @@ def run_on_cluster(
     evidences: list[Evidence] = []
     for target in targets or (ANY,):
         own = with_offered_devices(config, target)
-        one = replace(own, shard=Shard(number=1, count=run.shards))
-        own = replace(own, seconds=device_gate.durations(one, staged, bucket, target))
         evidences += run_gates(
             bucket,
             staged,
@@ -138,11 +135,10 @@ def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
     request = DeviceRequest(**arguments["request"])
     bucket = DirBucket(context.scratch / "bucket")
     staged = stage(bucket, context.inputs["set"])
-    seconds = json.loads(context.inputs["seconds"].read_text())
     reporter = Reporter(terminal=False)
     with leased(arguments["gfx"], request.devices or 1, context.runner) as environ:
         config = device_gate.parse_config(request, environ, context.runner, None, "")
-        config = replace(config, seconds=seconds, bucket=arguments["bucket"])
+        config = replace(config, bucket=arguments["bucket"])
         (evidence, *_) = device_gate.run(
             config, staged, bucket, reporter, context.runner, redo=True, channel="local"
         )

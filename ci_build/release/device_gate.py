@@ -5,7 +5,6 @@ Its configuration from options, and the output of its evidence.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,17 +12,17 @@ from typing import Any
 
 from ci_build.release import gating
 from ci_build.release import promotion_steps as steps
-from core.errors import FormatError, RequestError
+from core.errors import RequestError
 from core.model import Evidence, WheelSet
 from core.process import Runner
 from core.report import Reporter
 from core.targets import expand
 from promotion.evidence.known_tests import known_tests_for, load_entries
 from promotion.evidence.signing import Signer
-from promotion.evidence.test_results import TestVerdict, load_results
+from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.device.baseline import RUN, baseline
+from promotion.gates.device.baseline import RUN
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.device_evidence import first_lines
 from promotion.gates.device.device_request import (
@@ -201,9 +200,6 @@ def run(
     wheel_set = read_staged(bucket, staged)
     days = gating.policy_of(bucket, staged.index, channel).max_age_days
     targets = covered_targets(config, wheel_set)
-    if config.seconds is None:
-        seconds = durations(config, staged, bucket, (targets or ("any",))[0])
-        config = replace(config, seconds=seconds)
     config = replace(
         with_known_tests(config, staged, wheel_set.jax_version),
         python=_python(config.python, wheel_set.python_versions, runner),
@@ -287,33 +283,6 @@ def with_known_tests(
         if waiver.index == staged.index and not waiver.state(now)
     ]
     return replace(config, known=known_tests, waivers=tuple(waivers))
-
-
-def durations(
-    config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str
-) -> dict[str, float]:
-    """Return the duration of each test on the last promoted set.
-
-    All shards split the suite by these durations.
-    """
-    if config.shard is None:
-        return {}
-    before = baseline(
-        bucket,
-        staged.index,
-        config.gate_name,
-        target,
-        config.settings,
-        alike=("platform",),
-    )
-    if not before.results:
-        return {}
-    try:
-        data = gzip.decompress(bucket.get(before.results))
-        results = load_results(data, before.results)
-    except (OSError, EOFError, FormatError):
-        return {}
-    return {result.id: result.seconds for result in results if result.seconds}
 
 
 def show(

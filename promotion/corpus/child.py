@@ -202,7 +202,7 @@ def compile_one(
     )
     started = time.monotonic()
     cpu_seconds = time.process_time()
-    with devices.pallas_mesh() if "pallas" in declared.needs else nullcontext():
+    with devices.pallas_mesh() if declared.group == "pallas" else nullcontext():
         lowered = jitted.lower(*arguments)
     lowered_at = time.monotonic()
     compiled = lowered.compile()

@@ -160,25 +160,16 @@ def _declared(path: Path) -> Iterator[Program]:
     nodes = ast.parse(path.read_text(encoding="utf-8"), path.name).body
     for function in (node for node in nodes if isinstance(node, ast.FunctionDef)):
         for call in function.decorator_list:
-            if (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Name)
-                and call.func.id == "program"
-            ):
-                name = program_name(path.stem, function.name)
-                try:
-                    arguments = [ast.literal_eval(argument) for argument in call.args]
-                    options = {
-                        str(keyword.arg): ast.literal_eval(keyword.value)
-                        for keyword in call.keywords
-                    }
-                except ValueError as error:
-                    raise DeclarationError(
-                        f"{name}: its declaration must consist of literals."
-                    ) from error
-                yield declare(
-                    name,
-                    (ast.get_docstring(function) or "").partition("\n")[0],
-                    *arguments,
-                    **options,
-                )
+            if not isinstance(call, ast.Call) or ast.unparse(call.func) != "program":
+                continue
+            name = program_name(path.stem, function.name)
+            try:
+                arguments = list(map(ast.literal_eval, call.args))
+                options = {
+                    str(word.arg): ast.literal_eval(word.value)
+                    for word in call.keywords
+                }
+            except ValueError as error:
+                text = f"{name}: its declaration must consist of literals."
+                raise DeclarationError(text) from error
+            yield declare(name, *arguments, **options)

@@ -21,7 +21,7 @@ from promotion.gates.device.lease import visible_devices
 from promotion.gates.device.shards import (
     ShardResult,
     digest_of_tests,
-    split_tests,
+    shard_tests,
     upload_shard,
 )
 from tests.support.fake_devices import fake_devices
@@ -35,7 +35,7 @@ def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
     assert shard is not None
 
     def run(context: GateContext) -> Iterator[Check]:
-        tests = split_tests(TESTS, {}, shard.count)[shard.number - 1]
+        tests = shard_tests(TESTS, shard)
         used = [
             device.token
             for device in visible_devices(

@@ -44,9 +44,6 @@ DTYPES: Mapping[str, str] = {
 MESH: Mapping[str, int] = {"data": 2, "model": 4}
 """Axes of the mesh of a program on 8 devices."""
 
-FEATURES = frozenset({"f64", "fp8", "int4", "pallas", "ffi", "collectives"})
-"""Features that a program may declare; reports group programs by feature."""
-
 MATRIX_CORES = frozenset({"mfma", "wmma"})
 
 _ARGUMENT = re.compile(r"(\w+)\[([\d,]*)\](?:@([\w|,-]+))?")
@@ -106,21 +103,17 @@ class Program:
         name: group and function, such as linalg.qr.
         corpus: smallest corpus that includes the program, "small" or "full".
         devices: 1, or 8 for a program whose first argument is the mesh.
-        needs: features, see FEATURES.
         matrix_cores: instruction families ("mfma" on CDNA, "wmma" on RDNA 3 and later)
             that the code must contain on targets with these instructions.
         flags: options of jax.config that are enabled for the program.
-        summary: first line of the function's docstring.
     """
 
     name: str
     arguments: tuple[Argument, ...]
     corpus: str = "full"
     devices: int = 1
-    needs: tuple[str, ...] = ()
     matrix_cores: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    summary: str = ""
 
     @property
     def group(self) -> str:
@@ -136,37 +129,28 @@ class Program:
         )
 
 
-def declare(name: str, summary: str, *arguments: str, **options: Any) -> Program:  # noqa: ANN401 - what was written
+def declare(name: str, *arguments: str, **options: Any) -> Program:  # noqa: ANN401 - what was written
     """Create a Program from the arguments of the decorator.
 
     Raises:
         DeclarationError: an option or a value is invalid.
     """
     try:
-        declared = Program(
-            name, tuple(map(Argument.parse, arguments)), summary=summary, **options
-        )
+        declared = Program(name, tuple(map(Argument.parse, arguments)), **options)
     except (TypeError, ValueError) as error:
         raise DeclarationError(f"{name}: {error}.") from error
-    for good, problem in (
-        (declared.corpus in ("small", "full"), "corpus must be 'small' or 'full'"),
-        (declared.devices in (1, 8), "devices must be 1 or 8"),
-        (
-            declared.devices == 8 or not any(a.axes for a in declared.arguments),
-            "mesh axes need 8 devices",
-        ),
-        (
-            FEATURES.issuperset(declared.needs),
-            f"needs may only contain {', '.join(sorted(FEATURES))}",
-        ),
-        (
-            MATRIX_CORES.issuperset(declared.matrix_cores),
-            "matrix_cores may only contain 'mfma' and 'wmma'",
-        ),
-        (bool(summary), "the docstring is missing"),
-    ):
-        if not good:
-            raise DeclarationError(f"{name}: {problem}.")
+    split = any(argument.axes for argument in declared.arguments)
+    problem = ""
+    if declared.corpus not in ("small", "full"):
+        problem = "corpus must be 'small' or 'full'"
+    elif declared.devices not in (1, 8):
+        problem = "devices must be 1 or 8"
+    elif split and declared.devices != 8:
+        problem = "mesh axes need 8 devices"
+    elif not MATRIX_CORES.issuperset(declared.matrix_cores):
+        problem = "matrix_cores may only contain 'mfma' and 'wmma'"
+    if problem:
+        raise DeclarationError(f"{name}: {problem}.")
     return declared
 
 
@@ -184,8 +168,7 @@ def program(*arguments: str, **options: Any) -> Callable[[Function], Function]: 
 
     def register(function: Function) -> Function:
         name = program_name(function.__module__, function.__name__)
-        summary = (function.__doc__ or "").partition("\n")[0]
-        REGISTRY[name] = declare(name, summary, *arguments, **options), function
+        REGISTRY[name] = declare(name, *arguments, **options), function
         return function
 
     return register

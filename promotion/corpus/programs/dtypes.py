@@ -17,7 +17,6 @@ def product(x: Array, y: Array) -> Array:
 @program(
     "f8e4m3fnuz[256,256]",
     "f8e4m3fnuz[256,256]",
-    needs=("fp8",),
     matrix_cores=("mfma", "wmma"),
 )
 def gemm_f8e4m3fnuz(x: Array, y: Array) -> Array:
@@ -29,7 +28,6 @@ def gemm_f8e4m3fnuz(x: Array, y: Array) -> Array:
     "f8e4m3fn[256,256]",
     "f8e4m3fn[256,256]",
     corpus="small",
-    needs=("fp8",),
     matrix_cores=("mfma", "wmma"),
 )
 def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
@@ -40,7 +38,6 @@ def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
 @program(
     "f8e5m2[256,256]",
     "f8e4m3fn[256,256]",
-    needs=("fp8",),
     matrix_cores=("mfma", "wmma"),
 )
 def gemm_f8_mixed(x: Array, y: Array) -> Array:
@@ -48,7 +45,7 @@ def gemm_f8_mixed(x: Array, y: Array) -> Array:
     return product(x, y)
 
 
-@program("f32[512]", needs=("fp8",))
+@program("f32[512]")
 def fp8_conversions(x: Array) -> tuple[Array, ...]:
     """Convert single precision to each fp8 type and back."""
     kinds = (
@@ -70,7 +67,6 @@ def gemm_s8(x: Array, y: Array) -> Array:
     "s4[128,256]",
     "bf16[256,128]",
     corpus="small",
-    needs=("int4",),
     matrix_cores=("mfma", "wmma"),
 )
 def gemm_s4_weights(w: Array, x: Array) -> Array:
@@ -78,14 +74,14 @@ def gemm_s4_weights(w: Array, x: Array) -> Array:
     return product(w.astype(jnp.bfloat16), x)
 
 
-@program("s4[512]", "u4[512]", needs=("int4",))
+@program("s4[512]", "u4[512]")
 def int4_arithmetic(x: Array, y: Array) -> tuple[Array, Array]:
     """Unpack 4-bit integers, multiply and pack them."""
     wide = x.astype(jnp.int8) * y.astype(jnp.int8)
     return wide, wide.astype(jnp.int4)
 
 
-@program("f64[128,128]", "f64[128,128]", needs=("f64",))
+@program("f64[128,128]", "f64[128,128]")
 def gemm_f64(x: Array, y: Array) -> Array:
     """Multiply matrices in double precision, with elementwise work."""
     return jnp.exp(-(x @ y))
@@ -97,7 +93,7 @@ def gemm_c64(x: Array, y: Array) -> Array:
     return x @ y.conj()
 
 
-@program("bf16[512,512]", "f16[512,512]", "s64[512]", needs=("f64",))
+@program("bf16[512,512]", "f16[512,512]", "s64[512]")
 def promotions(x: Array, y: Array, index: Array) -> tuple[Array, ...]:
     """Promote mixed half precisions, 64-bit integers and booleans."""
     return (

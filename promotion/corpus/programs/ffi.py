@@ -16,17 +16,13 @@ from jax.lax import linalg
 from .declaration import program
 
 
-@program(
-    "u32[]", corpus="small", needs=("ffi",), flags=("jax_threefry_gpu_kernel_lowering",)
-)
+@program("u32[]", corpus="small", flags=("jax_threefry_gpu_kernel_lowering",))
 def prng_threefry(seed: Array) -> Array:
     """Generate random bits with the plugin's kernel (_prng)."""
     return jax.random.bits(jax.random.key(seed, impl="threefry2x32"), (1024,))
 
 
-@program(
-    "f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",)
-)
+@program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]")
 def rnn_lstm(
     x: Array, h: Array, c: Array, weights: Array, lengths: Array
 ) -> tuple[Array, ...]:
@@ -35,9 +31,7 @@ def rnn_lstm(
     return y, h, c
 
 
-@program(
-    "f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",)
-)
+@program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]")
 def rnn_lstm_gradient(
     x: Array, h: Array, c: Array, weights: Array, lengths: Array
 ) -> Array:
@@ -47,7 +41,7 @@ def rnn_lstm_gradient(
     )(weights)
 
 
-@program("f32[4,32,32]", "f32[4,32,32]", needs=("ffi",))
+@program("f32[4,32,32]", "f32[4,32,32]")
 def solver_decompositions(a: Array, b: Array) -> tuple[Array, ...]:
     """Compute batched LU with pivots and Householder products (_solver, _linalg)."""
     lu, pivots, permutation = linalg.lu(a)
@@ -55,13 +49,13 @@ def solver_decompositions(a: Array, b: Array) -> tuple[Array, ...]:
     return lu, pivots, permutation, linalg.householder_product(reflectors, taus)
 
 
-@program("f32[16,16]", needs=("ffi",))
+@program("f32[16,16]")
 def solver_tridiagonal(a: Array) -> tuple[Array, ...]:
     """Reduce a symmetric matrix to tridiagonal form (_solver)."""
     return tuple(linalg.tridiagonal(a + a.T, lower=True))
 
 
-@program("f32[32,32]", needs=("ffi",))
+@program("f32[32,32]")
 def hybrid_eig(a: Array) -> tuple[Array, Array]:
     """Compute the eigenvalues of a general matrix on the host (_hybrid)."""
     w, v = jnp.linalg.eig(a)
@@ -75,7 +69,6 @@ def hybrid_eig(a: Array) -> tuple[Array, Array]:
     "f32[32,4]",
     "f32[32,32]",
     "f32[32]",
-    needs=("ffi",),
 )
 def tridiagonal_and_update(
     low: Array, diagonal: Array, up: Array, b: Array, factor: Array, change: Array
@@ -95,7 +88,7 @@ def call_handlers(names: tuple[str, ...], x: Array) -> Array:
     return x
 
 
-@program("f32[32]", corpus="small", needs=("ffi",))
+@program("f32[32]", corpus="small")
 def handlers_sparse(x: Array) -> Array:
     """Call the handlers of _sparse."""
     kinds = ("todense", "fromdense", "matvec", "matmat")
@@ -104,13 +97,13 @@ def handlers_sparse(x: Array) -> Array:
     return call_handlers((*csr, *coo), x)
 
 
-@program("f32[32]", corpus="small", needs=("ffi",))
+@program("f32[32]", corpus="small")
 def handlers_rnn(x: Array) -> Array:
     """Call the handlers of _rnn."""
     return call_handlers(("hipdnn_rnn_ffi", "hipdnn_rnn_bwd_ffi"), x)
 
 
-@program("f32[32]", needs=("ffi",))
+@program("f32[32]")
 def handlers_rest(x: Array) -> Array:
     """Call the handlers of _solver that jax uses only for some shapes."""
     return call_handlers(
@@ -119,7 +112,7 @@ def handlers_rest(x: Array) -> Array:
     )
 
 
-@program("f32[32]", needs=("ffi",))
+@program("f32[32]")
 def python_callback(x: Array) -> Array:
     """Call back into Python on the host (rocm_plugin_extension)."""
     result: Array = jax.pure_callback(

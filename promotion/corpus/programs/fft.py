@@ -21,7 +21,7 @@ def rfft2(x: Array) -> Array:
     return jnp.fft.irfft2(spectrum * jnp.exp(-jnp.abs(spectrum)), s=(64, 128))
 
 
-@program("c128[8,8,16]", needs=("f64",))
+@program("c128[8,8,16]")
 def fftn_c128(x: Array) -> Array:
     """Compute a 3D transform in double precision, with shifts."""
     return jnp.fft.fftshift(jnp.fft.fftn(jnp.fft.ifftshift(x)))

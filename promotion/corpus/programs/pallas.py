@@ -24,7 +24,7 @@ def call(kernel: Any, shape: tuple[int, ...], dtype: Any, **options: Any) -> Any
     )
 
 
-@program("f32[1024]", "f32[1024]", corpus="small", needs=("pallas",))
+@program("f32[1024]", "f32[1024]", corpus="small")
 def add(x: Array, y: Array) -> Array:
     """Add arrays in blocks."""
 
@@ -42,9 +42,7 @@ def add(x: Array, y: Array) -> Array:
     )(x, y)
 
 
-@program(
-    "bf16[256,256]", "bf16[256,256]", needs=("pallas",), matrix_cores=("mfma", "wmma")
-)
+@program("bf16[256,256]", "bf16[256,256]", matrix_cores=("mfma", "wmma"))
 def matmul(x: Array, y: Array) -> Array:
     """Multiply matrices in tiles, with a loop over the contracted dimension."""
 
@@ -70,7 +68,7 @@ def matmul(x: Array, y: Array) -> Array:
     )(x, y)
 
 
-@program("f32[64,512]", needs=("pallas",))
+@program("f32[64,512]")
 def softmax(x: Array) -> Array:
     """Reduce each row inside a kernel."""
 
@@ -85,7 +83,7 @@ def softmax(x: Array) -> Array:
     )(x)
 
 
-@program("f32[1024]", needs=("pallas",))
+@program("f32[1024]")
 def masked_load(x: Array) -> Array:
     """Load and store under a mask, with a value for masked elements."""
 
@@ -101,7 +99,6 @@ def masked_load(x: Array) -> Array:
     "f16[1,128,2,64]",
     "f16[1,128,2,64]",
     "f16[1,128,2,64]",
-    needs=("pallas",),
     matrix_cores=("mfma", "wmma"),
 )
 def flash_attention(q: Array, k: Array, v: Array) -> Array:

@@ -8,7 +8,7 @@ from jax import Array
 from .declaration import program
 
 
-@program("u32[]", corpus="small", needs=("ffi",))
+@program("u32[]", corpus="small")
 def uniform_normal(seed: Array) -> tuple[Array, ...]:
     """Create and split threefry keys, and draw uniform, normal and integer values."""
     keys = jax.random.split(jax.random.key(seed), 3)

@@ -36,7 +36,7 @@ def statistics(x: Array) -> tuple[Array, ...]:
     )
 
 
-@program("f32[32,32]", "f32[32,4]", needs=("ffi",))
+@program("f32[32,32]", "f32[32,4]")
 def linalg(a: Array, b: Array) -> tuple[Array, ...]:
     """Compute LU with pivots, a triangular solve and a matrix exponential."""
     factors = jsp.linalg.lu_factor(a)

@@ -16,7 +16,7 @@ from .declaration import program
 BOTH = ("data", "model")
 
 
-@program("f32[64,128]@data|model,-", corpus="small", devices=8, needs=("collectives",))
+@program("f32[64,128]@data|model,-", corpus="small", devices=8)
 def all_reduce(mesh: Mesh, x: Array) -> tuple[Array, Array]:
     """Compute a sum over all devices (psum) and a maximum over one axis (pmax)."""
 
@@ -29,7 +29,7 @@ def all_reduce(mesh: Mesh, x: Array) -> tuple[Array, Array]:
     return total, biggest
 
 
-@program("bf16[64,128]@data|model,-", devices=8, needs=("collectives",))
+@program("bf16[64,128]@data|model,-", devices=8)
 def all_gather(mesh: Mesh, x: Array) -> Array:
     """Gather the parts of all devices along one axis (all_gather)."""
 
@@ -41,7 +41,7 @@ def all_gather(mesh: Mesh, x: Array) -> Array:
     )(x)
 
 
-@program("f32[64,128]@-,data", devices=8, needs=("collectives",))
+@program("f32[64,128]@-,data", devices=8)
 def reduce_scatter(mesh: Mesh, x: Array) -> Array:
     """Sum along one axis and keep one part on each device (psum_scatter)."""
 
@@ -57,7 +57,7 @@ def reduce_scatter(mesh: Mesh, x: Array) -> Array:
     )(x)
 
 
-@program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
+@program("f32[64,128]@data|model,-", devices=8)
 def all_to_all(mesh: Mesh, x: Array) -> Array:
     """Move the split from one dimension to another (all_to_all)."""
 
@@ -67,7 +67,7 @@ def all_to_all(mesh: Mesh, x: Array) -> Array:
     return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(None, BOTH))(x)
 
 
-@program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
+@program("f32[64,128]@data|model,-", devices=8)
 def collective_permute(mesh: Mesh, x: Array) -> Array:
     """Send from each device to the next device in a ring (ppermute)."""
 
@@ -77,7 +77,7 @@ def collective_permute(mesh: Mesh, x: Array) -> Array:
     return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(BOTH))(x)
 
 
-@program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
+@program("f32[64,128]@data|model,-", devices=8)
 def collective_broadcast(mesh: Mesh, x: Array) -> Array:
     """Broadcast from the first device of an axis (pbroadcast)."""
 
@@ -95,7 +95,6 @@ def collective_broadcast(mesh: Mesh, x: Array) -> Array:
     "bf16[1024,512]@model,-",
     corpus="small",
     devices=8,
-    needs=("collectives",),
     matrix_cores=("mfma", "wmma"),
 )
 def tensor_parallel(mesh: Mesh, x: Array, up: Array, down: Array) -> Array:
@@ -109,7 +108,6 @@ def tensor_parallel(mesh: Mesh, x: Array, up: Array, down: Array) -> Array:
     "f32[128,32]",
     "f32[64,32]@data|model,-",
     devices=8,
-    needs=("collectives",),
 )
 def data_parallel(mesh: Mesh, x: Array, w: Array, y: Array) -> Array:
     """Compute the gradient of a loss over a batch that is split over all devices."""
@@ -122,7 +120,7 @@ def data_parallel(mesh: Mesh, x: Array, w: Array, y: Array) -> Array:
     )
 
 
-@program("f32[128,64]@data,model", devices=8, needs=("collectives",))
+@program("f32[128,64]@data,model", devices=8)
 def reshard(mesh: Mesh, x: Array) -> Array:
     """Transpose into another sharding, for which the partitioner chooses collectives."""
     return lax.with_sharding_constraint(

@@ -9,14 +9,14 @@ from jax.experimental import sparse
 from .declaration import program
 
 
-@program("f32[64]", "s32[64]", "s32[33]", "f32[64]", needs=("ffi",))
+@program("f32[64]", "s32[64]", "s32[33]", "f32[64]")
 def csr_matvec(data: Array, columns: Array, starts: Array, x: Array) -> Array:
     """Multiply a CSR matrix by a vector."""
     result: Array = sparse.CSR((data, columns, starts), shape=(32, 64)) @ x
     return result
 
 
-@program("f32[64]", "s32[64]", "s32[64]", "f32[64,8]", needs=("ffi",))
+@program("f32[64]", "s32[64]", "s32[64]", "f32[64,8]")
 def coo_matmat(data: Array, rows: Array, columns: Array, x: Array) -> Array:
     """Multiply a COO matrix by a dense matrix."""
     result: Array = (
@@ -25,7 +25,7 @@ def coo_matmat(data: Array, rows: Array, columns: Array, x: Array) -> Array:
     return result
 
 
-@program("f32[32,64]", needs=("ffi",))
+@program("f32[32,64]")
 def conversions(x: Array) -> tuple[Array, Array]:
     """Convert dense to sparse and back, in both formats."""
     return sparse.CSR.fromdense(x, nse=64).todense(), sparse.COO.fromdense(
@@ -37,7 +37,6 @@ def conversions(x: Array) -> tuple[Array, Array]:
     "f32[64]",
     "s32[64,2]",
     "f32[64,16]",
-    needs=("ffi",),
     flags=("jax_bcoo_cusparse_lowering",),
 )
 def bcoo_library(data: Array, indices: Array, x: Array) -> Array:

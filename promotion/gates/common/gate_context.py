@@ -124,6 +124,14 @@ class GateContext:
         versions = self.wheel_set.python_versions
         return self.results.get("pythons", lambda: find_pythons(versions, self.runner))
 
+    def first_python(self) -> str:
+        """Return the first Python of the set that this machine has, or else of the set."""
+        pythons = self.pythons()
+        versions = self.wheel_set.python_versions
+        return next(
+            (version for version in versions if version in pythons), versions[0]
+        )
+
     def pip_config(self) -> Mapping[str, str]:
         """Return the user's pip configuration; see `installers.pip_config`."""
         return self.results.get("pip config", lambda: pip_config(self.runner))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,30 +57,28 @@ class Budget:
         kernels: list[KernelMetadata] = []
         for code_object in code:
             kernels += code_object.kernels
+        if not kernels:
+            return
         for limit, description in _LIMITS.items():
-            worst: KernelMetadata | None = max(
-                kernels, key=lambda kernel: getattr(kernel, limit), default=None
-            )
-            most = max(
-                (getattr(allowance, limit) for allowance in applicable), default=0
-            )
-            if worst is not None and (value := getattr(worst, limit)) > most:
-                yield f"kernel {worst.name} has {value} {description}, more than the allowed {most}"
+            worst = max(kernels, key=operator.attrgetter(limit))
+            value = getattr(worst, limit)
+            allowed = [getattr(allowance, limit) for allowance in applicable]
+            most = max(allowed, default=0)
+            if value > most:
+                yield (
+                    f"kernel {worst.name} has {value} {description}, more than the"
+                    f" allowed {most}"
+                )
 
     def idle(self, program: str, processor: str, jax: str) -> str:
         """Return the reason why a program may leave the matrix cores idle.
 
         "" if the program must use them.
         """
-        applicable = self._applicable(program, processor, jax)
-        return next(
-            (
-                allowance.reason
-                for allowance in applicable
-                if allowance.matrix_cores_idle
-            ),
-            "",
-        )
+        for allowance in self._applicable(program, processor, jax):
+            if allowance.matrix_cores_idle:
+                return allowance.reason
+        return ""
 
     def _applicable(self, program: str, processor: str, jax: str) -> list[Allowance]:
         return [

@@ -183,38 +183,32 @@ class ChildJournal:
                 self.running = event["program"]
                 self._on_event(self.running, None)
             case "end" if self.running and event["program"] == self.running:
-                fate = {
-                    "compiled": CompileStatus.COMPILED,
-                    "failed": CompileStatus.FAILED,
-                }[event["outcome"]]
-                text = str(event["error"])
-                files = tuple(self._folder / name for name in event["code_objects"])
-                if any(
-                    file.parent != self._folder
-                    or not file.is_file()
-                    or file.is_symlink()
-                    for file in files
-                ):
-                    raise ValueError(
-                        "a code object is not a regular file in the folder"
-                    )
-                result = Result(
-                    program=self.running,
-                    fate=(
-                        CompileStatus.OUT_OF_MEMORY
-                        if fate is CompileStatus.FAILED and _MEMORY_ERROR.match(text)
-                        else fate
-                    ),
-                    error=text,
-                    seconds=float(event["seconds"]),
-                    files=files,
-                    stats=dict(event.get("stats", {})),
-                )
-                self.record(result)
+                self.record(self._result(event))
             case "done":
                 self.done = True
             case _:
                 raise ValueError("unexpected event")
+
+    def _result(self, event: Mapping[str, Any]) -> Result:
+        """Return the result in an event; ValueError if a file of it is not the child's."""
+        text = str(event["error"])
+        files = tuple(self._folder / name for name in event["code_objects"])
+        for file in files:
+            if file.parent != self._folder or file.is_symlink() or not file.is_file():
+                raise ValueError("a code object is not a regular file in the folder")
+        fate = CompileStatus(event["outcome"])
+        if fate not in (CompileStatus.COMPILED, CompileStatus.FAILED):
+            raise ValueError("unexpected outcome")
+        if fate is CompileStatus.FAILED and _MEMORY_ERROR.match(text):
+            fate = CompileStatus.OUT_OF_MEMORY
+        return Result(
+            program=self.running,
+            fate=fate,
+            error=text,
+            seconds=float(event["seconds"]),
+            files=files,
+            stats=dict(event.get("stats", {})),
+        )
 
     def record(self, result: Result) -> None:
         """Record the result of the running program."""
@@ -268,12 +262,9 @@ class ChildWatch:
         """Return the reason to stop the child, or "" to continue; see `core.process`."""
         if not self.peak:
             # The kernel limits memory too, since allocations can outrun this watch.
+            reserved = _RESERVED + (os.cpu_count() or 1) * _RESERVED_PER_CORE
+            most = self._limits.memory + reserved
             with suppress(ProcessLookupError, PermissionError, ValueError):
-                most = (
-                    self._limits.memory
-                    + _RESERVED
-                    + (os.cpu_count() or 1) * _RESERVED_PER_CORE
-                )
                 resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
                 resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
         self.read()
@@ -283,18 +274,15 @@ class ChildWatch:
         used = {key: int(value) << 10 for key, value in _RESIDENT.findall(status)}
         self.peak = max(used.get("VmHWM", 0), self.peak, 1)
         waited = time.monotonic() - self.current.changed
-        time_limit = (
-            self._limits.program_seconds
-            if self.current.running
-            else self._limits.start_seconds
-        )
+        limits = self._limits
+        time_limit = limits.start_seconds
+        if self.current.running:
+            time_limit = limits.program_seconds
         if self._stop.is_set():
             self.reason = "was cancelled"
-        elif used.get("VmRSS", 0) > self._limits.memory:
-            self.fate, self.reason = (
-                CompileStatus.OUT_OF_MEMORY,
-                f"used more than {human(self._limits.memory)} of memory",
-            )
+        elif used.get("VmRSS", 0) > limits.memory:
+            self.fate = CompileStatus.OUT_OF_MEMORY
+            self.reason = f"used more than {human(limits.memory)} of memory"
         elif waited > time_limit:
             self.fate = CompileStatus.HUNG
             self.reason = f"made no progress for {time_limit:g} s"
@@ -328,17 +316,15 @@ def run_child(
     files = [folder / "request.json" for folder in folders]
     for file, request in zip(files, requests, strict=True):
         file.write_text(json.dumps(request))
-    journals = [
-        ChildJournal(Path(request["out"]), request["programs"], on_event)
-        for request in requests
-    ]
+    journals = []
+    for folder, request in zip(folders, requests, strict=True):
+        journals.append(ChildJournal(folder, request["programs"], on_event))
     watch = ChildWatch(journals, limits, stop)
     returncode = 0
     output = ""
     try:
-        command = (*argv, *map(str, files))
         ended = runner.run(
-            command,
+            (*argv, *map(str, files)),
             env=env,
             cwd=str(folders[0]),
             check=False,
@@ -355,11 +341,10 @@ def run_child(
     watch.read()
     journal = watch.current
     ended_at = time.monotonic()
-    fate, clause = (
-        (watch.fate, watch.reason)
-        if watch.reason
-        else interpret_exit(returncode, output, done=journal.done)
-    )
+    fate = watch.fate
+    clause = watch.reason
+    if not clause:
+        fate, clause = interpret_exit(returncode, output, done=journal.done)
     tail = output.strip()[-_TAIL_CHARACTERS:]
     if journal.running and clause:
         journal.record(
@@ -378,27 +363,26 @@ def run_child(
     elif journal.ready:
         when = "between two programs"
     trouble = f"The process {clause}, {when}.\n{tail}".strip() if clause else ""
-    return tuple(
-        ChildRun(
+    runs = []
+    ends = (*watch.started[1:], ended_at)
+    for one, started, end in zip(journals, watch.started, ends, strict=False):
+        own_trouble = trouble if one is journal else ""
+        run = ChildRun(
             results=tuple(one.results.values()),
-            problem=_journal_problem(one) or (trouble if one is journal else ""),
-            seconds=ended - started,
+            problem=_journal_problem(one) or own_trouble,
+            seconds=end - started,
             peak=watch.peak,
         )
-        for one, started, ended in zip(
-            journals, watch.started, (*watch.started[1:], ended_at), strict=False
-        )
-    )
+        runs.append(run)
+    return tuple(runs)
 
 
 def _journal_problem(journal: ChildJournal) -> str:
     if journal.garbage:
         return f"Cannot parse the journal of the process: {journal.garbage}"
-    return (
-        f"Cannot use jax with the plugin: {journal.unusable}"
-        if journal.unusable
-        else ""
-    )
+    if journal.unusable:
+        return f"Cannot use jax with the plugin: {journal.unusable}"
+    return ""
 
 
 def interpret_exit(
@@ -416,27 +400,19 @@ def interpret_exit(
         a normal exit.
     """
     if returncode == 0:
-        return (
-            (None, "")
-            if done
-            else (CompileStatus.CRASHED, "ended early with exit code 0")
-        )
-    how = (
-        f"died of {signal_name(-returncode)}"
-        if returncode < 0
-        else f"ended with exit code {returncode}"
-    )
+        if done:
+            return None, ""
+        return CompileStatus.CRASHED, "ended early with exit code 0"
+    how = f"ended with exit code {returncode}"
+    if returncode < 0:
+        how = f"died of {signal_name(-returncode)}"
     if _MEMORY.search(output.strip()[-_TAIL_CHARACTERS:]):
         return CompileStatus.OUT_OF_MEMORY, f"ran out of memory and {how}"
     if returncode == -signal.SIGKILL:
-        return (
-            CompileStatus.OUT_OF_MEMORY,
-            f"{how}, probably because the machine ran out of memory",
-        )
-    reasons = [
-        match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS]
-        for match in _REASON.finditer(output)
-    ]
-    return CompileStatus.CRASHED, ": ".join(
-        (how, *(reason.removesuffix(".") for reason in reasons[-1:]))
-    )
+        why = "probably because the machine ran out of memory"
+        return CompileStatus.OUT_OF_MEMORY, f"{how}, {why}"
+    clause = how
+    for match in _REASON.finditer(output):  # the last one counts
+        reason = match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS]
+        clause = f"{how}: {reason.removesuffix('.')}"
+    return CompileStatus.CRASHED, clause

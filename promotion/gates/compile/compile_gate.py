@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,12 +77,7 @@ def install_compiler(
         GateError: the wheels cannot be installed.
         MachineError: this machine has no Python of the set.
     """
-    versions = context.wheel_set.python_versions
-    pythons = context.pythons()
-    site = make_site(
-        context,
-        next((version for version in versions if version in pythons), versions[0]),
-    )
+    site = make_site(context, context.first_python())
     return site, rocm_libraries(context, site, rocm)
 
 
@@ -127,11 +122,10 @@ def make_gate(
     """
     programs = corpus.choose(options.corpus, options.programs)
     allowances = budget or load_budget()
-    expired = [
-        f"{'|'.join(entry.programs)} until {entry.expires}"
-        for entry in corpus.expectations
-        if entry.expired
-    ]
+    expired = []
+    for entry in corpus.expectations:
+        if entry.expired:
+            expired.append(f"{'|'.join(entry.programs)} until {entry.expires}")
     return Gate(
         name=GATE_NAME,
         tier=Tier.COMPILED,
@@ -206,11 +200,10 @@ class _CompileRun:
             before = previous_code(
                 self.context.bucket, self.context.staged.index, self.jax
             )
-        results = (
-            self._compile_here(runner)
-            if self.options.tasks is None
-            else self._compile_there(self.options.tasks)
-        )
+        if self.options.tasks is None:
+            results = self._compile_here(runner)
+        else:
+            results = self._compile_there(self.options.tasks)
         for target, batch_results, rocm in self._by_target(results):
             checks = list(self._program_checks(target, batch_results))
             yield from checks
@@ -221,11 +214,9 @@ class _CompileRun:
     ) -> Iterator[tuple[str, Sequence[BatchResult], str]]:
         """Yield each target's batch results and kind of ROCm as soon as all finish."""
         finished: dict[str, list[BatchResult]] = defaultdict(list)
-        yield from (
-            (target, (), "")
-            for target, programs in self.compiled.items()
-            if not programs
-        )
+        for target, programs in self.compiled.items():
+            if not programs:
+                yield target, (), ""
         for batch_result, rocm in results:
             target = batch_result.batch.target
             finished[target].append(batch_result)
@@ -397,11 +388,8 @@ def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
     for problem in filter(None, problems.values()):
         if incomplete:
             text = f"{target}: the compiler cannot be used. {problem}"
-            yield error(
-                "compiler-unusable",
-                text,
-                "Check the findings of the gates abi and load.",
-            )
+            remedy = "Check the findings of the gates abi and load."
+            yield error("compiler-unusable", text, remedy)
         else:
             remedy = (
                 "Report this problem with the set if it happens again; all programs"
@@ -415,20 +403,13 @@ def _cost(batch_results: Sequence[BatchResult]) -> tuple[int, float, int]:
     runs: list[ChildRun] = []
     for batch_result in batch_results:
         runs += batch_result.runs
-    return (
-        len(runs),
-        sum(run.seconds for run in runs),
-        max((run.peak for run in runs), default=0),
-    )
+    seconds = sum(run.seconds for run in runs)
+    return len(runs), seconds, max((run.peak for run in runs), default=0)
 
 
 def _summary(target: str, batch_results: Sequence[BatchResult]) -> str:
-    fates = [result.fate for result in _results(batch_results)]
-    counts = ", ".join(
-        f"{fates.count(fate)} {fate}" for fate in CompileStatus if fate in fates
-    )
+    fates = Counter(result.fate for result in _results(batch_results))
+    counts = ", ".join(f"{fates[fate]} {fate}" for fate in CompileStatus if fates[fate])
     _, seconds, peak = _cost(batch_results)
-    return (
-        f"{target}: {counts or 'nothing to compile'} ({seconds:.0f} s, {human(peak)} of"
-        " memory)"
-    )
+    cost = f"{seconds:.0f} s, {human(peak)} of memory"
+    return f"{target}: {counts or 'nothing to compile'} ({cost})"

@@ -14,7 +14,6 @@ from core.model import Finding, Severity
 from core.units import human
 from promotion.evidence.evidence import latest, load_evidence
 from promotion.gates.common.gate_context import warning
-from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
@@ -49,15 +48,13 @@ def previous_code(bucket: Bucket, index: str, jax_version: str) -> PreviousCode:
     """
     released = ReleasedIndex(index=index)
     head, entries = read_head(bucket, released)
-    promoted: PromotedSet | None = None
-    for number in sorted(head.state.visible, reverse=True):
-        candidate = entries.set(number)
-        if promoted is None or candidate.jax_version == jax_version:
-            promoted = candidate
-        if candidate.jax_version == jax_version:
-            break
-    if promoted is None:
+    newest = [
+        entries.set(number) for number in sorted(head.state.visible, reverse=True)
+    ]
+    if not newest:
         return PreviousCode()
+    same = [promoted for promoted in newest if promoted.jax_version == jax_version]
+    promoted = (same or newest)[0]
     names = [name for name in promoted.files if _EVIDENCE.fullmatch(name)]
     keys = [released.set_file(promoted.set_digest, name) for name in names]
     last = latest(load_evidence(bucket.get(key), key) for key in keys)
@@ -88,11 +85,11 @@ def compare(
     """
     old = before.code.get(target, {})
     new = [program for program in now if program not in old]
-    changed = [
-        program
-        for program in now
-        if program in old and _digests(old[program]) != _digests(now[program])
-    ]
+    changed = []
+    for program in now.keys() & old.keys():
+        if _digests(old[program]) != _digests(now[program]):
+            changed.append(program)
+    changed.sort()
     since = f"since set {before.set_digest[:12]}, which was promoted last"
     findings = []
     for program in changed:
@@ -103,19 +100,15 @@ def compare(
                 f"{target} {program}: its code grew from {human(size)} to"
                 f" {human(grown)} {since}."
             )
-            findings.append(
-                warning(
-                    "code-grown",
-                    text,
-                    "Check the program's speed; this does not block promotion.",
-                )
-            )
+            remedy = "Check the program's speed; this does not block promotion."
+            findings.append(warning("code-grown", text, remedy))
     if new or changed:
         text = (
             f"{target}: changed code in {len(changed)} programs, new code in {len(new)}"
             f" {since}."
         )
-        findings.append(
-            Finding(code="code-drift", severity=Severity.NOTE, message=text, remedy="")
+        note = Finding(
+            code="code-drift", severity=Severity.NOTE, message=text, remedy=""
         )
+        findings.append(note)
     return findings, {"since": before.set_digest, "new": new, "changed": changed}

@@ -85,7 +85,7 @@ class RemoteBatches:
                 reached.
         """
         folder = Path(tempfile.mkdtemp(prefix="tasks-", dir=self.context.work))
-        python = self._python()
+        python = self.context.first_python()
         inputs = self._inputs(python)
         batches = {_label(batch): batch for batch in work}
         items = [self._task(batch, inputs, python) for batch in work]
@@ -99,14 +99,6 @@ class RemoteBatches:
             batch = batches[result.task.label]
             loaded = _loaded(batch, result.value, result.folder)
             yield loaded, str(result.value["rocm"])
-
-    def _python(self) -> str:
-        """Return the Python that a run on this machine would use."""
-        versions = self.context.wheel_set.python_versions
-        pythons = self.context.pythons()
-        return next(
-            (version for version in versions if version in pythons), versions[0]
-        )
 
     def _inputs(self, python: str) -> dict[str, Path]:
         """Return the files of the set that an installation for one Python reads."""

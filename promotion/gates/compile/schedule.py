@@ -71,13 +71,13 @@ def available_memory(root: Path = Path("/")) -> int:
     available = int(fields["MemAvailable"].split()[0]) << 10
     group = root / "sys/fs/cgroup"
     try:
-        most, used = (
-            (group / name).read_text().strip()
-            for name in ("memory.max", "memory.current")
-        )
+        most = (group / "memory.max").read_text().strip()
+        used = (group / "memory.current").read_text()
     except OSError:
         return available
-    return available if most == "max" else min(available, max(0, int(most) - int(used)))
+    if most == "max":
+        return available
+    return min(available, max(0, int(most) - int(used)))
 
 
 def shares(programs: Mapping[str, Sequence[str]], count: int) -> tuple[Share, ...]:
@@ -130,40 +130,41 @@ class _BatchState:
 
         None after several consecutive processes that finished no program.
         """
-        programs = (
-            (*self._pending, *self._killed) if self._failures < _MOST_FAILURES else ()
-        )
+        programs: tuple[str, ...] = ()
+        if self._failures < _MOST_FAILURES:
+            programs = (*self._pending, *self._killed)
         return Batch(target=self.batch.target, programs=programs)
 
     def add(self, child_run: ChildRun) -> None:
         """Add the result of a process that ran `rest`."""
         self._runs.append(child_run)
         for result in child_run.results:
-            (self._pending if result.program in self._pending else self._killed).remove(
-                result.program
-            )
-            if result.killed and result.program not in self._results:
-                self._killed.append(result.program)
-            self._results[result.program] = result
-        self._failures = self._failures + 1 if child_run.made_no_progress else 0
+            program = result.program
+            waiting = self._pending if program in self._pending else self._killed
+            waiting.remove(program)
+            if result.killed and program not in self._results:
+                self._killed.append(program)
+            self._results[program] = result
         if child_run.made_no_progress:
+            self._failures += 1
             # The next programs may be similar to the one that crashed this process.
             half = len(self._pending) // 2
             self._pending = self._pending[half:] + self._pending[:half]
+        else:
+            self._failures = 0
 
     def result(self) -> BatchResult:
         """Return the result; programs that did not run have the fate NOT_RUN."""
-        results = dict(self._results)
-        for program in (*self._pending, *self._killed):
-            text = (
-                f"{self._failures} consecutive processes ended without finishing a"
-                " program."
-            )
-            results.setdefault(
-                program, Result(program=program, fate=CompileStatus.NOT_RUN, error=text)
-            )
-        ordered = tuple(results[program] for program in self.batch.programs)
-        return BatchResult(batch=self.batch, results=ordered, runs=tuple(self._runs))
+        text = (
+            f"{self._failures} consecutive processes ended without finishing a program."
+        )
+        results = []
+        for program in self.batch.programs:
+            unknown = Result(program=program, fate=CompileStatus.NOT_RUN, error=text)
+            results.append(self._results.get(program, unknown))
+        return BatchResult(
+            batch=self.batch, results=tuple(results), runs=tuple(self._runs)
+        )
 
 
 def compile_share(share: Share, run_share: RunShare) -> tuple[BatchResult, ...]:
@@ -177,11 +178,8 @@ def compile_share(share: Share, run_share: RunShare) -> tuple[BatchResult, ...]:
     """
     states = [_BatchState(batch) for batch in share]
     while unfinished := [state for state in states if state.rest.programs]:
-        for state, child_run in zip(
-            unfinished,
-            run_share(tuple(state.rest for state in unfinished)),
-            strict=False,
-        ):
+        runs = run_share(tuple(state.rest for state in unfinished))
+        for state, child_run in zip(unfinished, runs, strict=False):
             state.add(child_run)
     return tuple(state.result() for state in states)
 

@@ -62,13 +62,11 @@ def baseline(
     gate: str,
     target: str,
     settings: Mapping[str, str],
-    alike: Sequence[str] = _ALIKE,
 ) -> Baseline:
     """Return the baseline: the newest visible set on which the gate passed with the same settings.
 
     Args:
         settings: settings of the run to compare.
-        alike: names of the settings that must be equal.
 
     Raises:
         BucketError: a ledger or evidence is unreadable.
@@ -88,7 +86,7 @@ def baseline(
         comparable = []
         for evidence in latest_by_part(stored):
             own = evidence.settings
-            same = all(own.get(name) == settings.get(name) for name in alike)
+            same = all(own.get(name) == settings.get(name) for name in _ALIKE)
             if same and evidence.outcome is Outcome.PASSED:
                 comparable.append(evidence)
         if not comparable:

@@ -44,7 +44,6 @@ class DeviceGateConfig:
         python: Python version to test with; empty when shards are merged.
         known: ledger entries about tests.
         waivers: valid waivers of flaky tests for the set's index, in any channel.
-        seconds: known durations of tests, used to balance shards.
         bucket: value of `--bucket`, for the command that reproduces a test.
         signer: signer of shards; `run_gates` signs evidence.
     """
@@ -60,7 +59,6 @@ class DeviceGateConfig:
     python: str = ""
     known: KnownTests = field(default_factory=KnownTests)
     waivers: tuple[FlakeWaiver, ...] = ()
-    seconds: Mapping[str, float] | None = None
     bucket: str = ""
     signer: Signer | None = None
 

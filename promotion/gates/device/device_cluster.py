@@ -5,7 +5,6 @@ The shards of a run are tasks for workers that offer GPUs as resources.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -133,10 +132,8 @@ def _tasks(
 ) -> Sequence[Task]:
     """Return the task of each shard."""
     folder = context.work / "set"
-    seconds = context.work / "seconds.json"
     context.progress.step(f"fetch {context.staged}")
     fetch_set(context.bucket, context.staged, folder)
-    seconds.write_text(json.dumps(config.seconds or {}, sort_keys=True))
     devices = config.request.devices or 1
     target = ANY
     gfx = ""
@@ -159,7 +156,7 @@ def _tasks(
                 "bucket": config.options.get("--bucket", ""),
                 "request": request_json(request),
             },
-            inputs={"set": folder, "seconds": seconds},
+            inputs={"set": folder},
             resources=resources,
             memory_mb=memory_mb,
         )

@@ -61,7 +61,7 @@ from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
 from promotion.gates.device.shards import (
     ShardResult,
     digest_of_tests,
-    split_tests,
+    shard_tests,
     upload_shard,
 )
 from promotion.gates.device.suite import jax_suite, smoke_suite
@@ -320,11 +320,9 @@ class _GateRun:
         whole = whole_machine_lease(config.platform, self.devices, self.host)
         if shard is not None:
             listed = suite.choose or list
-            seconds = config.seconds or {}
 
             def choose(there: Sequence[str]) -> Sequence[str]:
-                parts = split_tests(listed(there), seconds, shard.count)
-                return parts[shard.number - 1]
+                return shard_tests(listed(there), shard)
 
             suite = replace(suite, choose=choose)
         identity = [

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import heapq
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from core.digests import sha256_of
@@ -29,12 +26,9 @@ from promotion.evidence.signing import (
 )
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.device import device_evidence as evidence
-from promotion.gates.device.results import file_of
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
-UNKNOWN_SECONDS = 1.0
-"""Assumed duration of a test if no durations of the suite are known."""
 SCHEMA_VERSION = 1
 SHARD_TYPE = "application/vnd.jax-rocm.gate-shard+json"
 SHARD_FILE = "shard.json.gz"
@@ -118,40 +112,13 @@ def parse_shard(text: str) -> Shard:
     return Shard(number=int(match[1]), count=int(match[2]))
 
 
-def split_tests(
-    tests: Iterable[str], seconds: Mapping[str, float], count: int
-) -> tuple[tuple[str, ...], ...]:
-    """Distribute tests over shards of similar duration.
+def shard_tests(tests: Iterable[str], shard: Shard) -> list[str]:
+    """Return the tests of a shard, which depend only on the names of all tests.
 
-    Longest test first, each to the shortest shard.
-
-    The result depends only on the arguments, not on the order of `tests`. A test
-    without a known duration counts with the median of its file, or else of the suite.
-    The longest shard is at most 4/3 - 1/(3 count) times as long as in the best
-    distribution (Graham 1969); with many tests, the difference is much smaller.
-
-    Returns:
-        The sorted node ids of each shard; each test is in exactly one of them.
+    Each test is in exactly one shard. Neighbours, which often take similar times, are in
+    different shards.
     """
-    cost = _costs(sorted(set(tests)), seconds)
-    heap = [(0.0, number) for number in range(count)]
-    shards: list[list[str]] = [[] for _ in range(count)]
-    for test in sorted(cost, key=lambda test: (-cost[test], test)):
-        load, number = heapq.heappop(heap)
-        shards[number].append(test)
-        heapq.heappush(heap, (load + cost[test], number))
-    return tuple(tuple(sorted(shard)) for shard in shards)
-
-
-def _costs(tests: Sequence[str], seconds: Mapping[str, float]) -> dict[str, float]:
-    by_file: dict[str, list[float]] = defaultdict(list)
-    for test, duration in seconds.items():
-        by_file[file_of(test)].append(duration)
-    overall = median(seconds.values()) if seconds else UNKNOWN_SECONDS
-    typical = {file: median(durations) for file, durations in by_file.items()}
-    return {
-        test: seconds.get(test, typical.get(file_of(test), overall)) for test in tests
-    }
+    return sorted(set(tests))[shard.number - 1 :: shard.count]
 
 
 def digest_of_tests(collected: Sequence[str]) -> str:

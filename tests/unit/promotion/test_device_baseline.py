@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.release.device_gate import durations
 from core.model import Outcome, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
 from promotion.evidence.known_tests import KnownTests
@@ -17,11 +16,9 @@ from promotion.gates.common.gate_context import Check, error
 from promotion.gates.common.gate_runs import check_record
 from promotion.gates.device import device_evidence as device
 from promotion.gates.device.baseline import RUN, baseline, check_ledgers
-from promotion.gates.device.shards import Shard
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
-from tests.support.fake_devices import device_config
 from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import SetWheel, make_wheels, passing_evidence
 from tests.unit.promotion.test_known_tests import entry
@@ -127,16 +124,6 @@ def test_baseline_is_newest_comparable_passed_run(index: Index) -> None:
     assert before(SMALL) == (second, 20)
     assert before({**LARGE, "python": "3.11"}) == (first, 1000)
     assert before(LARGE, "gfx950") == before({**LARGE, "size": "medium"}) == ("", 0)
-
-
-def test_durations_come_from_last_promoted_set(index: Index) -> None:
-    told = device_config(shard=Shard(number=1, count=2))
-    staged = StagedSet(index="multi-arch", digest="a" * 64)
-    assert durations(told, staged, index.bucket, "gfx942") == {}
-    index.promoted((LARGE, 30, Outcome.PASSED))
-    index.promoted((SMALL, 40, Outcome.PASSED))
-    assert durations(told, staged, index.bucket, "gfx942") == {"a.py::x": 40.0}
-    assert durations(replace(told, shard=None), staged, index.bucket, "gfx942") == {}
 
 
 SMOKE = {**LARGE, "size": "", "passes": "all"}

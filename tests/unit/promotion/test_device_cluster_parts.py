@@ -142,9 +142,7 @@ def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
         size="small",
         devices=2,
     )
-    config = with_offered_devices(
-        replace(config, request=request, seconds={"a.py::x": 2.0}), "gfx942:sramecc+"
-    )
+    config = with_offered_devices(replace(config, request=request), "gfx942:sramecc+")
     tasks.config = config
     shards = run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
     assert [str(shard.shard) for shard in shards] == ["1/2", "2/2"]
@@ -163,7 +161,6 @@ def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
         "python": "3.12",
         "shard": "1/2",
     }
-    assert (context.work / "seconds.json").read_text() == '{"a.py::x": 2.0}'
     logs = [
         key
         for key in context.bucket.list(context.staged.evidence)
@@ -254,7 +251,6 @@ def test_task_whose_gate_made_no_shard_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
-    (tmp_path / "seconds.json").write_text("{}")
     found = judged([Check(name="run", findings=(error(code, "It broke.", "Fix it."),))])
     monkeypatch.setattr(device_gate, "parse_config", lambda *_: device_config("cpu"))
     found = replace(found, outcome=Outcome.ERROR)
@@ -262,7 +258,6 @@ def test_task_whose_gate_made_no_shard_fails(
     context: Any = SimpleNamespace(
         inputs={
             "set": write_set(tmp_path / "set", wheels, make_set(wheels)),
-            "seconds": tmp_path / "seconds.json",
         },
         scratch=tmp_path / "scratch",
         folder=tmp_path / "folder",
