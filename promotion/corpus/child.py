@@ -11,8 +11,8 @@ before the next step starts, so that the file names the running program after a 
     {"event": "start", "program": NAME}
     {"event": "end", "program": NAME, "outcome": "compiled", "error": "", "seconds":
     1.2,
-     "code_objects": [FILE in FOLDER, ...], "stats": {...}}        or "outcome":
-     "failed", "error": TYPE: TEXT
+     "code_objects": [FILE in FOLDER, ...]}        or "outcome": "failed", "error":
+     TYPE: TEXT
     {"event": "done"}
 
 If jax or the plugin cannot be used, the child writes {"event": "unusable", "error":
@@ -29,7 +29,6 @@ import functools
 import gc
 import importlib
 import json
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -71,24 +70,21 @@ def main(request: dict[str, Any]) -> int:
         for name in request["programs"]:
             write_event("start", program=name)
             started = time.monotonic()
+            outcome = "compiled"
+            problem = ""
+            files: list[str] = []
             try:
-                fields = {
-                    "outcome": "compiled",
-                    "error": "",
-                    **compile_one(*programs[name], devices, out),
-                }
+                files = compile_one(*programs[name], devices, out)
             except Exception as error:
-                fields = {
-                    "outcome": "failed",
-                    "error": error_text(error),
-                    "code_objects": [],
-                    "stats": {},
-                }
+                outcome = "failed"
+                problem = error_text(error)
             write_event(
                 "end",
                 program=name,
+                outcome=outcome,
+                error=problem,
+                code_objects=files,
                 seconds=round(time.monotonic() - started, 3),
-                **fields,
             )
         write_event("done")
     return 0
@@ -180,8 +176,8 @@ def compile_one(
     function: Callable[..., Any],
     devices: Devices,
     out: Path,
-) -> dict[str, Any]:
-    """Compile one program, write its code objects to `out`, and return statistics."""
+) -> list[str]:
+    """Compile one program, write its code objects to `out`, and return their names."""
     import jax  # Imported late, as in `Devices.start`.
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -200,33 +196,14 @@ def compile_one(
     jitted = jax.jit(
         functools.partial(function, mesh) if declared.devices > 1 else function
     )
-    started = time.monotonic()
-    cpu_seconds = time.process_time()
     with devices.pallas_mesh() if declared.group == "pallas" else nullcontext():
         lowered = jitted.lower(*arguments)
-    lowered_at = time.monotonic()
-    compiled = lowered.compile()
-    compiled_at = time.monotonic()
-    cpu_seconds = time.process_time() - cpu_seconds
-    blob = compiled.runtime_executable().serialize()
+    blob = lowered.compile().runtime_executable().serialize()
     files = []
     for number, code in enumerate(corpus_module("executable").code_objects(blob)):
         files.append(f"{declared.name}.{number}.hsaco")
         (out / files[-1]).write_bytes(code)
-    memory = compiled.memory_analysis()
-    stats = {
-        "lower_seconds": round(lowered_at - started, 3),
-        "compile_seconds": round(compiled_at - lowered_at, 3),
-        "cpu_seconds": round(cpu_seconds, 3),
-        "executable_bytes": len(blob),
-        "argument_bytes": memory.argument_size_in_bytes,
-        "output_bytes": memory.output_size_in_bytes,
-        "temporary_bytes": memory.temp_size_in_bytes,
-        "calls": sorted(
-            set(re.findall(r'custom_call_target="([^"]+)"', compiled.as_text()))
-        ),
-    }
-    return {"code_objects": files, "stats": stats}
+    return files
 
 
 def set_flags(wanted: tuple[str, ...], x64: bool) -> None:

@@ -34,7 +34,6 @@ def main(request: dict[str, Any]) -> int:
                 "error": "",
                 "seconds": 0.1,
                 "code_objects": [],
-                "stats": {"calls": []},
             }
             tell(event="end", program=program, **{**event, **facts})
 

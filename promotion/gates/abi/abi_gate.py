@@ -7,13 +7,12 @@ every installation layout of ROCm.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from core import rocm_layouts as layouts
 from core.model import Finding, GfxTarget, RocmVersion, Tier, WheelSet
 from promotion.gates.abi.loader import (
-    SYSTEM,
     InstalledLibrary,
     LoadResult,
     Scenario,
@@ -251,12 +250,7 @@ def _layout_checks(
             *_unresolved(loads, scenario, installed, provided),
             *(() if rocm.weak else _unresolved_in_rocm(loads, scenario, installed)),
         )
-        files = _files([result for _, result in loads])
-        yield Check(
-            name=f"layout {scenario.name}{suffix}",
-            findings=findings,
-            details={"files": files},
-        )
+        yield Check(name=f"layout {scenario.name}{suffix}", findings=findings)
 
 
 def _unresolved(
@@ -307,13 +301,3 @@ def _unresolved_in_rocm(
                 )
                 remedy = "Check the RUNPATH of this library of ROCm."
                 yield warning("layout-unresolved", text, remedy, member=member.path)
-
-
-def _files(loads: Iterable[LoadResult]) -> Mapping[str, str]:
-    """Return soname -> file, or several files if the libraries resolve the soname differently."""
-    files: dict[str, dict[str, None]] = {}
-    for result in loads:
-        for soname, path in result.found.items():
-            if path != SYSTEM:
-                files.setdefault(soname, {})[path] = None
-    return {soname: " and ".join(paths) for soname, paths in sorted(files.items())}

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,6 @@ class Result:
         error: error of the compiler, or a sentence about the process with its last
             output; empty after success.
         files: code objects of the program.
-        stats: further values from the child, for the evidence.
         killed: whether the process was killed from outside, which may not be the
             program's fault.
     """
@@ -82,7 +81,6 @@ class Result:
     error: str = ""
     seconds: float = 0.0
     files: tuple[Path, ...] = ()
-    stats: Mapping[str, Any] = field(default_factory=dict)
     killed: bool = False
 
 
@@ -207,7 +205,6 @@ class ChildJournal:
             error=text,
             seconds=float(event["seconds"]),
             files=files,
-            stats=dict(event.get("stats", {})),
         )
 
     def record(self, result: Result) -> None:

@@ -46,15 +46,12 @@ class KernelMetadata:
     Attributes:
         vgpr_spills, sgpr_spills: spilled registers.
         scratch_bytes: private memory per work item.
-        lds_bytes: statically allocated LDS per work group.
     """
 
     name: str
-    vgprs: int
     vgpr_spills: int
     sgpr_spills: int
     scratch_bytes: int
-    lds_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,9 +159,7 @@ def _kernels(image: ElfImage) -> Iterator[KernelMetadata]:
     for entry in read_metadata(image).get("amdhsa.kernels", ()):
         yield KernelMetadata(
             name=str(entry.get(".name", "")),
-            vgprs=int(entry.get(".vgpr_count", 0)),
             vgpr_spills=int(entry.get(".vgpr_spill_count", 0)),
             sgpr_spills=int(entry.get(".sgpr_spill_count", 0)),
             scratch_bytes=int(entry.get(".private_segment_fixed_size", 0)),
-            lds_bytes=int(entry.get(".group_segment_fixed_size", 0)),
         )

@@ -16,7 +16,6 @@ from promotion.gates.compile.budget import Budget
 from promotion.gates.compile.child_run import CompileStatus, Result
 from promotion.gates.compile.compiled_code import (
     CompiledCode,
-    KernelMetadata,
     header_finding,
     matrix_cores,
     read_code_object,
@@ -74,8 +73,6 @@ class TargetContext:
         """Return the check of a program."""
         known_failure = expected if expected.kind is ExpectationKind.FAILS else None
         details: dict[str, Any] = {"fate": str(result.fate), "seconds": result.seconds}
-        if result.stats:
-            details["stats"] = dict(result.stats)
         findings: list[Finding] = []
         where = f"{self.name} {program.name}"
         why = ""
@@ -96,7 +93,6 @@ class TargetContext:
             details["code"] = [
                 {"size": item.size, "sha256": item.sha256} for item in code
             ]
-            details["kernels"] = _kernels(code)
             findings += (*damage, *self._code_findings(program, code, where, repeat))
             if known_failure:
                 text = (
@@ -194,17 +190,3 @@ def _failure(
     if known and ran:
         text += f" The expected failure was: {known.error}"
     return error(code, text, f"Compile the program alone: {repeat}")
-
-
-def _kernels(code: Sequence[CompiledCode]) -> Mapping[str, int]:
-    """Return the number of kernels, and the maximum of each resource."""
-    kernels: list[KernelMetadata] = []
-    for item in code:
-        kernels += item.kernels
-    numbers = {
-        "count": len(kernels),
-        "matrix_instructions": sum(item.matrix_instructions for item in code),
-    }
-    for name in ("vgprs", "vgpr_spills", "sgpr_spills", "scratch_bytes", "lds_bytes"):
-        numbers[name] = max((getattr(kernel, name) for kernel in kernels), default=0)
-    return numbers

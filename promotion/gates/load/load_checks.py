@@ -127,10 +127,7 @@ class LoadChecks:
                 self.unseen.add(_GOLDEN_PARTS[probe.function])
             found = answer.findings or probe.check(answer)
             findings = tuple(map(self._for_users, found))
-            details = {"peak_kib": answer.values.get("peak_kib", 0)}
-            yield Check(
-                name=f"{python}: {probe.name}", findings=findings, details=details
-            )
+            yield Check(name=f"{python}: {probe.name}", findings=findings)
 
     def _for_users(self, item: Finding) -> Finding:
         """Replace remedies for builders of wheels if the set has the published wheel."""

@@ -294,16 +294,11 @@ PROBES: dict[str, Callable[..., Answer]] = {
 
 
 def answer(probe: Callable[[], Answer]) -> Answer:
-    """Run a probe and return its answer or error, and the peak memory of this process in KiB."""
+    """Run a probe and return its answer or error."""
     try:
-        result = probe()
+        return probe()
     except Exception as error:
-        result = {"error": str(error)}
-    # getrusage would include the memory of the parent before exec.
-    status = (
-        Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split()
-    )
-    return {**result, "peak_kib": int(status[status.index("VmHWM:") + 1])}
+        return {"error": str(error)}
 
 
 if __name__ == "__main__":

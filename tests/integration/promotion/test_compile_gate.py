@@ -177,7 +177,6 @@ def test_gate_passes_programs_that_compile(bench: Bench) -> None:
     checks = {check["name"]: check for check in evidence.details["checks"]}
     (code,) = checks["code.good"]["code"]
     assert code["size"] == len(CODE["good"])
-    assert checks["code.good"]["kernels"]["matrix_instructions"] == 1
     assert checks[COMPILER]["processes"] == 1
     assert checks[COMPILER]["peak_bytes"] > 0
     assert len(bench.processes()) == 1

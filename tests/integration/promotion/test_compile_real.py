@@ -58,7 +58,6 @@ def test_small_corpus_compiles_reproducibly(compile_programs: Compile) -> None:
         count + 1,
     )
     checks = {check["name"]: check for check in evidence.details["checks"]}
-    assert checks["lax.dot_bf16"]["kernels"]["matrix_instructions"] > 0
     assert 200 << 20 < checks[COMPILER]["peak_bytes"] < 3 << 30
     code = code_of_checks(evidence.details["checks"])
     assert len(code) > count // 2

@@ -368,9 +368,7 @@ def test_watch_measures_time_of_next_request(
 
 
 def code(**counts: int) -> CompiledCode:
-    base = KernelMetadata(
-        name="k", vgprs=8, vgpr_spills=0, sgpr_spills=0, scratch_bytes=0, lds_bytes=0
-    )
+    base = KernelMetadata(name="k", vgpr_spills=0, sgpr_spills=0, scratch_bytes=0)
     return CompiledCode(
         size=1,
         sha256="a",
