@@ -15,8 +15,6 @@ from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
 from kernels import aiter_sources, estimate
 from kernels.assemble import (
-    THIS_MACHINE,
-    CompilerLocation,
     KernelWheel,
     make_wheel,
     pack,
@@ -38,7 +36,7 @@ from kernels.module_catalog import load_catalog
 from kernels.modules import processors
 from kernels.packing import FOLDER
 from kernels.remote_steps import KIND, compile_step
-from kernels.rocmchain import INSIDE
+from kernels.rocmchain import INSIDE, THIS_MACHINE, CompilerLocation
 from kernels.step_process import TIMED
 from kernels.toolchains import Toolchain
 from wheelkit.repair.repair_plan import RepairPlan

@@ -19,7 +19,7 @@ from kernels.build import KernelBuild, KernelBuildResult
 from kernels.compiled_store import Cost, KernelStore
 from kernels.graph import Capacity
 from kernels.packing import FOLDER, build_wheel, write_files
-from kernels.rocmchain import with_rocm
+from kernels.rocmchain import CompilerLocation, with_rocm
 from kernels.toolchains import Toolchain, obtain_pypi
 from wheelkit.repair.repair_plan import RepairPlan
 
@@ -38,24 +38,6 @@ class KernelWheel:
     repair: RepairPlan
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompilerLocation:
-    """Location of a ROCm compiler.
-
-    Attributes:
-        launcher: path of ccache or sccache; empty for none.
-        wrap: prefix that runs a command in a container; empty for this machine.
-        image: digest of the container's image.
-    """
-
-    launcher: str = ""
-    wrap: tuple[str, ...] = ()
-    image: str = ""
-
-
-THIS_MACHINE = CompilerLocation()
-
-
 def toolchain_for(
     request: KernelRequest,
     cache: Path,
@@ -72,15 +54,7 @@ def toolchain_for(
     if request.toolchain == "pypi":
         return pypi
     rocm = Path(request.rocm or "/opt/rocm").absolute()
-    return with_rocm(
-        pypi,
-        rocm,
-        request.toolchain,
-        cache,
-        launcher=place.launcher,
-        wrap=place.wrap,
-        image=place.image,
-    )
+    return with_rocm(pypi, rocm, request.toolchain, cache, place)
 
 
 def prepare(

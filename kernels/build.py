@@ -118,9 +118,7 @@ class KernelBuild:
                     module, self.wanted, chain, tree, generated, src=src
                 )
                 compile_steps += objects[module.name].steps
-            compile_steps += [
-                step for _, step in unit_steps(module, self.wanted, chain, src=src)
-            ]
+            compile_steps += unit_steps(module, self.wanted, chain, src=src)
             if module.kind is ModuleKind.FFI_SHIM:
                 if tree is not None:
                     called = [objects[name] for name in module.needs]

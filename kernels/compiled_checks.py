@@ -57,26 +57,21 @@ def code_problems(
     return problems
 
 
-def library_problems(
-    path: Path, label: str, exports: Sequence[str], *, alone: bool = False
-) -> list[str]:
-    """Return the problems of a host library: missing handlers and forbidden dependencies.
+def library_problems(path: Path, label: str, exports: Sequence[str]) -> list[str]:
+    """Return the problems of a host library: handlers and forbidden dependencies.
 
     Args:
-        exports: required symbols.
-        alone: refuse other exports, such as a bundled C++ library, to which other
-            libraries would bind.
+        exports: exact set of exported symbols. Other libraries would bind to others,
+            such as those of a bundled C++ library.
     """
     try:
         elf = Elf.read(path)
     except ElfError as error:
         return [error.message.rstrip(".")]
     problems = []
-    if elf.machine != "x86_64":
-        problems.append(f"{label} is for {elf.machine}, not x86_64")
     if lacking := sorted(set(exports) - set(elf.exported)):
         problems.append(f"{label} does not export {_list(lacking)}")
-    if alone and (more := sorted(set(elf.exported) - set(exports))):
+    if more := sorted(set(elf.exported) - set(exports)):
         problems.append(f"{label} also exports {_list(more[:5])}")
     if foreign := sorted(set(elf.needed) - set(SYSTEM)):
         problems.append(f"{label} has forbidden dependencies: {_list(foreign)}")

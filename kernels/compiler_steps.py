@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from core.errors import KernelError
 from kernels.compiled_checks import COMMON_EXPORTS
 from kernels.compiled_store import key_of
-from kernels.modules import KernelModule, Unit
+from kernels.modules import KernelModule
 from kernels.toolchains import Toolchain
 
 SRC = Path(__file__).with_name("src")
@@ -35,8 +35,8 @@ class CompileStep:
         name: file name of the output.
         inputs: input -> digest, by names that do not depend on folders.
         after: labels of the steps whose outputs the command reads.
-        checks: requirements of the output: `target` and `kernels`, or `exports` and
-            `alone` (no other exports); and `max_size`.
+        checks: requirements of the output: `target` and `kernels`, or `exports`; and
+            `max_size`.
         link: for a device-lib: label of each host object, with the labels of its device
             objects by target.
         rocm: whether a ROCm compiler runs the step, behind the toolchain's launcher and
@@ -118,7 +118,7 @@ def library_steps(
         memory_mb=module.memory_mb,
         module=module.name,
         after=labels,
-        checks={"exports": exports, "alone": True, "max_size": module.max_size},
+        checks={"exports": exports, "max_size": module.max_size},
     )
     return (*own, library)
 
@@ -140,37 +140,31 @@ def unit_steps(
     toolchain: Toolchain,
     *,
     src: Path = SRC,
-) -> Iterator[tuple[Unit, CompileStep]]:
+) -> Iterator[CompileStep]:
     """Yield the device code steps of a portable module, for each unit and target."""
     for unit in module.units:
         inputs = closure([src / unit.source], src)
-        for target in (name for name in processors if module.supports(name)):
+        for target in filter(module.supports, processors):
+            name = f"{module.name}/{unit.name}/{target}"
             words = {
                 "target": target,
                 "code_object_version": toolchain.code_object_version(target),
                 # The default CUID depends on the command line, and therefore on
                 # folders.
-                "cuid": (
-                    hashlib.sha256(
-                        f"{module.name}/{unit.name}/{target}".encode()
-                    ).hexdigest()[:16]
-                ),
+                "cuid": hashlib.sha256(name.encode()).hexdigest()[:16],
             }
             argv = [fill(word, words) for word in toolchain.device_command()]
-            yield (
-                unit,
-                CompileStep(
-                    label=f"{module.name}/{unit.name} for {target}",
-                    argv=(*argv, f"{{src}}/{unit.source}", "-o", "{out}"),
-                    name=f"{unit.name}.co",
-                    inputs=inputs,
-                    seconds=unit.seconds,
-                    memory_mb=unit.memory_mb,
-                    module=module.name,
-                    target=target,
-                    checks={"target": target, "kernels": unit.kernels},
-                    rocm=toolchain.name != "pypi",
-                ),
+            yield CompileStep(
+                label=f"{module.name}/{unit.name} for {target}",
+                argv=(*argv, f"{{src}}/{unit.source}", "-o", "{out}"),
+                name=f"{unit.name}.co",
+                inputs=inputs,
+                seconds=unit.seconds,
+                memory_mb=unit.memory_mb,
+                module=module.name,
+                target=target,
+                checks={"target": target, "kernels": unit.kernels},
+                rocm=toolchain.name != "pypi",
             )
 
 

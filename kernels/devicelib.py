@@ -198,6 +198,6 @@ def shim_steps(
         module=module.name,
         after=tuple(after),
         link=tuple(parts),
-        checks={"exports": exports, "alone": True, "max_size": most},
+        checks={"exports": exports, "max_size": most},
     )
     return (*own, link)

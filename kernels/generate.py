@@ -56,14 +56,12 @@ def generate(
             from `modules.toml`.
     """
     scripts = [generator.script.rpartition("/")[0] for generator in module.generators]
-    digest = digest_of(tree.files, [*module.headers, *scripts])
-    own = {
-        g.driver: sha256_of(GENERATORS / g.driver)
-        for g in module.generators
-        if g.driver
-    }
+    own = {}
+    for generator in module.generators:
+        if generator.driver:
+            own[generator.driver] = sha256_of(GENERATORS / generator.driver)
     parts = {
-        "digest": digest,
+        "digest": digest_of(tree.files, [*module.headers, *scripts]),
         "generators": repr(module.generators),
         "own": own,
         "python": sys.version_info[:2],
@@ -83,19 +81,12 @@ def generate(
             if not folder.is_dir():
                 fresh.rename(folder)
     suffixes = tuple(generator.suffix for generator in module.generators)
-    digests = {
-        path.name: sha256_of(path)
-        for path in sorted(folder.iterdir())
-        if path.is_file()
-    }
-    units = {
-        name: digest for name, digest in digests.items() if name.endswith(suffixes)
-    }
-    return Generated(
-        folder=folder,
-        units=units,
-        headers={n: d for n, d in digests.items() if n not in units},
-    )
+    made = Generated(folder=folder, units={}, headers={})
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            kind = made.units if path.name.endswith(suffixes) else made.headers
+            kind[path.name] = sha256_of(path)
+    return made
 
 
 def _run(
@@ -158,36 +149,31 @@ def _check(
     With restricted instances, a generator writes its dispatcher even if no instance
     remains.
     """
-    script = generator.script
-    other_source = (
+    pairs = itertools.product(kept, module.targets)
+    problem = ""
+    hint = (
         "The upstream source changed: check the files, then correct count and kept in"
         " modules.toml."
     )
-    pairs = itertools.product(kept, module.targets)
     if instances and not any(itertools.starmap(module.compiles, pairs)):
-        raise KernelError(
-            f"No instance of {module.name} has a name that matches {instances!r}.",
-            hint=(
-                f"Compare the pattern with the names of the files that {script} writes."
-            ),
+        problem = f"No instance of {module.name} has a name that matches {instances!r}."
+        hint = (
+            "Compare the pattern with the names of the files that"
+            f" {generator.script} writes."
         )
-    if instances and len(kept) > generator.kept:
-        text = (
-            f"{module.name} keeps {len(kept)} files of {script}, more than"
-            f" {generator.kept}."
-        )
-        raise KernelError(text, hint=other_source)
-    if not instances and wrote != generator.count:
-        text = (
-            f"The generator {script} of {module.name} wrote {wrote} files, not"
+    elif not instances and wrote != generator.count:
+        problem = (
+            f"The generator {generator.script} of {module.name} wrote {wrote} files, not"
             f" {generator.count}."
         )
-        raise KernelError(text, hint=other_source)
-    if not instances and len(kept) != generator.kept:
-        text = (
-            f"{module.name} keeps {len(kept)} files of {script}, not {generator.kept}."
+    elif not instances and len(kept) != generator.kept:
+        problem = (
+            f"{module.name} keeps {len(kept)} files of {generator.script}, not"
+            f" {generator.kept}."
         )
-        raise KernelError(text, hint="Correct keep or kept in modules.toml.")
+        hint = "Correct keep or kept in modules.toml."
+    if problem:
+        raise KernelError(problem, hint=hint)
 
 
 def cuid(module: KernelModule, name: str) -> str:

@@ -34,15 +34,12 @@ _CGROUPS = (
 )
 
 
-def available_mb(
-    meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = _CGROUPS
-) -> int:
+def available_mb() -> int:
     """Return the megabytes of memory that all jobs together may use."""
-    match = re.search(
-        r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="utf-8"), re.MULTILINE
-    )
+    text = Path("/proc/meminfo").read_text(encoding="utf-8")
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
     most = int(match[1]) >> 10 if match else 1024
-    for path in limits:
+    for path in _CGROUPS:
         with suppress(OSError, ValueError):
             most = min(most, int(path.read_text(encoding="utf-8")) >> 20)
     return max(256, int(most * _KEEP_FREE))

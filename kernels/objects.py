@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,18 +20,16 @@ def find_objects(
 
     Raises:
         KernelError: code objects are missing or have another target, kernel or argument
-            size, or tables have no rows or unexpected rows; the message lists all of
-            them.
+            size, or tables have another number of rows; the message lists all of them.
     """
     natives: list[NativeFile] = []
     problems: list[str] = []
     for objects in module.objects:
-        for target in (name for name in processors if name in objects.targets):
+        for target in processors:
+            if target not in objects.targets:
+                continue
             folder = objects.folder.replace("{target}", target)
-            rows, wrong = _rows(
-                objects, tree.folder / folder, f"{folder}/{objects.csv}"
-            )
-            problems += wrong
+            rows = _rows(objects, tree.folder / folder)
             for name in filter(None, (*rows, objects.csv)):
                 path = f"{folder}/{name}"
                 if path not in tree.files:
@@ -60,13 +57,9 @@ def find_objects(
                     f" {objects.count}"
                 )
     if problems:
+        first = f"The code objects of {module.name} differ from modules.toml:"
         raise KernelError(
-            "\n  ".join(
-                (
-                    f"The code objects of {module.name} differ from modules.toml:",
-                    *problems,
-                )
-            ),
+            "\n  ".join((first, *problems)),
             hint="\nUse the pinned source, or correct the module's entry.",
         )
     return natives
@@ -86,36 +79,11 @@ def _tuned(
     )
 
 
-def _rows(
-    objects: CodeObjectSet, folder: Path, label: str
-) -> tuple[dict[str, str], list[str]]:
-    """Return the kernel symbols by file name, and the problems of the table."""
+def _rows(objects: CodeObjectSet, folder: Path) -> dict[str, str]:
+    """Return the kernel symbols by file name."""
     if objects.files:
-        return dict(objects.files), []
-    try:
-        text = (folder / objects.csv).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        return {}, [f"{label} cannot be read: {error}"]
-    reader = csv.DictReader(io.StringIO(text))
-    if not {objects.file_column, objects.kernel_column} <= set(reader.fieldnames or ()):
-        return {}, [
-            f"{label} has no columns {objects.file_column} and {objects.kernel_column}"
-        ]
-    rows: dict[str, str] = {}
-    problems = []
-    for row in reader:
-        name = row[objects.file_column]
-        kernel = row[objects.kernel_column]
-        if not name or not kernel or "/" in name or not name.endswith(".co"):
-            problems.append(
-                f"{label}: line {reader.line_num} lacks a kernel or the file name of a"
-                " code object"
-            )
-        elif rows.setdefault(name, kernel) != kernel:
-            problems.append(f"{label}: {name} has two kernels")
-    problems += [
-        f"{label} has no row for {path.name}"
-        for path in sorted(folder.glob("*.co"))
-        if path.name not in rows
-    ]
-    return rows, problems
+        return dict(objects.files)
+    # `sources.lock` has the digest of the table.
+    with (folder / objects.csv).open(encoding="utf-8") as table:
+        rows = csv.DictReader(table)
+        return {row[objects.file_column]: row[objects.kernel_column] for row in rows}

@@ -121,8 +121,7 @@ def _keep(
     with store.scratch() as scratch:
         fresh = scratch / "made"
         fresh.mkdir()
-        shutil.copyfile(made / step.name, fresh / step.name)
-        (fresh / step.name).chmod((made / step.name).stat().st_mode & 0o777)
+        shutil.copy(made / step.name, fresh / step.name)
         store.keep(key, fresh, step.name, label=step.label, cost=cost)
 
 
@@ -171,8 +170,7 @@ def compile_step(
                 text.removeprefix("failed: ")
                 or f"{step.label}: exit code {done.returncode}"
             )
-    shutil.copyfile(stored.path, context.folder / step.name)
-    (context.folder / step.name).chmod(stored.path.stat().st_mode & 0o777)
+    shutil.copy(stored.path, context.folder / step.name)
     return asdict(stored.cost)
 
 

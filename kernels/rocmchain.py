@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core.atomic import write_whole
@@ -19,15 +19,31 @@ OLDEST_CLANG = 20
 """Oldest clang that the C++ library headers in `build/requirements-kernels.lock` support."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompilerLocation:
+    """Location of a ROCm compiler.
+
+    Attributes:
+        launcher: path of ccache or sccache; empty for none.
+        wrap: prefix that runs a command in a container, where the ROCm is at INSIDE;
+            empty for this machine.
+        image: digest of the container's image, whose libraries the compiler uses.
+    """
+
+    launcher: str = ""
+    wrap: tuple[str, ...] = ()
+    image: str = ""
+
+
+THIS_MACHINE = CompilerLocation()
+
+
 def with_rocm(
     pypi: Toolchain,
     rocm: Path,
     name: str,
     cache: Path,
-    *,
-    launcher: str = "",
-    wrap: tuple[str, ...] = (),
-    image: str = "",
+    place: CompilerLocation = THIS_MACHINE,
 ) -> Toolchain:
     """Return a toolchain that compiles device code with a ROCm.
 
@@ -37,19 +53,16 @@ def with_rocm(
         pypi: toolchain for ninja and for the host libraries of launchers.
         rocm: folder of the ROCm on this machine.
         name: rocm or container.
-        launcher: path of ccache or sccache, or empty.
-        wrap: prefix that runs a command in a container, where the ROCm is at INSIDE.
-        image: digest of the container's image, whose libraries the compiler uses.
+        place: location of the compiler.
 
     Raises:
         InputError: the ROCm has no compiler or bitcode, or its compiler is too old for
             the C++ library.
     """
     data = pypi.data["rocm"]
-    clang = next((place for place in data["places"] if (rocm / place).exists()), "")
-    bitcode = next(
-        (place for place in data["bitcode"] if (rocm / place / "ocml.bc").exists()), ""
-    )
+    clang = _first(rocm, data["places"])
+    bitcode = _first(rocm, [f"{place}/ocml.bc" for place in data["bitcode"]])
+    bitcode = bitcode.removesuffix("/ocml.bc")
     if not clang or not bitcode:
         lacking = "compiler" if not clang else "device bitcode"
         raise InputError(
@@ -59,13 +72,12 @@ def with_rocm(
                 f" {', '.join(data['places' if not clang else 'bitcode'])}."
             ),
         )
-    versions = [
-        path.parent.name.partition(".")[0]
-        for path in (rocm / clang).parents[1].glob("lib/clang/*/include")
-    ]
-    newest = max(
-        (int(major) for major in versions if major.isdecimal()), default=OLDEST_CLANG
-    )
+    majors = []
+    for path in (rocm / clang).parents[1].glob("lib/clang/*/include"):
+        major = path.parent.name.partition(".")[0]
+        if major.isdecimal():
+            majors.append(int(major))
+    newest = max(majors, default=OLDEST_CLANG)
     if newest < OLDEST_CLANG:
         raise InputError(
             f"The compiler of the ROCm in {rocm} is clang {newest}; the kernels need"
@@ -73,17 +85,15 @@ def with_rocm(
             hint="Use ROCm 7.0 or later.",
         )
     content = rocm_digest(rocm, clang, bitcode, cache)
-    seen = INSIDE if wrap else rocm
+    seen = INSIDE if place.wrap else rocm
     places = {
         "rocm": str(seen),
         "rocm_clang": str(seen / clang),
         "rocm_bitcode": str(seen / bitcode),
     }
-    digest = hashlib.sha256(
-        f"{pypi.digest} {content} {image} {Path(launcher).name}".encode()
-    ).hexdigest()
+    parts = (pypi.digest, content, place.image, Path(place.launcher).name)
     environment = dict(pypi.environment)
-    if launcher:
+    if place.launcher:
         # The cache key must also cover the libraries that the compiler loads and links.
         environment |= {
             "CCACHE_COMPILERCHECK": f"string:{content}",
@@ -92,13 +102,18 @@ def with_rocm(
     return replace(
         pypi,
         name=name,
-        digest=digest,
+        digest=hashlib.sha256(" ".join(parts).encode()).hexdigest(),
         places={**pypi.places, **places},
         environment=environment,
-        launcher=(launcher,) if launcher else (),
-        wrap=wrap,
-        origin={"rocm": str(rocm), "image": image},
+        launcher=(place.launcher,) if place.launcher else (),
+        wrap=place.wrap,
+        origin={"rocm": str(rocm), "image": place.image},
     )
+
+
+def _first(folder: Path, names: Sequence[str]) -> str:
+    """Return the first of some paths that exists below a folder; empty for none."""
+    return next((name for name in names if (folder / name).exists()), "")
 
 
 def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
@@ -108,14 +123,12 @@ def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
     times of the files.
     """
     files = sorted(set(_files(rocm, clang, bitcode)))
-    stats = [
-        (str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files
-    ]
-    recorded = (
-        cache
-        / "rocm-digests"
-        / f"{hashlib.sha256(json.dumps(stats).encode()).hexdigest()}.json"
-    )
+    stats = []
+    for path in files:
+        stat = path.stat()
+        stats.append((str(path), stat.st_size, stat.st_mtime_ns))
+    key = hashlib.sha256(json.dumps(stats).encode()).hexdigest()
+    recorded = cache / "rocm-digests" / f"{key}.json"
     if recorded.is_file():
         return str(json.loads(recorded.read_text(encoding="utf-8")))
     total = hashlib.sha256()

@@ -121,8 +121,7 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
     """Return the problems of the output."""
     problems: list[str] = []
     if "exports" in checks:
-        alone = checks.get("alone", False)
-        problems += library_problems(out, label, checks["exports"], alone=alone)
+        problems += library_problems(out, label, checks["exports"])
     if "target" in checks and "kernels" not in checks:
         clause = code_object_problem(
             out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"])

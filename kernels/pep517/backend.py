@@ -207,14 +207,6 @@ def _hook(
         del _running[:]
 
 
-def get_requires_for_build_wheel(
-    config_settings: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Return no further requirements, after a check of the settings."""
-    with _hook(config_settings):
-        return []
-
-
 def prepare_metadata_for_build_wheel(
     metadata_directory: str, config_settings: Mapping[str, Any] | None = None
 ) -> str:
@@ -237,14 +229,6 @@ def build_wheel(
         return build_meta.build_wheel(
             wheel_directory, metadata_directory=metadata_directory
         )
-
-
-def get_requires_for_build_sdist(
-    config_settings: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Return no further requirements, after a check of the settings."""
-    with _hook(config_settings):
-        return []
 
 
 def build_sdist(

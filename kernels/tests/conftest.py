@@ -45,7 +45,11 @@ def hip_include(
 
 
 @pytest.fixture(scope="session")
-def stand_ins(work_cache: Path, shared_folder: Path, hip_include: Path) -> Path:
+def stand_ins(
+    work_cache: Path,
+    shared_folder: Path,
+    hip_include: Path,
+) -> Path:
     """Compile FakeHip and the other stand-ins for a GPU once."""
     folder = shared_folder / "stand-ins"
     with hold_lock(Path(f"{folder}.lock")):
@@ -62,6 +66,7 @@ def kernel_tree(
     work_cache: Path,
     shared_folder: Path,
     stand_ins: Path,
+    fake_machine: FakeMachine,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> trees.KernelTree:
     """Build kernels with the toolchain of the package index, laid out as in the wheel."""
@@ -78,6 +83,7 @@ def kernel_tree(
         source,
         stand_ins,
         tmp_path_factory.mktemp("kernels"),
+        fake_machine,
     )
 
 
@@ -136,7 +142,11 @@ def environment(pythons: dict[str, Path]) -> Environment:
                 ]
                 env = {**os.environ, **uv_environment()}
                 done = subprocess.run(
-                    argv, capture_output=True, text=True, check=False, env=env
+                    argv,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    env=env,
                 )
                 if done.returncode:
                     assert "Hash mismatch" not in done.stderr, done.stderr

@@ -7,7 +7,6 @@ JAX_AITER_BACKEND_GEMM=aiter forces them. Gradients are products of XLA.
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -16,8 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jax_aiter import _check, _limits
-from jax_aiter._choice import Choice, choose, wanted_gpus
-from jax_aiter._loader import loader
+from jax_aiter._choice import Choice, choose
 from jax_aiter._native import (
     Arrays,
     contract,
@@ -35,7 +33,6 @@ from jax_aiter._tuned import Product
 __all__ = ["gemm"]
 
 _DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
-_WRITES_BF16 = re.compile(r"/bf16gemm_(fp32bf16|bf16)_[^/]*\.co$")
 _SEMAPHORE = 1024
 """Number of counters for the split-k kernels; the handler zeroes them."""
 
@@ -99,27 +96,7 @@ def _product(
         obstacles={AITER: _obstacle(rows, a, b)},
         product=Product(rows, columns, depth, name),
     )
-    return _jit_product(a, b, bias, jnp.dtype(out), choice, written(out, bias))
-
-
-def written(out: Any, bias: Array | None) -> Any:
-    """Return the dtype that AITER's kernels write for a result.
-
-    Kernels of AITER's later sources write bfloat16, as the names of their code objects
-    say; others write float32 only.
-
-    Args:
-        out: dtype of the result.
-        bias: addend, which XLA adds in float32; or None.
-    """
-    manifest = loader().manifest
-    module = manifest.module_of(GEMM_BF16.name) if manifest else None
-    if module is None or out != jnp.bfloat16 or bias is not None:
-        return jnp.dtype(jnp.float32)
-    names = filter(_WRITES_BF16.search, module.objects)
-    narrow = {name.split("/", 1)[0] for name in names}
-    wanted = wanted_gpus().processors
-    return jnp.dtype(out if wanted and wanted <= narrow else jnp.float32)
+    return _jit_product(a, b, bias, jnp.dtype(out), choice)
 
 
 def _obstacle(
@@ -142,7 +119,6 @@ def _lowered(
     bias: Array | None,
     out: Any,
     choice: Choice,
-    written: Any,
 ) -> Array:
     def rounded(sums: Array, bias: Array) -> Array:
         if bias.size:
@@ -158,7 +134,7 @@ def _lowered(
         return rounded(contract("mk,nk->mn", a, b, wide), bias)
 
     def call(rows: int) -> Any:
-        results = [((rows, b.shape[0]), written), ((_SEMAPHORE,), jnp.uint32)]
+        results = [((rows, b.shape[0]), jnp.float32), ((_SEMAPHORE,), jnp.uint32)]
         kernel, splitk = choice.tuned(rows, *b.shape)
         inner = ffi(
             GEMM_BF16,
@@ -176,8 +152,7 @@ def _lowered(
         b: Array,
         bias: Array,
     ) -> Array:
-        # Not every generation of these kernels adds a bias or writes bfloat16; XLA
-        # fuses both into one pass.
+        # The kernels neither add a bias nor write bfloat16; XLA fuses both into one pass.
         return rounded(rowwise(call, (True, False), fits)(a, b)[0], bias)
 
     if bias is None:
@@ -191,7 +166,6 @@ def _divided(
     bias: Array | None,
     out: Any,
     choice: Choice,
-    written: Any,
 ) -> Array:
     def local(
         axes: Axes,
@@ -201,11 +175,11 @@ def _divided(
     ) -> Arrays:
         bias = biases[0] if biases else None
         if "k" not in axes:
-            return (_lowered(a, b, bias, out, choice, written),)
+            return (_lowered(a, b, bias, out, choice),)
         # The devices' products are summed before the bias is added and the sum is
         # rounded.
         wide = jnp.promote_types(a.dtype, jnp.float32)
-        own = _lowered(a, b, None, wide, choice, jnp.dtype(jnp.float32))
+        own = _lowered(a, b, None, wide, choice)
         sums = total(own, axes, "k")
         if bias is not None:
             sums = sums + bias
@@ -232,8 +206,7 @@ def _divided(
     )[0]
 
 
-_jit_product = jax.jit(_divided, static_argnums=(3, 4, 5))
-"""Compiled product of a, b, bias or None, dtype, choice, and the kernel's dtype."""
+_jit_product = jax.jit(_divided, static_argnums=(3, 4))
 
 
 def _gemm_fwd(

@@ -43,10 +43,17 @@ def gradients(
 
 
 def windowed(
-    left: int = -1, right: int = -1, *, causal: bool = False
+    left: int = -1,
+    right: int = -1,
+    *,
+    causal: bool = False,
 ) -> Callable[..., Any]:
     return lambda q, k, v: flash_attn_func(
-        q, k, v, causal=causal, window_size=(left, right)
+        q,
+        k,
+        v,
+        causal=causal,
+        window_size=(left, right),
     )
 
 
@@ -54,7 +61,12 @@ def packed_two(left: int = -1, right: int = -1) -> Callable[..., Any]:
     """Return attention of packed sequences that two traced arrays delimit."""
     cu = jnp.array([0, 10, 30], jnp.int32)
     return lambda q, k, v: flash_attn_varlen(
-        q, k, v, cu + 0, cu + 0, window_size=(left, right)
+        q,
+        k,
+        v,
+        cu + 0,
+        cu + 0,
+        window_size=(left, right),
     )
 
 
@@ -62,14 +74,43 @@ KERNEL = "jax_aiter_mha_bwd_asm"
 SAID = "assembly kernels of the gradient need "
 GRADIENTS: dict[str, tuple[Any, str]] = {
     "64": (gradients("gfx942", windowed(), 64), ""),
-    "72": (gradients("gfx950", windowed(causal=True), 72, dtype=F16), ""),
-    "192": (gradients("gfx942", windowed(causal=True), 192, dtype=F16), ""),
-    "window": (gradients("gfx942", windowed(8, 3)), ""),
-    "more queries than keys": (
-        gradients("gfx942", windowed(causal=True), queries=60),
+    "72": (
+        gradients(
+            "gfx950",
+            windowed(causal=True),
+            72,
+            dtype=F16,
+        ),
         "",
     ),
-    "packed": (gradients("gfx942", packed_two(), 64, batch=0, dtype=F16), ""),
+    "192": (
+        gradients(
+            "gfx942",
+            windowed(causal=True),
+            192,
+            dtype=F16,
+        ),
+        "",
+    ),
+    "window": (gradients("gfx942", windowed(8, 3)), ""),
+    "more queries than keys": (
+        gradients(
+            "gfx942",
+            windowed(causal=True),
+            queries=60,
+        ),
+        "",
+    ),
+    "packed": (
+        gradients(
+            "gfx942",
+            packed_two(),
+            64,
+            batch=0,
+            dtype=F16,
+        ),
+        "",
+    ),
     "gfx950 192 and 128": (gradients("gfx950", windowed(), 192, 128), ""),
     "gfx942 192 and 128": (
         gradients("gfx942", windowed(), 192, 128),
@@ -77,7 +118,11 @@ GRADIENTS: dict[str, tuple[Any, str]] = {
     ),
     "200": (gradients("gfx942", windowed(), 200), SAID + "equal head dimensions"),
     "float32": (
-        gradients("gfx942", windowed(), dtype=F32),
+        gradients(
+            "gfx942",
+            windowed(),
+            dtype=F32,
+        ),
         SAID + "float16 or bfloat16, not float32",
     ),
     "window at 64": (
@@ -89,30 +134,59 @@ GRADIENTS: dict[str, tuple[Any, str]] = {
         SAID + r"a window of more than the diagonal, not \(0, 0\)",
     ),
     "packed window": (
-        gradients("gfx942", packed_two(8, 3), batch=0),
+        gradients(
+            "gfx942",
+            packed_two(8, 3),
+            batch=0,
+        ),
         SAID + "a batch for windows",
     ),
     "few queries": (
-        gradients("gfx942", windowed(), queries=16),
+        gradients(
+            "gfx942",
+            windowed(),
+            queries=16,
+        ),
         "AITER does not use its .* for 16 queries",
     ),
     "long": (
-        gradients("gfx942", windowed(), keys=1 << 21),
+        gradients(
+            "gfx942",
+            windowed(),
+            keys=1 << 21,
+        ),
         SAID + "sequences of less than 2 GiB",
     ),
     "large": (
-        gradients("gfx942", windowed(), batch=2048, queries=1024),
+        gradients(
+            "gfx942",
+            windowed(),
+            batch=2048,
+            queries=1024,
+        ),
         SAID + "gradients of less than 4 GiB",
     ),
     "in order": (
         gradients(
-            "gfx942", lambda q, k, v: flash_attn_func(q, k, v, deterministic=True)
+            "gfx942",
+            lambda q, k, v: flash_attn_func(
+                q,
+                k,
+                v,
+                deterministic=True,
+            ),
         ),
         "which deterministic=True forbids",
     ),
     "slopes": (
         gradients(
-            "gfx942", lambda q, k, v: flash_attn_func(q, k, v, alibi_slopes=jnp.ones(4))
+            "gfx942",
+            lambda q, k, v: flash_attn_func(
+                q,
+                k,
+                v,
+                alibi_slopes=jnp.ones(4),
+            ),
         ),
         "nor ALiBi",
     ),

@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import jax_aiter
 import pytest
 from jax_aiter import BackendError, ModuleLoadError, _choice, version
-from jax_aiter._choice import decide, forced_backend
 from jax_aiter._loader import Loader
 from jax_aiter._table import OPERATIONS
 from jax_aiter.gemm import gemm
 from jax_aiter.rmsnorm import rms_norm
 
-from kernels.tests.checks.kernels import FakeDevice
+from kernels.tests.checks.kernels import FakeDevice, chosen
 
 XLA_ONLY = dict.fromkeys(OPERATIONS, "xla")
 NORMS = dict.fromkeys(["rms_norm", "rms_norm_with_add"], "portable")
@@ -47,54 +46,36 @@ CHOICES = {
 @pytest.mark.releases
 @pytest.mark.parametrize("gfx", CHOICES)
 def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> None:
-    devices = [FakeDevice(gfx)] * 2
-    loader = Loader(kernels)
-    found = {
-        name: decide(name, kernels=loader, environment={}, devices=devices)[0]
-        for name in OPERATIONS
-    }
-    assert {name: choice.backend for name, choice in found.items()} == CHOICES[gfx]
-    assert all(choice.why and not choice.forced for choice in found.values())
-    assert not loader.loaded
+    found = {}
+    for name in OPERATIONS:
+        choice = chosen(kernels, name, FakeDevice(gfx), FakeDevice(gfx))
+        assert not choice.forced
+        found[name] = choice.backend
+    assert found == CHOICES[gfx]
 
 
 def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
-    devices = [FakeDevice("gfx942"), FakeDevice("gfx950")]
-    found = {
-        n: decide(n, kernels=Loader(kernels), environment={}, devices=devices)[0]
-        for n in OPERATIONS
-    }
+    devices = (FakeDevice("gfx942"), FakeDevice("gfx950"))
+    found = {name: chosen(kernels, name, *devices) for name in OPERATIONS}
     served = dict.fromkeys(ATTENTION, "aiter")
-    assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, **served}
-    assert (
-        "module gemm_i8 has no code for gfx950, only for gfx942" in found["gemm_i8"].why
+    wanted = {**XLA_ONLY, **NORMS, **served}
+    assert {name: choice.backend for name, choice in found.items()} == wanted
+    said = "module gemm_i8 has no code for gfx950, only for gfx942"
+    assert said in found["gemm_i8"].why
+
+
+@pytest.mark.parametrize(
+    ("named", "backend"),
+    [("gfx950", "aiter"), ("gfx1201", "xla"), ("gfx942, gfx950", "aiter")],
+)
+def check_a_named_target_goes_before_the_devices(
+    kernels: Path, named: str, backend: str
+) -> None:
+    device = FakeDevice("gfx906")
+    choice = chosen(
+        kernels, "flash_attn", device, environment={"JAX_AITER_TARGET": named}
     )
-
-
-def check_a_named_target_goes_before_the_devices(kernels: Path) -> None:
-    for named, backend in (
-        ("gfx950", "aiter"),
-        ("gfx1201", "xla"),
-        ("gfx942, gfx950", "aiter"),
-    ):
-        environment = {"JAX_AITER_TARGET": named}
-        choice, _ = decide(
-            "flash_attn",
-            kernels=Loader(kernels),
-            environment=environment,
-            devices=[FakeDevice("gfx906")],
-        )
-        assert choice.backend == backend
-    with pytest.raises(
-        BackendError,
-        match="JAX_AITER_TARGET=sm_90 names 'sm_90', which is not a gfx target",
-    ):
-        decide(
-            "gemm",
-            kernels=Loader(kernels),
-            environment={"JAX_AITER_TARGET": "sm_90"},
-            devices=[],
-        )
+    assert choice.backend == backend
 
 
 def check_code_runs_on_its_processor_with_its_features(kernels: Path) -> None:
@@ -111,88 +92,49 @@ def check_code_runs_on_its_processor_with_its_features(kernels: Path) -> None:
     assert found == [False, False, True]
 
 
+ALL = "JAX_AITER_BACKEND"
+FORCED = {ALL: "aiter"}
+NORM = "JAX_AITER_BACKEND_RMS_NORM"
+
+
 @pytest.mark.parametrize(
     ("operation", "environment", "backend"),
     [
-        ("gemm", {"JAX_AITER_BACKEND": "xla"}, "xla"),
-        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "aiter"),
-        ("gemm_i8", {"JAX_AITER_BACKEND": "auto"}, "aiter"),
-        (
-            "rms_norm",
-            {"JAX_AITER_BACKEND": "aiter", "JAX_AITER_BACKEND_RMS_NORM": "portable"},
-            "portable",
-        ),
-        ("rms_norm", {"JAX_AITER_BACKEND_RMS_NORM": "xla"}, "xla"),
+        ("gemm", {ALL: "xla"}, "xla"),
+        ("gemm", {ALL: "aiter"}, "aiter"),
+        ("gemm_i8", {ALL: "auto"}, "aiter"),
+        ("rms_norm", {ALL: "aiter", NORM: "portable"}, "portable"),
+        ("rms_norm", {NORM: "xla"}, "xla"),
     ],
 )
 def check_options_force_a_backend(
     kernels: Path, operation: str, environment: dict[str, str], backend: str
 ) -> None:
-    devices = [FakeDevice("gfx942")]
-    choice, module = decide(
-        operation, kernels=Loader(kernels), environment=environment, devices=devices
-    )
+    choice = chosen(kernels, operation, FakeDevice("gfx942"), environment=environment)
     assert choice.backend == backend
-    asked, option = forced_backend(operation, environment)
-    assert choice.forced == (asked != "auto") == bool(option)
-    assert bool(module) == bool(choice.call) == (backend != "xla")
+    assert choice.forced == ("auto" not in environment.values())
 
 
 @pytest.mark.parametrize(
-    ("operation", "environment", "gfx", "said"),
+    ("operation", "option", "gfx", "said"),
     [
-        (
-            "gemm",
-            {"JAX_AITER_BACKEND": "portable"},
-            "gfx942",
-            "there is no portable kernel for gemm",
-        ),
-        (
-            "rms_norm",
-            {"JAX_AITER_BACKEND": "aiter"},
-            "gfx942",
-            "rmsnorm_fwd has no code for gfx942, only for gfx90a",
-        ),
-        (
-            "flash_attn",
-            {"JAX_AITER_BACKEND": "aiter"},
-            "gfx90a",
-            "mha_fwd_asm has no code for gfx90a, .*; .* mha_fwd",
-        ),
-        (
-            "gemm",
-            {"JAX_AITER_BACKEND": "aiter"},
-            "",
-            "there is no AMD GPU to lower for",
-        ),
-        (
-            "gemm",
-            {"JAX_AITER_BACKEND": "aiter"},
-            "10.3",
-            "does not report its gfx target",
-        ),
-        (
-            "gemm",
-            {"JAX_AITER_BACKEND": "fast"},
-            "gfx942",
-            "JAX_AITER_BACKEND=fast is invalid",
-        ),
-        (
-            "gemm",
-            {"JAX_AITER_BACKEND_GEM": "xla"},
-            "gfx942",
-            "JAX_AITER_BACKEND_GEM is set, but does not name",
-        ),
+        ("gemm", f"{ALL}=portable", "gfx942", "is no portable kernel for gemm"),
+        ("rms_norm", f"{ALL}=aiter", "gfx942", "rmsnorm_fwd .* only for gfx90a"),
+        ("flash_attn", f"{ALL}=aiter", "gfx90a", "mha_fwd_asm .*; .* mha_fwd"),
+        ("gemm", f"{ALL}=aiter", "", "there is no AMD GPU to lower for"),
+        ("gemm", f"{ALL}=aiter", "10.3", "does not report its gfx target"),
+        ("gemm", f"{ALL}=fast", "gfx942", "BACKEND=fast is invalid"),
+        ("gemm", f"{ALL}_GEM=xla", "gfx942", "_GEM is set, but does not name"),
+        ("gemm", "JAX_AITER_TARGET=sm_90", "", "'sm_90', which is not a gfx target"),
     ],
 )
 def check_forcing_what_is_not_there_says_what_is_missing(
-    kernels: Path, operation: str, environment: dict[str, str], gfx: str, said: str
+    kernels: Path, operation: str, option: str, gfx: str, said: str
 ) -> None:
     devices = [FakeDevice(gfx)] if gfx else []
+    name, _, value = option.partition("=")
     with pytest.raises(BackendError, match=said):
-        decide(
-            operation, kernels=Loader(kernels), environment=environment, devices=devices
-        )
+        chosen(kernels, operation, *devices, environment={name: value})
 
 
 @pytest.mark.parametrize(
@@ -202,38 +144,18 @@ def check_a_variant_that_has_no_code_is_not_served(
     kernels: Path, units: int | None, backend: str
 ) -> None:
     device = FakeDevice("gfx942", core_count=units)
-    choice, _ = decide(
-        "flash_attn",
-        kernels=Loader(kernels),
-        environment={},
-        devices=[FakeDevice("gfx942"), device],
-    )
+    choice = chosen(kernels, "flash_attn", FakeDevice("gfx942"), device)
     assert choice.backend == backend
-    if backend == "xla":
-        assert (
-            "mha_fwd_asm has no code for gfx942 with 228 compute units, only with 80, 304"
-            in choice.why
-        )
+    said = "no code for gfx942 with 228 compute units, only with 80, 304"
+    assert (said in choice.why) == (backend == "xla")
     # The library of another module has code for any of them.
-    assert (
-        decide("gemm_i8", kernels=Loader(kernels), environment={}, devices=[device])[
-            0
-        ].backend
-        == "aiter"
-    )
+    assert chosen(kernels, "gemm_i8", device).backend == "aiter"
 
 
 def check_without_modules_forcing_names_the_manifest(tmp_path: Path) -> None:
-    with pytest.raises(
-        BackendError,
-        match=r"this package has no kernel modules \(.*manifest\.json does not exist\)",
-    ):
-        decide(
-            "gemm",
-            kernels=Loader(tmp_path),
-            environment={"JAX_AITER_BACKEND": "aiter"},
-            devices=[],
-        )
+    said = r"this package has no kernel modules \(.*manifest\.json does not exist\)"
+    with pytest.raises(BackendError, match=said):
+        chosen(tmp_path, "gemm", environment=FORCED)
 
 
 @pytest.mark.releases
@@ -254,7 +176,9 @@ def check_a_shape_that_no_kernel_takes_goes_to_xla_or_is_an_error(
 
 @pytest.mark.releases
 def check_a_module_that_does_not_load_is_an_error_and_not_xla(
-    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernels: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx1100")
     (tmp_path / "manifest.json").write_bytes((kernels / "manifest.json").read_bytes())
@@ -272,24 +196,21 @@ def check_info_is_data_and_loads_nothing(
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "aiter")
     told: dict[str, Any] = json.loads(json.dumps(jax_aiter.info()))
-    assert told["version"] == "1.2.3"
-    assert told["problem"] is None
+    assert (told["version"], told["problem"]) == ("1.2.3", None)
     assert told["options"] == {
         "JAX_AITER_TARGET": "gfx942",
         "JAX_AITER_BACKEND_RMS_NORM": "aiter",
     }
-    assert told["operations"]["flash_attn"] == {
+    operations = told["operations"]
+    assert operations["flash_attn"] == {
         "backend": "aiter",
         "why": "mha_fwd_asm has code for gfx942",
         "module": "mha_fwd_asm",
     }
-    assert told["operations"]["gemm"]["backend"] == "xla"
-    assert (
-        "XLA's GEMM is the default; a row for the shape decides"
-        in told["operations"]["gemm"]["why"]
-    )
-    assert told["operations"]["rms_norm"]["backend"] is None
-    assert "module rmsnorm_fwd has no code for" in told["operations"]["rms_norm"]["why"]
+    assert operations["gemm"]["backend"] == "xla"
+    assert "a row for the shape decides" in operations["gemm"]["why"]
+    assert operations["rms_norm"]["backend"] is None
+    assert "module rmsnorm_fwd has no code for" in operations["rms_norm"]["why"]
     assert told["modules"]["gemm_i8"]["kind"] == "co-launcher"
     assert [device["platform"] for device in told["devices"]] == ["cpu"] * 8
 
@@ -303,7 +224,10 @@ def check_the_version_is_that_of_the_wheel() -> None:
 @pytest.mark.releases
 def check_the_command_says_the_same() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "jax_aiter"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "jax_aiter"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     told = json.loads(done.stdout)
     assert told["jax"] == jax.__version__

@@ -20,11 +20,25 @@ Attention = Callable[..., Any]
 
 
 def batch(function: Attention, **options: Any) -> Any:
-    return function(Q, Q, Q, **options)
+    return function(
+        Q,
+        Q,
+        Q,
+        **options,
+    )
 
 
 def packed(function: Attention, **options: Any) -> Any:
-    return function(PACKED, PACKED, PACKED, STARTS, STARTS, 20, 20, **options)
+    return function(
+        PACKED,
+        PACKED,
+        PACKED,
+        STARTS,
+        STARTS,
+        20,
+        20,
+        **options,
+    )
 
 
 CALLS = [
@@ -34,9 +48,16 @@ CALLS = [
 
 
 @pytest.mark.releases
-@pytest.mark.parametrize(("call", "function", "same"), CALLS, ids=["batch", "packed"])
+@pytest.mark.parametrize(
+    ("call", "function", "same"),
+    CALLS,
+    ids=["batch", "packed"],
+)
 def check_attention_returns_a_tuple(
-    call: Any, function: Attention, same: Attention, monkeypatch: pytest.MonkeyPatch
+    call: Any,
+    function: Attention,
+    same: Attention,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = call(function)
     assert isinstance(plain, jax.Array)
@@ -50,15 +71,32 @@ def check_attention_returns_a_tuple(
     assert len(call(function, return_lse=True)) == 2
 
 
-@pytest.mark.parametrize(("call", "function", "same"), CALLS, ids=["batch", "packed"])
+@pytest.mark.parametrize(
+    ("call", "function", "same"),
+    CALLS,
+    ids=["batch", "packed"],
+)
 def check_dropout_works_without_a_seed(
-    call: Any, function: Attention, same: Attention
+    call: Any,
+    function: Attention,
+    same: Attention,
 ) -> None:
     plain = call(function, dropout_p=0.5)
-    seeded = call(function, dropout_p=0.5, dropout_seed=0)
+    seeded = call(
+        function,
+        dropout_p=0.5,
+        dropout_seed=0,
+    )
     assert (plain == seeded).all()
     assert (plain != call(function)).any()
-    assert (plain != call(function, dropout_p=0.5, dropout_seed=1)).any()
+    assert (
+        plain
+        != call(
+            function,
+            dropout_p=0.5,
+            dropout_seed=1,
+        )
+    ).any()
 
 
 def check_gemm_i8_takes_the_order_of_the_kernels(
@@ -72,7 +110,15 @@ def check_gemm_i8_takes_the_order_of_the_kernels(
     assert (compat.gemm_i8(a, shuffled, *scales) == wanted).all()
     monkeypatch.setenv("JAX_AITER_COMPAT", "1")
     assert (gemm_i8(a, shuffled, *scales) == wanted).all()
-    assert (gemm_i8(a, b, *scales, preshuffled=False) == wanted).all()
+    assert (
+        gemm_i8(
+            a,
+            b,
+            *scales,
+            preshuffled=False,
+        )
+        == wanted
+    ).all()
 
 
 def check_an_invalid_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

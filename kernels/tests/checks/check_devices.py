@@ -101,7 +101,12 @@ def on_one_device(name: str) -> Any:
 def _param(name: str, kind: AxisType) -> Any:
     for_releases = name in FOR_RELEASES or kind == AxisType.Auto
     marks = [pytest.mark.releases] if for_releases else []
-    return pytest.param(name, kind, id=f"{name} {kind}", marks=marks)
+    return pytest.param(
+        name,
+        kind,
+        id=f"{name} {kind}",
+        marks=marks,
+    )
 
 
 ALL = [_param(name, AxisType.Auto) for name in DIVIDED]
@@ -110,22 +115,37 @@ ALL += [_param(name, AxisType.Explicit) for name in DIVIDED]
 
 @pytest.mark.parametrize(("name", "kind"), ALL)
 def check_each_device_computes_its_part(
-    name: str, kind: AxisType, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    kind: AxisType,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     program, (specs, shapes) = PROGRAMS[name], DIVIDED[name]
     operands = program.values()
     monkeypatch.setenv("JAX_AITER_TARGET", program.gfx)
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
-    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind, kind))
+    mesh = jax.make_mesh(
+        (2, 4),
+        ("x", "y"),
+        axis_types=(kind, kind),
+    )
     with jax.set_mesh(mesh) if kind == AxisType.Explicit else nullcontext():
         divided = [
             jax.device_put(part, NamedSharding(mesh, spec))
-            for part, spec in zip(operands, specs, strict=True)
+            for part, spec in zip(
+                operands,
+                specs,
+                strict=True,
+            )
         ]
         compiled = jax.jit(program.function).lower(*divided).compile()
         found = compiled(*divided)
     wanted = [
-        f"{call} {sizes}" for call, sizes in zip(program.calls, shapes, strict=True)
+        f"{call} {sizes}"
+        for call, sizes in zip(
+            program.calls,
+            shapes,
+            strict=True,
+        )
     ]
     assert sorted(called(compiled.as_text())) == sorted(wanted)
     assert MOVES.findall(compiled.as_text()) == []
@@ -133,11 +153,19 @@ def check_each_device_computes_its_part(
 
 
 def rows_on(kinds: tuple[AxisType, AxisType]) -> tuple[Mesh, list[Any]]:
-    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=kinds)
+    mesh = jax.make_mesh(
+        (2, 4),
+        ("x", "y"),
+        axis_types=kinds,
+    )
     operands = [numbers(seed, part) for seed, part in enumerate((X, GAMMA))]
     return mesh, [
         jax.device_put(part, NamedSharding(mesh, spec))
-        for part, spec in zip(operands, (M, P()), strict=True)
+        for part, spec in zip(
+            operands,
+            (M, P()),
+            strict=True,
+        )
     ]
 
 
@@ -165,8 +193,16 @@ def check_older_partitioner_of_xla_divides() -> None:
     assert (called(text), MOVES.findall(text)) == (["rms_norm 16,64 64"], [])
 
 
-GEMM = Rule.parse("m k, n k -> m n", m=1, n=64)
-GROUPS = Rule.parse("b q h d, b k h' d -> b q h d", b=1, h=1)
+GEMM = Rule.parse(
+    "m k, n k -> m n",
+    m=1,
+    n=64,
+)
+GROUPS = Rule.parse(
+    "b q h d, b k h' d -> b q h d",
+    b=1,
+    h=1,
+)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +222,9 @@ GROUPS = Rule.parse("b q h d, b k h' d -> b q h d", b=1, h=1)
     ],
 )
 def check_dimensions_are_divided_into_parts_that_kernels_support(
-    rule: Rule, shapes: Any, specs: Any, wanted: Any
+    rule: Rule,
+    shapes: Any,
+    specs: Any,
+    wanted: Any,
 ) -> None:
     assert rule.assign(shapes, specs, {"x": 2, "y": 4}) == wanted

@@ -44,12 +44,22 @@ FNUZ = jnp.float8_e4m3fnuz
     st.booleans(),
 )
 def check_gemm_is_right_for_any_shape(
-    m: int, n: int, k: int, dtype: Any, biased: bool, into_float32: bool
+    m: int,
+    n: int,
+    k: int,
+    dtype: Any,
+    biased: bool,
+    into_float32: bool,
 ) -> None:
     a = made(1, (m, k), dtype)
     b = made(2, (n, k), dtype)
     bias = made(3, (n,)) if biased else None
-    out = gemm(a, b, bias=bias, out_dtype=jnp.float32 if into_float32 else None)
+    out = gemm(
+        a,
+        b,
+        bias=bias,
+        out_dtype=jnp.float32 if into_float32 else None,
+    )
     assert out.dtype == (jnp.float32 if into_float32 else dtype)
     wanted = wide(a) @ wide(b).T + (wide(bias) if bias is not None else 0)
     # Cancellation keeps the absolute error of the summands.
@@ -63,7 +73,16 @@ def check_gradients_are_those_of_finite_differences() -> None:
     b = made(2, (3, 7), jnp.float64)
     compare_gradients(lambda a, b: (gemm(a, b), ()), a, b)
     bias = made(3, (3,))
-    found = jax.grad(lambda bias: (gemm(a, b, bias=bias) * made(4, (5, 3))).sum())(bias)
+    found = jax.grad(
+        lambda bias: (
+            gemm(
+                a,
+                b,
+                bias=bias,
+            )
+            * made(4, (5, 3))
+        ).sum()
+    )(bias)
     compare(found, made(4, (5, 3)).sum(0))
 
 
@@ -83,7 +102,11 @@ def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
     )
 
 
-def quantised_i8(m: int, n: int, k: int) -> tuple[Any, ...]:
+def quantised_i8(
+    m: int,
+    n: int,
+    k: int,
+) -> tuple[Any, ...]:
     rng = np.random.default_rng(1)
     a, b = (
         jnp.asarray(rng.integers(-128, 128, shape, np.int8))
@@ -94,24 +117,45 @@ def quantised_i8(m: int, n: int, k: int) -> tuple[Any, ...]:
 
 @settings(max_examples=6)
 @given(st.integers(1, 20), st.integers(1, 3), st.integers(1, 3))
-def check_int8_is_right_for_any_shape(m: int, n: int, k: int) -> None:
+def check_int8_is_right_for_any_shape(
+    m: int,
+    n: int,
+    k: int,
+) -> None:
     a, b, a_scale, b_scale, bias = quantised_i8(m, 32 * n, 32 * k)
     wanted = (wide(a) @ wide(b).T) * wide(a_scale) * wide(b_scale) + wide(bias)
     shuffled = layouts.shuffle_weight(b, gemm_i8.LAYOUT)
     compare(
-        gemm_i8.gemm_i8(a, shuffled, a_scale, b_scale, bias[None], preshuffled=True),
+        gemm_i8.gemm_i8(
+            a,
+            shuffled,
+            a_scale,
+            b_scale,
+            bias[None],
+            preshuffled=True,
+        ),
         wanted,
     )
     compare(gemm_i8.gemm_i8(a, b, a_scale, b_scale, bias), wanted)
 
 
-def blocks(m: int, n: int, k: int, dtype: Any) -> tuple[Any, ...]:
+def blocks(
+    m: int,
+    n: int,
+    k: int,
+    dtype: Any,
+) -> tuple[Any, ...]:
     xq = made(1, (m, k), dtype)
     wq = made(2, (n, k), dtype)
     return xq, wq, abs(made(3, (k // 128, m))), abs(made(4, (k // 128, n // 128)))
 
 
-def dequantised(xq: Any, wq: Any, x_scale: Any, w_scale: Any) -> Any:
+def dequantised(
+    xq: Any,
+    wq: Any,
+    x_scale: Any,
+    w_scale: Any,
+) -> Any:
     out = np.zeros((xq.shape[0], wq.shape[0]))
     for i in range(x_scale.shape[0]):
         part = slice(128 * i, 128 * (i + 1))
@@ -125,7 +169,11 @@ def dequantised(xq: Any, wq: Any, x_scale: Any, w_scale: Any) -> Any:
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 128, 128), (17, 256, 512), (33, 384, 256)]
 )
-def check_fp8_has_a_scale_for_each_block(m: int, n: int, k: int) -> None:
+def check_fp8_has_a_scale_for_each_block(
+    m: int,
+    n: int,
+    k: int,
+) -> None:
     for function, layout, dtypes in (
         (gemm_fp8.gemm_fp8_mi350, gemm_fp8.LAYOUT, [E4M3]),
         (flatmm_fp8.flatmm_fp8, flatmm_fp8.LAYOUT, [E4M3, FNUZ]),
@@ -135,13 +183,25 @@ def check_fp8_has_a_scale_for_each_block(m: int, n: int, k: int) -> None:
             wanted = dequantised(xq, wq, *scales)
             compare(function(xq, wq, *scales), wanted)
             shuffled = layouts.shuffle_weight(wq, layout)
-            compare(function(xq, shuffled, *scales, preshuffled=True), wanted)
+            compare(
+                function(
+                    xq,
+                    shuffled,
+                    *scales,
+                    preshuffled=True,
+                ),
+                wanted,
+            )
 
 
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 1, 32), (5, 16, 64), (7, 48, 320), (300, 32, 256)]
 )
-def check_fp4_is_e2m1_with_e8m0(m: int, n: int, k: int) -> None:
+def check_fp4_is_e2m1_with_e8m0(
+    m: int,
+    n: int,
+    k: int,
+) -> None:
     rng = np.random.default_rng(1)
     a, b = (rng.integers(0, 256, (rows, k // 2), np.uint8) for rows in (m, n))
     a_scale, b_scale = (
@@ -169,7 +229,11 @@ def check_fp4_is_e2m1_with_e8m0(m: int, n: int, k: int) -> None:
     [(5, 128, 1024, 1 << 24), (5, 256, 768, 2 * 5 * 256), (3, 128, 512, 1)],
 )
 def check_few_sums_of_blocks_are_kept_at_a_time(
-    m: int, n: int, k: int, sums: int, monkeypatch: pytest.MonkeyPatch
+    m: int,
+    n: int,
+    k: int,
+    sums: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_blockscale, "_SUMS", sums)
     operands = blocks(m, n, k, E4M3)

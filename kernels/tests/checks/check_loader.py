@@ -28,7 +28,12 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Registered:
     """Record registrations instead of passing them to XLA."""
     calls: Registered = []
 
-    def register(name: str, capsule: object, *, platform: str) -> None:
+    def register(
+        name: str,
+        capsule: object,
+        *,
+        platform: str,
+    ) -> None:
         assert "capsule" in repr(capsule)
         calls.append((name, platform))
 
@@ -200,7 +205,9 @@ def check_what_xla_refuses_is_told(
     ],
 )
 def check_an_invalid_manifest_is_refused(
-    tmp_path: Path, change: Any, said: str
+    tmp_path: Path,
+    change: Any,
+    said: str,
 ) -> None:
     kernels = Kernels(tmp_path)
     kernels.add("gemm_i8")
@@ -225,6 +232,9 @@ import jax._src.xla_bridge as bridge
 print(json.dumps([bridge.backends_are_initialized(), loader.cache_info().currsize, 'torch' in sys.modules]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert json.loads(done.stdout) == [False, 0, False]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,9 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from jax_aiter import BackendError, _choice
-from jax_aiter import gemm as gemm_module
-from jax_aiter._loader import Loader
+from jax_aiter import BackendError
 from jax_aiter._table import TARGETS
 from jax_aiter.gemm import gemm
 from jax_aiter.gemm_i8 import gemm_i8
@@ -22,7 +19,6 @@ from jax_aiter.mha import _kernels, flash_attn_func, flash_attn_varlen
 from jax_aiter.rmsnorm import rms_norm
 
 from kernels.tests.checks.common import compare, made
-from kernels.tests.checks.kernels import Kernels
 from kernels.tests.checks.programs import (
     BF16,
     F32,
@@ -67,7 +63,14 @@ def check_amd_gpus_get_custom_calls_and_others_none(
     jax.clear_caches()
     for platform in ("cpu", "cuda"):
         assert (
-            names(lowered(program.function, *program.operands, platform=platform)) == ()
+            names(
+                lowered(
+                    program.function,
+                    *program.operands,
+                    platform=platform,
+                )
+            )
+            == ()
         )
 
 
@@ -86,7 +89,16 @@ def check_handlers_compute_what_xla_computes(
     operands = PROGRAMS[name].values()
     monkeypatch.setenv("JAX_AITER_TARGET", program.gfx)
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
-    assert names(lowered(program.function, *operands, platform="cpu")) == program.calls
+    assert (
+        names(
+            lowered(
+                program.function,
+                *operands,
+                platform="cpu",
+            )
+        )
+        == program.calls
+    )
     found = jax.jit(program.function)(*operands)
     monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "xla")
@@ -142,7 +154,12 @@ UNCOMPUTED: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
         jax.grad(
             total(
                 lambda q, k, v: flash_attn_func(
-                    q, k, v, 0.25, dropout_seed=7, deterministic=False
+                    q,
+                    k,
+                    v,
+                    0.25,
+                    dropout_seed=7,
+                    deterministic=False,
                 )
             )
         ),
@@ -191,7 +208,9 @@ def check_one_export_serves_both_platforms(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     allowed = [export.DisabledSafetyCheck.custom_call(name) for name in TARGETS]
     both = export.export(
-        jax.jit(rms_norm), platforms=["cpu", "rocm"], disabled_checks=allowed
+        jax.jit(rms_norm),
+        platforms=["cpu", "rocm"],
+        disabled_checks=allowed,
     )(X, GAMMA)
     assert len(calls(both.mlir_module())) == 1
     x = made(1, X.shape)
@@ -207,7 +226,12 @@ def check_what_is_forced_has_no_stand_in_elsewhere(
     monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "portable")
     assert len(calls(lowered(rms_norm, X, GAMMA))) == 1
     with pytest.raises(NotImplementedError, match="cpu"):
-        lowered(rms_norm, X, GAMMA, platform="cpu")
+        lowered(
+            rms_norm,
+            X,
+            GAMMA,
+            platform="cpu",
+        )
     monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "xla")
     jax.clear_caches()
     assert calls(lowered(rms_norm, X, GAMMA)) == []
@@ -239,31 +263,63 @@ REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
     ),
     "a window": (
         "gfx942",
-        lambda q, k, v: flash_attn_func(q, k, v, window_size=(3, 0)),
+        lambda q, k, v: flash_attn_func(
+            q,
+            k,
+            v,
+            window_size=(3, 0),
+        ),
         QKV,
         "assembly kernels do not support windows",
     ),
     "no key": (
         "gfx942",
-        lambda q, k, v: flash_attn_func(k, k[:, :9], v[:, :9], causal=True),
+        lambda q, k, v: flash_attn_func(
+            k,
+            k[:, :9],
+            v[:, :9],
+            causal=True,
+        ),
         QKV,
         "sees a key",
     ),
     "lengths": (
         "gfx950",
-        lambda q, k, v, cu: flash_attn_func(q, k, v, cu_seqlens_q=cu, cu_seqlens_kv=cu),
+        lambda q, k, v, cu: flash_attn_func(
+            q,
+            k,
+            v,
+            cu_seqlens_q=cu,
+            cu_seqlens_kv=cu,
+        ),
         (*QKV, S((3,), jnp.int32)),
         "do not support sequence lengths in a batch",
     ),
     "dropout and bias": (
         "gfx950",
-        lambda q, k, v, b: flash_attn_func(q, k, v, 0.5, bias=b, dropout_seed=1),
+        lambda q, k, v, b: flash_attn_func(
+            q,
+            k,
+            v,
+            0.5,
+            bias=b,
+            dropout_seed=1,
+        ),
         (*FEW, S((7, 9), BF16)),
         "with dropout, Composable Kernel supports neither bias",
     ),
     "gradient in order": (
         "gfx950",
-        jax.grad(total(lambda q, k, v: flash_attn_func(q, k, v, deterministic=True))),
+        jax.grad(
+            total(
+                lambda q, k, v: flash_attn_func(
+                    q,
+                    k,
+                    v,
+                    deterministic=True,
+                )
+            )
+        ),
         FEW,
         "which deterministic=True forbids",
     ),
@@ -271,7 +327,13 @@ REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
         "gfx950",
         lambda *a: jax.grad(
             lambda q, k, v, b: total(
-                lambda: flash_attn_func(q, k, v, bias=b, deterministic=False)
+                lambda: flash_attn_func(
+                    q,
+                    k,
+                    v,
+                    bias=b,
+                    deterministic=False,
+                )
             )(),
             3,
         )(*a),
@@ -283,7 +345,11 @@ REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
         jax.grad(
             total(
                 lambda q, k, v: flash_attn_func(
-                    q, k, v, return_lse=True, deterministic=False
+                    q,
+                    k,
+                    v,
+                    return_lse=True,
+                    deterministic=False,
                 )
             )
         ),
@@ -330,8 +396,21 @@ def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     monkeypatch.setenv("JAX_AITER_BACKEND", "aiter")
 
-    def packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any = None) -> Any:
-        return flash_attn_varlen(q, k, v, cu_q, cu_k, causal=True)
+    def packed(
+        q: Any,
+        k: Any,
+        v: Any,
+        cu_q: Any,
+        cu_k: Any = None,
+    ) -> Any:
+        return flash_attn_varlen(
+            q,
+            k,
+            v,
+            cu_q,
+            cu_k,
+            causal=True,
+        )
 
     # The program chooses between the kernel and XLA's code; a promise or concrete
     # arrays decide before.
@@ -346,7 +425,12 @@ def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(
         assert "stablehlo.exponential" not in text
     with pytest.raises(BackendError, match="module mha_fwd has no code"):
         lowered(
-            lambda q, k, v: flash_attn_func(q, k, v, causal=True),
+            lambda q, k, v: flash_attn_func(
+                q,
+                k,
+                v,
+                causal=True,
+            ),
             *[S((1, 9, 4, 128), BF16)],
             *[S((1, 8, 4, 128), BF16)] * 2,
         )
@@ -361,14 +445,31 @@ def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(
     ],
 )
 def check_the_program_decides_whether_each_query_sees_a_key(
-    cu_k: list[int], causal: bool, kernel: int, monkeypatch: pytest.MonkeyPatch
+    cu_k: list[int],
+    causal: bool,
+    kernel: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The handler refuses calls with a query that sees no key."""
     arrays = [made(seed, part.shape, BF16) for seed, part in enumerate(TWO_CU[:3])]
     arrays += [jnp.array([0, 4, 4, 9], jnp.int32), jnp.array(cu_k, jnp.int32)]
 
-    def packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> Any:
-        return flash_attn_varlen(q, k, v, cu_q, cu_k, causal=causal, return_lse=True)
+    def packed(
+        q: Any,
+        k: Any,
+        v: Any,
+        cu_q: Any,
+        cu_k: Any,
+    ) -> Any:
+        return flash_attn_varlen(
+            q,
+            k,
+            v,
+            cu_q,
+            cu_k,
+            causal=causal,
+            return_lse=True,
+        )
 
     count = 0
     plain = _kernels.forward
@@ -390,34 +491,3 @@ def check_the_program_decides_whether_each_query_sees_a_key(
     wanted, of_lse = jax.jit(packed)(*arrays)
     compare(out, wanted, 3e-2)
     np.testing.assert_allclose(lse, of_lse, 1e-3, 1e-2)
-
-
-def check_kernels_that_write_bfloat16_are_asked_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Code objects of later AITER sources are named so; with a bias, the sum stays in float32."""
-    later = Kernels(tmp_path)
-    objects = {
-        f"gfx942/gemm_bf16/bf16gemm_fp32bf16_tn_{tile}.co": "0" * 64
-        for tile in ("32x64", "64x64")
-    }
-    later.add("gemm_bf16", objects={"gfx942": objects})
-    loader = Loader(later.write())
-    monkeypatch.setattr(Loader, "ensure", lambda *_: None)
-    monkeypatch.setattr(_choice, "loader", lambda: loader)
-    monkeypatch.setattr(gemm_module, "loader", lambda: loader)
-    monkeypatch.setenv("JAX_AITER_BACKEND", "aiter")
-    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
-
-    def result(function: Callable[..., Any], *operands: Any) -> str:
-        jax.clear_caches()
-        (call,) = calls(lowered(function, *operands))
-        return call[2][0]
-
-    assert result(gemm, A, B) == "16x256xbf16"
-    assert result(partial(gemm, out_dtype=F32), A, B) == "16x256xf32"
-    assert (
-        result(lambda a, b, c: gemm(a, b, bias=c), A, B, S((256,), F32)) == "16x256xf32"
-    )
-    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942,gfx950")
-    assert result(gemm, A, B) == "16x256xf32"

@@ -90,7 +90,11 @@ def dense(
     return np.einsum("bhqk,bkhd->bqhd", p, v), lse, p
 
 
-def same_lse(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:
+def same_lse(
+    found: Any,
+    wanted: Any,
+    tolerance: float = 1e-5,
+) -> None:
     np.testing.assert_array_equal(np.isinf(wide(found)), np.isinf(wanted))
     finite = np.isfinite(wanted)
     compare(np.where(finite, found, 0), np.where(finite, wanted, 0), tolerance)
@@ -113,11 +117,28 @@ def check_it_is_right_for_any_shape(
     window: tuple[int, int],
     dtype: Any,
 ) -> None:
-    q, k, v = qkv(sq, sk, heads=heads[0], kv=heads[1], dtype=dtype)
-    out, lse = flash_attn_func(
-        q, k, v, causal=causal, window_size=window, return_lse=True
+    q, k, v = qkv(
+        sq,
+        sk,
+        heads=heads[0],
+        kv=heads[1],
+        dtype=dtype,
     )
-    wanted, wanted_lse, _ = dense(q, k, v, causal=causal, window=window)
+    out, lse = flash_attn_func(
+        q,
+        k,
+        v,
+        causal=causal,
+        window_size=window,
+        return_lse=True,
+    )
+    wanted, wanted_lse, _ = dense(
+        q,
+        k,
+        v,
+        causal=causal,
+        window=window,
+    )
     assert out.dtype == dtype
     assert lse.dtype == jnp.float32
     compare(
@@ -142,7 +163,17 @@ def made_case(name: str, dtype: Any) -> tuple[Any, dict[str, Any], dict[str, Any
     options = dict(OPTIONS[name])
     sq, sk = options.pop("sizes", (7, 9))
     arrays = {"q": None, "k": None, "v": None}
-    arrays = dict(zip(arrays, qkv(sq, sk, dtype=dtype), strict=True))
+    arrays = dict(
+        zip(
+            arrays,
+            qkv(
+                sq,
+                sk,
+                dtype=dtype,
+            ),
+            strict=True,
+        )
+    )
     told: dict[str, Any] = {
         "causal": options.get("causal", False),
         "window": options.get("window_size", (-1, -1)),
@@ -182,29 +213,60 @@ def check_each_option_does_what_it_says_and_its_gradients_are_those_of_finite_di
 ) -> None:
     arrays, options, told = made_case(name, jnp.float64)
     other = {"bias": arrays.get("bias"), "slopes": arrays.get("alibi_slopes")}
-    wanted = dense(arrays["q"], arrays["k"], arrays["v"], **told, **other)
+    wanted = dense(
+        arrays["q"],
+        arrays["k"],
+        arrays["v"],
+        **told,
+        **other,
+    )
     finite = np.isfinite(wanted[1])
 
     def function(*values: Any) -> Any:
         out, lse, p = flash_attn_func(
-            **dict(zip(arrays, values, strict=True)),
+            **dict(
+                zip(
+                    arrays,
+                    values,
+                    strict=True,
+                )
+            ),
             **options,
             return_lse=True,
             return_attn_probs=True,
         )
         return (out, jnp.where(finite, lse, 0)), (lse, p)
 
-    (out, _), (lse, p) = compare_gradients(function, *arrays.values(), step=1e-5)
+    (out, _), (lse, p) = compare_gradients(
+        function,
+        *arrays.values(),
+        step=1e-5,
+    )
     compare((out, p), (wanted[0], wanted[2]), 1e-12)
     same_lse(lse, wanted[1], 1e-12)
 
 
 @pytest.mark.usefixtures("x64")
 def check_gradients_over_several_blocks() -> None:
-    arrays = qkv(600, 1100, batch=1, dtype=jnp.float64)
+    arrays = qkv(
+        600,
+        1100,
+        batch=1,
+        dtype=jnp.float64,
+    )
 
-    def blocks(q: Any, k: Any, v: Any) -> Any:
-        return flash_attn_func(q, k, v, causal=True, window_size=(300, 0))
+    def blocks(
+        q: Any,
+        k: Any,
+        v: Any,
+    ) -> Any:
+        return flash_attn_func(
+            q,
+            k,
+            v,
+            causal=True,
+            window_size=(300, 0),
+        )
 
     compare_gradients(lambda *a: (blocks(*a), ()), *arrays)
     both = jax.jit(with_gradients(blocks))
@@ -234,9 +296,22 @@ def check_packed_sequences_are_sequences_of_their_own(options: dict[str, Any]) -
     )
     slopes = abs(made(5, (4,)))
 
-    def packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> Any:
+    def packed(
+        q: Any,
+        k: Any,
+        v: Any,
+        cu_q: Any,
+        cu_k: Any,
+    ) -> Any:
         return flash_attn_varlen(
-            q, k, v, cu_q, cu_k, alibi_slopes=slopes, return_lse=True, **options
+            q,
+            k,
+            v,
+            cu_q,
+            cu_k,
+            alibi_slopes=slopes,
+            return_lse=True,
+            **options,
         )
 
     out, lse = jax.jit(packed)(q, k, v, cu_q, cu_k)
@@ -281,12 +356,30 @@ def check_dropout_is_fair_and_independent_of_seed_and_place() -> None:
 def check_dropout_does_not_depend_on_blocks_nor_on_how_the_seed_comes() -> None:
     q, k, v = qkv(300, 700)
     run = jax.jit(
-        lambda seed: flash_attn_func(q, k, v, dropout_p=0.5, dropout_seed=seed)
+        lambda seed: flash_attn_func(
+            q,
+            k,
+            v,
+            dropout_p=0.5,
+            dropout_seed=seed,
+        )
     )
-    out = flash_attn_func(q, k, v, dropout_p=0.5, dropout_seed=7)
+    out = flash_attn_func(
+        q,
+        k,
+        v,
+        dropout_p=0.5,
+        dropout_seed=7,
+    )
     compare(run(jnp.int32(7)), out)
     assert np.abs(wide(run(jnp.int32(8))) - wide(out)).max() > 0.1
-    first = flash_attn_func(q[:1, :, :], k[:1], v[:1], dropout_p=0.5, dropout_seed=7)
+    first = flash_attn_func(
+        q[:1, :, :],
+        k[:1],
+        v[:1],
+        dropout_p=0.5,
+        dropout_seed=7,
+    )
     compare(first, out[:1])
 
 
@@ -296,8 +389,19 @@ def check_vmap_is_a_loop() -> None:
     bias = made(9, (3, 5, 6))
     axes = (0, None, 0, 0)
 
-    def function(q: Any, k: Any, v: Any, bias: Any) -> Any:
-        return flash_attn_func(q, k, v, bias=bias, causal=True)
+    def function(
+        q: Any,
+        k: Any,
+        v: Any,
+        bias: Any,
+    ) -> Any:
+        return flash_attn_func(
+            q,
+            k,
+            v,
+            bias=bias,
+            causal=True,
+        )
 
     both = with_gradients(function)
     loop = [jax.jit(both)(q[i], k[0], v[i], bias[i]) for i in range(3)]
@@ -311,13 +415,36 @@ def check_vmap_is_a_loop() -> None:
 @pytest.mark.releases
 def check_shards_give_what_the_whole_gives() -> None:
     """All shards share the bias, whose gradient is the sum of the shards' gradients."""
-    arrays = (*qkv(40, 50, batch=8), made(9, (40, 50)))
+    arrays = (
+        *qkv(
+            40,
+            50,
+            batch=8,
+        ),
+        made(9, (40, 50)),
+    )
 
-    def function(q: Any, k: Any, v: Any, bias: Any) -> Any:
-        return flash_attn_func(q, k, v, causal=True, bias=bias)
+    def function(
+        q: Any,
+        k: Any,
+        v: Any,
+        bias: Any,
+    ) -> Any:
+        return flash_attn_func(
+            q,
+            k,
+            v,
+            causal=True,
+            bias=bias,
+        )
 
     specs = (P("d"), P("d"), P("d"), P())
-    spread = jax.shard_map(function, mesh=mesh(), in_specs=specs, out_specs=P("d"))
+    spread = jax.shard_map(
+        function,
+        mesh=mesh(),
+        in_specs=specs,
+        out_specs=P("d"),
+    )
     compare(
         jax.jit(with_gradients(spread))(*arrays),
         jax.jit(with_gradients(function))(*arrays),
@@ -331,8 +458,17 @@ def check_scores_are_never_there_as_a_whole() -> None:
     shape = jax.ShapeDtypeStruct((1, length, heads, 16), jnp.float32)
     whole = length * length * heads * 4
 
-    def loss(q: Any, k: Any, v: Any) -> Any:
-        return flash_attn_func(q, k, v, causal=True).sum()
+    def loss(
+        q: Any,
+        k: Any,
+        v: Any,
+    ) -> Any:
+        return flash_attn_func(
+            q,
+            k,
+            v,
+            causal=True,
+        ).sum()
 
     for function in (loss, jax.grad(loss, (0, 1, 2))):
         compiled = jax.jit(function).lower(shape, shape, shape).compile()

@@ -69,7 +69,11 @@ def packed(**changes: Any) -> Callable[[], Any]:
             r"residual has the shape \[8, 4\]",
         ),
         (
-            lambda: gemm(A, B, out_dtype=jnp.float16),
+            lambda: gemm(
+                A,
+                B,
+                out_dtype=jnp.float16,
+            ),
             TypeError,
             "gemm: out_dtype is float16",
         ),
@@ -183,7 +187,9 @@ def packed(**changes: Any) -> Callable[[], Any]:
     ],
 )
 def check_arguments_that_do_not_fit_are_named(
-    call: Any, error: type[Exception], said: str
+    call: Any,
+    error: type[Exception],
+    said: str,
 ) -> None:
     with pytest.raises(error, match=said):
         call()

@@ -26,7 +26,11 @@ DTYPES = [jnp.float32, jnp.float16, jnp.bfloat16]
 SHAPES = st.tuples(st.lists(st.integers(0, 5), max_size=3), st.integers(1, 70))
 
 
-def reference(x: Any, gamma: Any, epsilon: float) -> Any:
+def reference(
+    x: Any,
+    gamma: Any,
+    epsilon: float,
+) -> Any:
     x = wide(x)
     gamma = wide(gamma)
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * gamma
@@ -34,7 +38,9 @@ def reference(x: Any, gamma: Any, epsilon: float) -> Any:
 
 @given(SHAPES, st.sampled_from(DTYPES), st.sampled_from([1e-6, 1e-2]))
 def check_it_is_right_for_any_shape(
-    shape: tuple[list[int], int], dtype: Any, epsilon: float
+    shape: tuple[list[int], int],
+    dtype: Any,
+    epsilon: float,
 ) -> None:
     shape_x = (*shape[0], shape[1])
     x = made(1, shape_x, dtype) * 3
@@ -105,7 +111,10 @@ def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
 def check_shards_give_what_the_whole_gives() -> None:
     arrays = made(1, (16, 24)), made(2, (16, 24)), made(3, (24,))
     spread = jax.shard_map(
-        rms_norm_with_add, mesh=mesh(), in_specs=(P("d"), P("d"), P()), out_specs=P("d")
+        rms_norm_with_add,
+        mesh=mesh(),
+        in_specs=(P("d"), P("d"), P()),
+        out_specs=P("d"),
     )
     compare(
         jax.jit(with_gradients(spread))(*arrays),

@@ -14,7 +14,10 @@ from jax.sharding import AxisType, Mesh
 # No deadline, since the machine may be busy; few examples, since XLA compiles for every
 # shape.
 settings.register_profile(
-    "jax", deadline=None, max_examples=12, suppress_health_check=list(HealthCheck)
+    "jax",
+    deadline=None,
+    max_examples=12,
+    suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("jax")
 
@@ -22,7 +25,11 @@ TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6
 """What a result may differ by, relative to its largest: a few roundings of the dtype."""
 
 
-def made(seed: int, shape: Sequence[int], dtype: Any = jnp.float32) -> Any:
+def made(
+    seed: int,
+    shape: Sequence[int],
+    dtype: Any = jnp.float32,
+) -> Any:
     """Return an array of normally distributed numbers."""
     return jnp.asarray(np.random.default_rng(seed).standard_normal(tuple(shape)), dtype)
 
@@ -32,12 +39,20 @@ def wide(array: Any) -> np.ndarray[Any, Any]:
     return np.asarray(array, np.float64)
 
 
-def compare(found: Any, wanted: Any, tolerance: float | None = None) -> None:
+def compare(
+    found: Any,
+    wanted: Any,
+    tolerance: float | None = None,
+) -> None:
     """Compare two trees of arrays; the default tolerance is that of the dtype of the result."""
     leaves = jax.tree.leaves(found)
     others = jax.tree.leaves(wanted)
     assert len(leaves) == len(others)
-    for one, other in zip(leaves, others, strict=True):
+    for one, other in zip(
+        leaves,
+        others,
+        strict=True,
+    ):
         assert one.shape == other.shape
         allowed = TOLERANCE[str(one.dtype)] if tolerance is None else tolerance
         one = wide(one)
@@ -49,7 +64,9 @@ def compare(found: Any, wanted: Any, tolerance: float | None = None) -> None:
 
 
 def compare_gradients(
-    function: Callable[..., Any], *arrays: Any, step: float = 1e-6
+    function: Callable[..., Any],
+    *arrays: Any,
+    step: float = 1e-6,
 ) -> Any:
     """Compare gradients with finite differences along random directions, in float64.
 
@@ -65,7 +82,11 @@ def compare_gradients(
     assert all(array.dtype == jnp.float64 for array in arrays)
 
     def at(*moved: Any) -> tuple[Any, Any, Any]:
-        out, pull, more = jax.vjp(function, *moved, has_aux=True)
+        out, pull, more = jax.vjp(
+            function,
+            *moved,
+            has_aux=True,
+        )
         weights = jax.tree.map(lambda part: made(91, part.shape, part.dtype), out)
         total = sum(
             jax.tree.leaves(jax.tree.map(lambda a, b: (a * b).sum(), out, weights))
@@ -74,7 +95,13 @@ def compare_gradients(
 
     both = jax.jit(at)
     _, gradients, found = both(*arrays)
-    for place, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
+    for place, (array, gradient) in enumerate(
+        zip(
+            arrays,
+            gradients,
+            strict=True,
+        )
+    ):
         for seed in (7, 8):
             direction = made(seed, array.shape, array.dtype)
             moved = [
@@ -101,4 +128,8 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
 def mesh() -> Mesh:
     """Return a mesh of all 8 virtual devices along the axis `d`."""
     assert len(jax.devices()) == 8
-    return jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    return jax.make_mesh(
+        (8,),
+        ("d",),
+        axis_types=(AxisType.Auto,),
+    )

@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
+from jax_aiter._choice import Choice, decide
+from jax_aiter._loader import Loader
 from jax_aiter._table import AITER, TARGETS
+from jax_aiter._tuned import Product
 
 SOURCE = Path(__file__).with_name("handlers.c")
 AITER_GFX = ["gfx942", "gfx950"]
@@ -86,7 +90,11 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def handler(target: str, symbol: str = "", minor: int = 1) -> dict[str, Any]:
+def handler(
+    target: str,
+    symbol: str = "",
+    minor: int = 1,
+) -> dict[str, Any]:
     """Return a handler's entry of the manifest; by default that of the package's table."""
     return {
         "target": target,
@@ -116,7 +124,12 @@ class Kernels:
         }
     )
 
-    def add(self, name: str, *defines: str, **changes: Any) -> dict[str, Any]:
+    def add(
+        self,
+        name: str,
+        *defines: str,
+        **changes: Any,
+    ) -> dict[str, Any]:
         """Add a module; `changes` to its entry of the manifest are applied last."""
         kind, targets, handlers = MODULES.get(name, ("co-launcher", AITER_GFX, []))
         library = self.root / "lib" / f"lib{name}.so"
@@ -171,3 +184,25 @@ class FakeDevice:
     platform: str = "gpu"
     device_kind: str = "AMD Instinct"
     core_count: int | None = 304
+
+
+def chosen(
+    kernels: Path,
+    operation: str,
+    *devices: FakeDevice,
+    product: Product | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Choice:
+    """Return the choice for an operation on simulated devices; nothing is loaded."""
+    loader = Loader(kernels)
+    choice, module = decide(
+        operation,
+        product=product,
+        kernels=loader,
+        environment=environment,
+        devices=devices,
+    )
+    assert bool(module) == bool(choice.call) == (choice.backend != "xla")
+    assert choice.why
+    assert not loader.loaded
+    return choice

@@ -93,7 +93,14 @@ class Program:
 
 def attention(**options: Any) -> Callable[..., Any]:
     """Return attention and its gradients with fixed options."""
-    return with_gradients(lambda q, k, v: flash_attn_func(q, k, v, **options))
+    return with_gradients(
+        lambda q, k, v: flash_attn_func(
+            q,
+            k,
+            v,
+            **options,
+        )
+    )
 
 
 def attention_of_ck(**options: Any) -> Callable[..., Any]:
@@ -101,15 +108,31 @@ def attention_of_ck(**options: Any) -> Callable[..., Any]:
     return attention(deterministic=False, **options)
 
 
-def attention_with_slopes(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+def attention_with_slopes(
+    q: Any,
+    k: Any,
+    v: Any,
+    slopes: Any,
+) -> Any:
     """Return attention and the gradients of q, k and v."""
     return attention_of_ck(causal=True, alibi_slopes=slopes)(q, k, v)
 
 
-def packed_attention(cu_q: Any, cu_k: Any, **options: Any) -> Callable[..., Any]:
+def packed_attention(
+    cu_q: Any,
+    cu_k: Any,
+    **options: Any,
+) -> Callable[..., Any]:
     """Return attention of the first batch's rows as sequences, and its gradients."""
     return with_gradients(
-        lambda q, k, v: flash_attn_varlen(q[0], k[0], v[0], cu_q, cu_k, **options)
+        lambda q, k, v: flash_attn_varlen(
+            q[0],
+            k[0],
+            v[0],
+            cu_q,
+            cu_k,
+            **options,
+        )
     )
 
 
@@ -131,7 +154,13 @@ PROGRAMS = {
     ),
     "gemm": Program(
         "gfx942",
-        with_gradients(lambda a, b, c: gemm(a, b, bias=c)),
+        with_gradients(
+            lambda a, b, c: gemm(
+                a,
+                b,
+                bias=c,
+            )
+        ),
         (A, B, S((256,), F32)),
         ("gemm_bf16",),
     ),
@@ -151,12 +180,24 @@ PROGRAMS = {
     ),
     "packed assembly": Program(
         "gfx942",
-        packed_attention(CU, CU, max_seqlen_q=9, max_seqlen_k=9),
+        packed_attention(
+            CU,
+            CU,
+            max_seqlen_q=9,
+            max_seqlen_k=9,
+        ),
         QKV,
         ASSEMBLY,
     ),
     "packed assembly, some see nothing": Program(
-        "gfx942", packed_attention(CU_Q, FEW_CU_K, causal=True), QKV, ASSEMBLY
+        "gfx942",
+        packed_attention(
+            CU_Q,
+            FEW_CU_K,
+            causal=True,
+        ),
+        QKV,
+        ASSEMBLY,
     ),
     "attention": Program("gfx950", attention_of_ck(), FEW, OF_CK),
     "attention with one head of keys": Program("gfx950", attention_of_ck(), ONE, OF_CK),
@@ -176,7 +217,14 @@ PROGRAMS = {
         "gfx950", attention_of_ck(bias=made(3, (7, 9), BF16)), FEW, OF_CK
     ),
     "packed attention": Program(
-        "gfx950", packed_attention(CU_Q, CU_K, causal=True), FEW, OF_CK
+        "gfx950",
+        packed_attention(
+            CU_Q,
+            CU_K,
+            causal=True,
+        ),
+        FEW,
+        OF_CK,
     ),
 }
 
@@ -189,7 +237,9 @@ def total(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lowered(
-    function: Callable[..., Any], *arguments: Any, platform: str = "rocm"
+    function: Callable[..., Any],
+    *arguments: Any,
+    platform: str = "rocm",
 ) -> str:
     """Return the program for a platform that this machine need not have."""
     text: str = (

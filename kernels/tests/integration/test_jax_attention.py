@@ -13,5 +13,9 @@ pytestmark = pytest.mark.network
 
 
 @pytest.mark.parametrize("module", ["check_mha.py", "check_attention_gradient.py"])
-def test_checks_pass(module: str, environment: Environment, tmp_path: Path) -> None:
+def test_checks_pass(
+    module: str,
+    environment: Environment,
+    tmp_path: Path,
+) -> None:
     run_checks(environment("0.10.2"), tmp_path / "run", module)

@@ -18,24 +18,21 @@ SCRIPT = """
 import json, sys
 import backend
 
-def said(hook, settings):
+def refusal(hook, settings):
     try:
-        return getattr(backend, hook)(settings)
+        getattr(backend, hook)("unused", settings)
     except backend.RequestError as error:
         return str(error)
 
 hooks, cases = json.load(sys.stdin)
-refused = {hook: [said(hook, settings) for settings in cases] for hook in hooks}
+refused = {hook: [refusal(hook, settings) for settings in cases] for hook in hooks}
 with backend._hook({"targets": ["gfx942", "gfx1100"]}):
     print(json.dumps([refused, backend.arguments()["version"]]))
 """
-HOOKS = ("get_requires_for_build_wheel", "get_requires_for_build_sdist")
+HOOKS = ("prepare_metadata_for_build_wheel", "build_wheel", "build_sdist")
 CASES: list[tuple[dict[str, Any], str]] = [
-    (
-        {"target": "gfx942"},
-        "jax_aiter has no setting target. Valid settings: targets, modules",
-    ),
-    ({"--build-option": "--targets=gfx942"}, "jax_aiter has no setting --build-option"),
+    ({"target": "gfx942"}, "no setting target. Valid settings: targets, modules"),
+    ({"--build-option": "--targets=gfx942"}, "no setting --build-option"),
     ({"files": "x"}, "files and version need each other"),
     ({"version": "1"}, "files and version need each other"),
     ({"allow-partial": "yes"}, "allow-partial is invalid: 'yes'. Write true or false"),
@@ -45,18 +42,26 @@ CASES: list[tuple[dict[str, Any], str]] = [
 @pytest.fixture(scope="module")
 def answers() -> Any:
     given = json.dumps([HOOKS, [settings for settings, _ in CASES]])
-    argv = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(
-        argv, input=given, capture_output=True, text=True, check=False, cwd=BACKEND
+        [sys.executable, "-c", SCRIPT],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=BACKEND,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("at", range(len(CASES)))
 @pytest.mark.parametrize("hook", HOOKS)
-def test_backend_refuses_invalid_settings(answers: Any, hook: str, at: int) -> None:
-    assert CASES[at][1] in answers[0][hook][at]
+def test_backend_refuses_invalid_settings(answers: Any, hook: str) -> None:
+    for (_, said), answer in zip(
+        CASES,
+        answers[0][hook],
+        strict=True,
+    ):
+        assert said in answer
 
 
 def test_backend_joins_repeated_settings(answers: Any) -> None:

@@ -125,7 +125,13 @@ class Case:
             "dq_sum": ("f32", (*q, self.heads, self.depth)),
             "d": ("f32", rows),
         }
-        return dict(zip(shapes, tensors(*shapes.values()), strict=True))
+        return dict(
+            zip(
+                shapes,
+                tensors(*shapes.values()),
+                strict=True,
+            )
+        )
 
 
 OPERANDS = ("bias", "slopes", "cu_q", "cu_k", "seed")
@@ -139,7 +145,11 @@ CALLS = {
 
 
 def ask(
-    libraries: Libraries, machine: FakeMachine, direction: str, case: Case, device: int
+    libraries: Libraries,
+    machine: FakeMachine,
+    direction: str,
+    case: Case,
+    device: int,
 ) -> dict[str, str]:
     """Return the recorded arguments of Composable Kernel."""
     made = case.buffers()
@@ -148,7 +158,12 @@ def ask(
     results = [made[name] for name in outputs]
     library = libraries[direction]
     machine.call(
-        library, SYMBOLS[direction], args, results, case.attributes, device=device
+        library,
+        SYMBOLS[direction],
+        args,
+        results,
+        case.attributes,
+        device=device,
     )
     return ck.FakeCk(library).said()
 
@@ -287,7 +302,9 @@ SHAPES = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("direction", SYMBOLS)
 @pytest.mark.parametrize(
-    "device", [find_device("gfx942", 304), find_device("gfx950", 256)], ids=str
+    "device",
+    [find_device("gfx942", 304), find_device("gfx950", 256)],
+    ids=str,
 )
 @settings(max_examples=60)
 @given(sizes=SHAPES)
@@ -310,7 +327,9 @@ def test_ck_fields_follow_shapes(
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_accumulated_outputs_are_cleared(
-    libraries: Libraries, fake_machine: FakeMachine, packed: bool
+    libraries: Libraries,
+    fake_machine: FakeMachine,
+    packed: bool,
 ) -> None:
     case = Case(packed=packed)
     device = find_device("gfx950", 256)
@@ -334,11 +353,17 @@ def test_accumulated_outputs_are_cleared(
 
 @pytest.mark.parametrize("direction", SYMBOLS)
 def test_unsupported_shapes_and_masks_are_errors(
-    libraries: Libraries, fake_machine: FakeMachine, direction: str
+    libraries: Libraries,
+    fake_machine: FakeMachine,
+    direction: str,
 ) -> None:
     fake = ck.FakeCk(libraries[direction])
 
-    def fails(case: Case, code: int, *words: str) -> None:
+    def fails(
+        case: Case,
+        code: int,
+        *words: str,
+    ) -> None:
         fake.said()
         with refused(code, *words):
             ask(libraries, fake_machine, direction, case, 0)

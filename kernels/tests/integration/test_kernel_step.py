@@ -29,7 +29,10 @@ from kernels import step_process
     ],
 )
 def test_step_refuses_output(
-    script: str, checks: dict[str, Any], said: str, tmp_path: Path
+    script: str,
+    checks: dict[str, Any],
+    said: str,
+    tmp_path: Path,
 ) -> None:
     spec = {
         "store": str(tmp_path),

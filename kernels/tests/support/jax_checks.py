@@ -84,7 +84,12 @@ def run_checks(
         for word in arguments
     ]
     done = subprocess.run(
-        argv, cwd=folder, env=env, capture_output=True, text=True, check=False
+        argv,
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     cases = ET.parse(folder / "results.xml").getroot().iter("testcase")

@@ -33,18 +33,31 @@ LIB = replace(
 
 
 def lib_objects(
-    *processors: str, lib: KernelModule = LIB, tree: SourceTree = TREE
+    *processors: str,
+    lib: KernelModule = LIB,
+    tree: SourceTree = TREE,
 ) -> LinkInputs:
     units = {"api.cpp": "3", "x_big.cpp": "4", "n64.cpp": "5"}
-    made = Generated(folder=Path("/g"), units=units, headers={"common.hpp": "6"})
+    made = Generated(
+        folder=Path("/g"),
+        units=units,
+        headers={"common.hpp": "6"},
+    )
     return device_objects(lib, processors, ROCM, tree, made)
 
 
 def lib_steps(
-    *processors: str, lib: KernelModule = LIB, tree: SourceTree = TREE
+    *processors: str,
+    lib: KernelModule = LIB,
+    tree: SourceTree = TREE,
 ) -> dict[str, CompileStep]:
     return {
-        step.label: step for step in lib_objects(*processors, lib=lib, tree=tree).steps
+        step.label: step
+        for step in lib_objects(
+            *processors,
+            lib=lib,
+            tree=tree,
+        ).steps
     }
 
 

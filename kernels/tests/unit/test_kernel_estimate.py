@@ -13,20 +13,20 @@ import pytest
 
 from core.errors import InputError, KernelError, RequestError
 from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
-from core.process import ProcessResult
+from core.process import ProcessResult, Runner
 from core.report import NoProgress
 from core.targets import expand
 from kernels import aiter_sources as sources
 from kernels import kernel_recipe as recipe
 from kernels import toolchains
 from kernels.api import parse_part
-from kernels.assemble import THIS_MACHINE, prepare
+from kernels.assemble import prepare
 from kernels.build import KernelBuild
 from kernels.compiler_steps import library_steps, unit_steps
 from kernels.estimate import HOURS_UNASKED, bound
 from kernels.graph import Capacity
 from kernels.module_catalog import load_catalog
-from kernels.modules import Catalog
+from kernels.rocmchain import THIS_MACHINE
 from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleRunner, src
 
 __all__ = ["src"]
@@ -37,7 +37,11 @@ LONG = replace(MODULE, seconds=HOURS_UNASKED * 3600)
 class NoProcesses:
     """A runner that starts nothing."""
 
-    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+    def run(
+        self,
+        argv: Sequence[str],
+        **_: object,
+    ) -> ProcessResult:
         raise AssertionError(f"this starts a process: {argv}")
 
 
@@ -48,8 +52,10 @@ class NoProcesses:
     "targets", [("gfx942",), ("gfx942", "gfx1100", "gfx9-4-generic")]
 )
 def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) -> None:
-    steps = [*(step for _, step in unit_steps(MODULE, targets, TOOLCHAIN, src=src))]
-    steps += library_steps(MODULE, TOOLCHAIN, src=src)
+    steps = [
+        *unit_steps(MODULE, targets, TOOLCHAIN, src=src),
+        *library_steps(MODULE, TOOLCHAIN, src=src),
+    ]
     most = bound([MODULE], targets)
     assert most.steps == len(steps)
     assert most.seconds == pytest.approx(sum(step.seconds for step in steps))
@@ -59,40 +65,51 @@ def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) 
 
 
 def job(
-    folder: Path, src: Path, *modules: str, allow_partial: bool = False
+    folder: Path,
+    src: Path,
+    *modules: str,
+    allow_partial: bool = False,
 ) -> KernelBuild:
-    catalog: Catalog = replace(CATALOG, modules={"m": LONG})
+    catalog = replace(CATALOG, modules={"m": LONG})
     request = KernelRequest(modules=modules, allow_partial=allow_partial)
     return KernelBuild(
-        request, expand("gfx942"), TOOLCHAIN, cache=folder, catalog=catalog, src=src
+        request,
+        expand("gfx942"),
+        TOOLCHAIN,
+        cache=folder,
+        catalog=catalog,
+        src=src,
     )
+
+
+CAPACITY = Capacity(jobs=1, memory_mb=1000)
 
 
 def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) -> None:
     (src / "u.hip").write_text("")
-    with pytest.raises(
-        RequestError, match=r"would take 4 hours of CPU.*--kernel-modules=m builds all"
-    ) as e:
-        job(tmp_path, src).run(
-            NoProcesses(), NoProgress(), Capacity(jobs=1, memory_mb=1000)
-        )
-    assert e.value.exit_code == 2
+    said = r"would take 4 hours of CPU.*--kernel-modules=m builds all"
+    with pytest.raises(RequestError, match=said) as refused:
+        job(tmp_path, src).run(NoProcesses(), NoProgress(), CAPACITY)
+    assert refused.value.exit_code == 2
     # A named module is built: its first process starts.
     with pytest.raises(AssertionError, match="starts a process"):
-        job(tmp_path, src, "m").run(
-            NoProcesses(), NoProgress(), Capacity(jobs=1, memory_mb=1000)
-        )
+        job(tmp_path, src, "m").run(NoProcesses(), NoProgress(), CAPACITY)
 
 
 @pytest.mark.parametrize("allow_partial", [False, True])
 def test_build_without_complete_module_is_an_error(
-    allow_partial: bool, tmp_path: Path, src: Path
+    allow_partial: bool,
+    tmp_path: Path,
+    src: Path,
 ) -> None:
     (src / "u.hip").write_text("")
     with pytest.raises(KernelError, match="ninja failed"):
-        job(tmp_path, src, "m", allow_partial=allow_partial).run(
-            IdleRunner(1), NoProgress(), Capacity()
-        )
+        job(
+            tmp_path,
+            src,
+            "m",
+            allow_partial=allow_partial,
+        ).run(IdleRunner(1), NoProgress(), Capacity())
 
 
 # Parts
@@ -124,38 +141,44 @@ def test_old_jaxlib_without_ffi_api_is_refused() -> None:
 # Choice of the source
 
 
+def find(
+    wish: str,
+    cache: Path,
+    runner: Runner,
+) -> sources.SourceTree:
+    source = CATALOG.sources["aiter"]
+    progress = NoProgress()
+    return sources.find(
+        wish,
+        source,
+        cache=cache,
+        runner=runner,
+        progress=progress,
+    )
+
+
 @pytest.mark.parametrize("wish", ["torch==1.0", "amd-aiter>=1", "/nowhere"])
 def test_aiter_source_refuses_other_projects(wish: str, tmp_path: Path) -> None:
-    source = CATALOG.sources["aiter"]
-    with pytest.raises(
-        RequestError, match="is not a folder, a source archive or amd-aiter==VERSION"
-    ):
-        sources.find(
-            wish, source, cache=tmp_path, runner=NoProcesses(), progress=NoProgress()
-        )
+    with pytest.raises(RequestError, match="archive or amd-aiter==VERSION"):
+        find(wish, tmp_path, NoProcesses())
     with pytest.raises(AssertionError, match="starts a process"):
-        sources.find(
-            "AMD_aiter==1",
-            source,
-            cache=tmp_path,
-            runner=NoProcesses(),
-            progress=NoProgress(),
-        )
+        find("AMD_aiter==1", tmp_path, NoProcesses())
 
 
 class FakeIndex:
     """A runner that answers as pip's child process."""
 
-    def __init__(self, filename: str, sha256: str) -> None:
-        self._answer = {
-            "filename": filename,
-            "sha256": sha256,
-            "versions": ["0.1"],
-            "url": "",
-        }
+    def __init__(self, filename: str) -> None:
+        self._filename = filename
 
-    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
-        return ProcessResult(returncode=0, stdout=json.dumps(self._answer))
+    def run(
+        self,
+        argv: Sequence[str],
+        **_: object,
+    ) -> ProcessResult:
+        answer = {"sha256": "0" * 64, "versions": ["0.1"], "url": ""}
+        answer["filename"] = self._filename
+        return ProcessResult(returncode=0, stdout=json.dumps(answer))
 
 
 @pytest.mark.parametrize(
@@ -166,17 +189,13 @@ class FakeIndex:
     ],
 )
 def test_answer_of_index_is_refused(
-    wish: str, filename: str, said: str, tmp_path: Path
+    wish: str,
+    filename: str,
+    said: str,
+    tmp_path: Path,
 ) -> None:
-    index = FakeIndex(filename, "0" * 64)
     with pytest.raises(InputError) as caught:
-        sources.find(
-            wish,
-            CATALOG.sources["aiter"],
-            cache=tmp_path,
-            runner=index,
-            progress=NoProgress(),
-        )
+        find(wish, tmp_path, FakeIndex(filename))
     assert said in f"{caught.value} {caught.value.hint}"
 
 
@@ -185,13 +204,7 @@ def test_archive_without_top_folder_is_refused(tmp_path: Path) -> None:
     with tarfile.open(archive, "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("a"))
     with pytest.raises(InputError, match="one top-level folder"):
-        sources.find(
-            str(archive),
-            CATALOG.sources["aiter"],
-            cache=tmp_path,
-            runner=NoProcesses(),
-            progress=NoProgress(),
-        )
+        find(str(archive), tmp_path, NoProcesses())
 
 
 # Locations
@@ -201,41 +214,34 @@ def test_relative_paths_become_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    digest = hashlib.sha256(
-        toolchains._LAYOUT.encode() + toolchains.LOCK.read_bytes()
-    ).hexdigest()
-    ready = Path(
-        "my cache", "kernels", "toolchains", f"pypi-{digest[:16]}", toolchains._READY
-    )
-    for path in (
-        ready,
-        Path("my rocm/llvm/bin/clang++"),
-        Path("my rocm/amdgcn/bitcode/ocml.bc"),
+    content = toolchains._LAYOUT.encode() + toolchains.LOCK.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    pypi = f"my cache/kernels/toolchains/pypi-{digest[:16]}"
+    for name in (
+        f"{pypi}/{toolchains._READY}",
+        "my rocm/llvm/bin/clang++",
+        "my rocm/amdgcn/bitcode/ocml.bc",
     ):
-        path.parent.mkdir(parents=True)
-        path.write_text("")
-    wanted = expand("gfx942")
-    kernels = KernelRequest(toolchain="rocm", rocm="my rocm")
+        Path(name).parent.mkdir(parents=True)
+        Path(name).touch()
+    targets = expand("gfx942")
     request = BuildRequest(
         jax_version="0.10.2",
         rocm_version=RocmVersion(text="7.2.0"),
         python_versions=("3.12",),
-        targets=wanted,
+        targets=targets,
         payload=Payload.PUBLISHED,
-        kernels=kernels,
+        kernels=KernelRequest(toolchain="rocm", rocm="my rocm"),
     )
     made = prepare(
         request,
-        wanted,
+        targets,
         cache=Path("my cache"),
         runner=NoProcesses(),
         progress=NoProgress(),
         place=THIS_MACHINE,
     )
-    places = [
-        *map(Path, made.toolchain.places.values()),
-        made.toolchain.ninja,
-        made.store.root,
-        made.work(),
-    ]
-    assert [path for path in places if not path.is_relative_to(tmp_path)] == []
+    chain = made.toolchain
+    places = map(Path, chain.places.values())
+    for path in (*places, chain.ninja, made.store.root, made.work()):
+        assert path.is_relative_to(tmp_path)

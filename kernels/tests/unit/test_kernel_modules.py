@@ -18,7 +18,11 @@ CATALOG = load_catalog()
 MODULES = tuple(CATALOG.modules.values())
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+@pytest.mark.parametrize(
+    "module",
+    MODULES,
+    ids=lambda module: module.name,
+)
 def test_module_refers_to_targets_and_modules(module: KernelModule) -> None:
     assert {EVERY, *load_table().targets}.issuperset(module.targets)
     assert module.source in ("", *CATALOG.sources)

@@ -67,14 +67,20 @@ def test_chosen_modules_skips_modules_without_code() -> None:
     ],
 )
 def test_chosen_modules_refuses_incomplete_request(
-    processors: tuple[str, ...], request_: dict[str, Any], said: str
+    processors: tuple[str, ...],
+    request_: dict[str, Any],
+    said: str,
 ) -> None:
     with pytest.raises(RequestError, match=said):
         names(*processors, **request_)
 
 
 def test_manifest_names_missing_modules() -> None:
-    assert names("gfx942", modules=("rms_norm",), allow_partial=True) == ["rms_norm"]
+    assert names(
+        "gfx942",
+        modules=("rms_norm",),
+        allow_partial=True,
+    ) == ["rms_norm"]
     library = NativeFile(
         path="jax_aiter/_kernels/lib/librms_norm.so",
         file=Path("x"),
@@ -82,7 +88,13 @@ def test_manifest_names_missing_modules() -> None:
         module="rms_norm",
     )
     whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"])
-    partial = recipe.manifest(CATALOG, [library], "1", ["gfx942"], missing=["gemm_i8"])
+    partial = recipe.manifest(
+        CATALOG,
+        [library],
+        "1",
+        ["gfx942"],
+        missing=["gemm_i8"],
+    )
     assert b"partial" not in whole
     assert b'"partial": [\n  "gemm_i8"\n ]' in partial
 
@@ -91,7 +103,11 @@ def test_device_lib_alone_is_refused() -> None:
     modules = recipe.chosen_modules(
         CATALOG,
         ["gfx942"],
-        KernelRequest(modules=("ck_mha_fwd",), toolchain="rocm", allow_partial=True),
+        KernelRequest(
+            modules=("ck_mha_fwd",),
+            toolchain="rocm",
+            allow_partial=True,
+        ),
     )
     with pytest.raises(
         RequestError, match="ck_mha_fwd is a device library without a handler"
@@ -110,7 +126,11 @@ def test_wheel_is_equal_for_every_release_of_jax() -> None:
         ("0.12.0", "7.10.0", None),
     ]
     requests = [
-        request(jax_version=jax, rocm_version=RocmVersion(text=rocm), post_release=post)
+        request(
+            jax_version=jax,
+            rocm_version=RocmVersion(text=rocm),
+            post_release=post,
+        )
         for jax, rocm, post in versions
     ]
     (version,) = {recipe.wheel_version(one) for one in requests}
@@ -135,7 +155,9 @@ def test_wheel_is_equal_for_every_release_of_jax() -> None:
     ],
 )
 def test_wheel_version_names_other_contents(
-    changes: dict[str, Any], every: bool, label: str
+    changes: dict[str, Any],
+    every: bool,
+    label: str,
 ) -> None:
     assert (
         recipe.wheel_version(request(**changes), every_target=every)

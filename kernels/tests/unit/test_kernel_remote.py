@@ -13,7 +13,7 @@ import pytest
 from core.errors import CiBuildError, KernelError, MachineError
 from core.process import HostRunner
 from core.tasks import Task, TaskContext, TaskResult, WorkerUnfitError
-from kernels.compiled_store import KernelStore
+from kernels.compiled_store import Cost, KernelStore
 from kernels.compiler_steps import SRC, CompileStep
 from kernels.graph import Graph
 from kernels.remote_steps import compile_step, run_steps
@@ -30,7 +30,11 @@ CHAIN = Toolchain(
 )
 
 
-def step(label: str, *words: str, after: tuple[str, ...] = ()) -> CompileStep:
+def step(
+    label: str,
+    *words: str,
+    after: tuple[str, ...] = (),
+) -> CompileStep:
     return CompileStep(
         label=label,
         argv=("cc", *words, "-o", "{out}"),
@@ -50,20 +54,29 @@ class FakeTasks:
 
     def __init__(self, *errors: tuple[str, type[CiBuildError]]) -> None:
         self.tasks: list[Task] = []
-        self._errors = errors
+        self._errors = list(errors)
 
-    def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
+    def run(
+        self,
+        tasks: Sequence[Task],
+        work: Path,
+    ) -> Iterator[TaskResult]:
         self.tasks += tasks
-        errors: Sequence[tuple[str, type[CiBuildError]]] = self._errors or [
-            ("", CiBuildError)
-        ] * len(tasks)
-        for task, (error, kind) in zip(tasks, errors, strict=True):
+        failures = self._errors or [("", CiBuildError)] * len(tasks)
+        for task, (error, kind) in zip(
+            tasks,
+            failures,
+            strict=True,
+        ):
             folder = work / task.label
             folder.mkdir()
             (folder / "unit.o").write_text(task.label)
-            value = {"seconds": 7.5, "memory_mb": 200}
             yield TaskResult(
-                task=task, folder=folder, value=value, error=error, kind=kind
+                task=task,
+                folder=folder,
+                value={"seconds": 7.5, "memory_mb": 200},
+                error=error,
+                kind=kind,
             )
 
 
@@ -95,46 +108,34 @@ def test_steps_without_inputs_from_others_become_tasks(
     # Only locked files of the source are sent, and no machine's path is part of a task.
     (tmp_path / "aiter" / "huge.bin").write_text("other")
     again = FakeTasks()
-    run_steps(
-        Graph(
-            graph.steps, CHAIN, KernelStore(tmp_path / "b"), graph.folders, graph.locked
-        ),
-        again,
-        tmp_path / "w",
-    )
+    store = KernelStore(tmp_path / "b")
+    other = Graph(graph.steps, CHAIN, store, graph.folders, graph.locked)
+    run_steps(other, again, tmp_path / "w")
     assert [task.arguments for task in again.tasks] == [one.arguments, two.arguments]
     # Results are stored as if they had been made here.
     stored = graph.store.find(graph.keys["two"])
     assert stored is not None
-    assert (stored.path.read_text(), stored.cost.seconds, stored.cost.memory_mb) == (
-        "two",
-        7.5,
-        200,
-    )
+    assert stored.path.read_text() == "two"
+    assert stored.cost == Cost(seconds=7.5, memory_mb=200)
     assert [step.label for step in graph.missing()] == ["link"]
-    nothing = FakeTasks()
-    run_steps(graph, nothing, tmp_path / "work")
-    assert nothing.tasks == []
+
+
+LOST = ("two was lost with 3 workers.", MachineError)
 
 
 def test_failed_tasks_are_reported_together(graph: Graph, tmp_path: Path) -> None:
-    lost = ("two was lost with 3 workers.", MachineError)
-    tasks = FakeTasks(("exit code 1", CiBuildError), lost)
-    with pytest.raises(
-        KernelError, match=r"(?s)2 of 3 steps failed:\n  exit code 1\n  two was lost"
-    ) as failed:
+    tasks = FakeTasks(("exit code 1", CiBuildError), LOST)
+    said = (
+        r"(?s)2 of 3 steps failed:\n  exit code 1\n  two was lost.*Run a failed command"
+    )
+    with pytest.raises(KernelError, match=said):
         run_steps(graph, tasks, tmp_path / "work")
-    assert "Run a failed command by itself" in str(failed.value)
     assert len(graph.missing()) == 3
 
 
 def test_lost_tasks_are_a_failure_of_the_machines(graph: Graph, tmp_path: Path) -> None:
-    tasks = FakeTasks(
-        ("", CiBuildError), ("two was lost with 3 workers.", MachineError)
-    )
-    with pytest.raises(
-        MachineError, match=r"1 of 3 steps failed:\n  two was lost with 3 workers\."
-    ):
+    tasks = FakeTasks(("", CiBuildError), LOST)
+    with pytest.raises(MachineError, match=r"1 of 3 steps failed:\n  two was lost"):
         run_steps(graph, tasks, tmp_path / "work")
     assert {step.label for step in graph.missing()} == {"two", "link"}
 
@@ -153,54 +154,40 @@ def context(tmp_path: Path) -> TaskContext:
     )
 
 
+@pytest.fixture
+def arguments(graph: Graph) -> dict[str, Any]:
+    step = asdict(graph.steps[0])
+    return {"step": step, "key": graph.keys["one"], "digest": CHAIN.digest}
+
+
 def test_worker_with_another_toolchain_is_unfit(
-    graph: Graph, context: TaskContext
+    arguments: dict[str, Any], context: TaskContext
 ) -> None:
-    arguments = {
-        "step": asdict(graph.steps[0]),
-        "key": graph.keys["one"],
-        "digest": CHAIN.digest,
-    }
-    with pytest.raises(
-        WorkerUnfitError, match=r"its toolchain rocm is e{16}, the client's is d{16}"
-    ):
+    said = r"its toolchain rocm is e{16}, the client's is d{16}"
+    with pytest.raises(WorkerUnfitError, match=said):
         compile_step(arguments, context, replace(CHAIN, digest="e" * 64))
 
 
 def test_step_that_fails_on_worker_is_an_error(
-    graph: Graph, context: TaskContext
+    arguments: dict[str, Any], context: TaskContext
 ) -> None:
-    arguments = {
-        "step": asdict(graph.steps[0]),
-        "key": graph.keys["one"],
-        "digest": CHAIN.digest,
-    }
     idle: Any = IdleRunner(1)
     with pytest.raises(KernelError, match="one: exit code 1"):
         compile_step(arguments, replace(context, runner=idle), CHAIN)
 
 
 def test_worker_reuses_a_result_and_refuses_another_key(
-    graph: Graph, context: TaskContext, tmp_path: Path
+    graph: Graph,
+    arguments: dict[str, Any],
+    context: TaskContext,
+    tmp_path: Path,
 ) -> None:
-    arguments = {
-        "step": asdict(graph.steps[0]),
-        "key": graph.keys["one"],
-        "digest": CHAIN.digest,
-    }
-    own = Graph(
-        graph.steps,
-        CHAIN,
-        KernelStore(context.cache / "kernels" / "store"),
-        graph.folders,
-        graph.locked,
-    )
+    store = KernelStore(context.cache / "kernels" / "store")
+    own = Graph(graph.steps, CHAIN, store, graph.folders, graph.locked)
     run_steps(own, FakeTasks(), tmp_path / "work")
-    assert compile_step(arguments, context, CHAIN) == {
-        "seconds": 7.5,
-        "memory_mb": 200,
-    }
+    cost = {"seconds": 7.5, "memory_mb": 200}
+    assert compile_step(arguments, context, CHAIN) == cost
     assert (context.folder / "unit.o").read_text() == "one"
-    changed = {**arguments, "step": {**asdict(graph.steps[0]), "name": "other.o"}}
+    arguments["step"]["name"] = "other.o"
     with pytest.raises(KernelError, match=r"has the key .* on this worker"):
-        compile_step(changed, context, CHAIN)
+        compile_step(arguments, context, CHAIN)

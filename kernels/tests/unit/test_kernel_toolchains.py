@@ -45,7 +45,14 @@ FILES = {name: name.encode() for name in (*KEPT, *OTHERS)}
 
 def test_unpack_omits_files_for_other_systems_and_processors(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    toolchains._unpack(make_wheel(tmp_path, FILES, name=NAME), root)
+    toolchains._unpack(
+        make_wheel(
+            tmp_path,
+            FILES,
+            name=NAME,
+        ),
+        root,
+    )
     assert sorted(
         str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()
     ) == sorted(KEPT)
@@ -55,7 +62,12 @@ def test_unpack_refuses_damage_in_omitted_file(tmp_path: Path) -> None:
     members = contents(FILES, info=INFO) | {OTHERS[0]: b"damaged"}
     with pytest.raises(InputError, match=f"is damaged: {OTHERS[0]}"):
         toolchains._unpack(
-            make_wheel(tmp_path, name=NAME, members=members), tmp_path / "root"
+            make_wheel(
+                tmp_path,
+                name=NAME,
+                members=members,
+            ),
+            tmp_path / "root",
         )
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from kernels.module_catalog import load_catalog
+from kernels.modules import KernelModule
 from kernels.tests.support.fake.bwd_calls import BwdCase
-from kernels.tests.support.fake.calls import CallError, FakeMachine, Tensor, tensors
+from kernels.tests.support.fake.calls import CallError, Tensor, tensors
 from kernels.tests.support.fake.gemm_calls import bf16_call, fp4_call, fp8_call, i8_call
 from kernels.tests.support.fake.refused import refused
 from kernels.tests.support.fake.trees import KernelTree, find_device
@@ -25,10 +27,11 @@ MI300 = find_device("gfx942", 304)
 MI350 = find_device("gfx950", 256)
 
 
-def test_arguments_that_do_not_fit_are_named(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
-    """Each buffer of every handler is passed with another shape and another dtype."""
+Call = tuple[list[Tensor], list[Tensor], dict[str, object], int]
+
+
+def calls() -> dict[str, Call]:
+    """Return a valid call of each handler: arguments, results, attributes, device."""
     x, gamma, y, rstd, partial = tensors(
         ("bf16", (4, 8)),
         ("bf16", (8,)),
@@ -44,101 +47,98 @@ def test_arguments_that_do_not_fit_are_named(
         ("f32", (2, 8, 300)),
     )
     split: dict[str, object] = {"splitk": 0, "kernel": ""}
-    calls: dict[str, tuple[list[Tensor], list[Tensor], dict[str, object], int]] = {
+    shuffled = {**split, "bpreshuffle": True}
+    fp8 = fp8_call("gemm_fp8_mi350", 32, 256, 512)
+    flatmm = fp8_call("flatmm_fp8", 32, 256, 512)
+    backward = BwdCase(queries=300, keys=400)
+    norm: dict[str, object] = {"epsilon": 1e-6}
+    return {
         "JaxAiterGemmBf16": (*bf16_call(64, 64, 64), split, MI300),
         "JaxAiterGemmI8": (*i8_call(128, 128, 128), split, MI300),
-        "JaxAiterGemmFp4": (
-            *fp4_call(32, 256, 256),
-            split | {"bpreshuffle": True},
-            MI350,
-        ),
-        "JaxAiterGemmFp8Mi350": (*fp8_call("gemm_fp8_mi350", 32, 256, 512), {}, MI350),
-        "JaxAiterFlatmmFp8": (*fp8_call("flatmm_fp8", 32, 256, 512), {}, MI300),
+        "JaxAiterGemmFp4": (*fp4_call(32, 256, 256), shuffled, MI350),
+        "JaxAiterGemmFp8Mi350": (*fp8, {}, MI350),
+        "JaxAiterFlatmmFp8": (*flatmm, {}, MI300),
         "JaxAiterMhaFwdAsm": (
             heads,
             [out, lse],
             {"scale": 1.0, "causal": False},
             MI300,
         ),
-        "JaxAiterMhaBwdAsm": (
-            *BwdCase(queries=300, keys=400).tensors(),
-            BwdCase().attributes(),
-            MI300,
-        ),
-        "JaxAiterRmsNorm": ([x, gamma], [y, rstd], {"epsilon": 1e-6}, MI300),
-        "JaxAiterRmsNormWithAdd": (
-            [x, x, gamma],
-            [y, y, rstd],
-            {"epsilon": 1e-6},
-            MI300,
-        ),
+        "JaxAiterMhaBwdAsm": (*backward.tensors(), backward.attributes(), MI300),
+        "JaxAiterRmsNorm": ([x, gamma], [y, rstd], norm, MI300),
+        "JaxAiterRmsNormWithAdd": ([x, x, gamma], [y, y, rstd], norm, MI300),
         "JaxAiterRmsNormBwd": ([x, x, gamma, rstd], [y, partial], {}, MI300),
     }
-    for module in load_catalog().modules.values():
+
+
+def built(tree: KernelTree) -> list[KernelModule]:
+    """Return the modules that need no ROCm."""
+    modules = load_catalog().modules.values()
+    return [module for module in modules if (tree.lib / module.library).is_file()]
+
+
+def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree) -> None:
+    """Each buffer of every handler is passed with another shape and another dtype."""
+    left = calls()
+    for module in built(kernel_tree):
+        library = kernel_tree.library(module.name)
         for ffi in module.ffi:
-            if not (kernel_tree.lib / module.library).is_file():
-                continue  # built by a ROCm
-            args, results, attributes, device = calls.pop(ffi.symbol)
-            library = kernel_tree.library(module.name)
-            fake_machine.call(
-                library, ffi.symbol, args, results, attributes, device=device
-            )
-            for at, tensor in enumerate([*args, *results]):
-                wrong_dtype = "u32" if tensor.dtype != "u32" else "f32"
+            args, results, attributes, device = left.pop(ffi.symbol)
+
+            def call(tensors: list[Tensor]) -> None:
+                library.call(  # noqa: B023 - called in this iteration
+                    tensors[: len(args)],  # noqa: B023
+                    tensors[len(args) :],  # noqa: B023
+                    attributes,  # noqa: B023
+                    device=device,  # noqa: B023
+                    symbol=ffi.symbol,  # noqa: B023
+                )
+
+            good = [*args, *results]
+            call(good)
+            for at, tensor in enumerate(good):
+                dtype = "u32" if tensor.dtype != "u32" else "f32"
                 for bad in (
-                    type(tensor)(tensor.dtype, (*tensor.shape, 3), tensor.address),
-                    type(tensor)(wrong_dtype, tensor.shape, tensor.address),
+                    replace(tensor, shape=(*tensor.shape, 3)),
+                    replace(tensor, dtype=dtype),
                 ):
-                    changed = [*args, *results]
-                    changed[at] = bad
-                    with pytest.raises(
-                        CallError, match=r"\[[\d,]*\] does not fit: it has to be "
-                    ) as caught:
-                        fake_machine.call(
-                            library,
-                            ffi.symbol,
-                            changed[: len(args)],
-                            changed[len(args) :],
-                            attributes,
-                            device=device,
-                        )
+                    changed = [*good[:at], bad, *good[at + 1 :]]
+                    said = r"\[[\d,]*\] does not fit: it has to be "
+                    with pytest.raises(CallError, match=said) as caught:
+                        call(changed)
                     assert caught.value.code == INVALID
-                    assert caught.value.message.startswith(f"{ffi.target}: ")
-                    buffers = (
-                        f"{one.dtype}[{','.join(map(str, one.shape))}]"
-                        for one in changed
-                    )
-                    said = re.sub(
-                        r"\w+ (\w+\[)",
-                        r"\1",
-                        caught.value.message.partition(" Called with ")[2],
-                    )
-                    assert said == f"{', '.join(buffers)}."
-    assert not calls
+                    check_message(caught.value.message, ffi.target, changed)
+    assert not left
 
 
-def test_operands_beyond_address_range_are_refused(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
+def check_message(
+    message: str,
+    target: str,
+    buffers: list[Tensor],
 ) -> None:
+    """Check that a message begins with the handler and lists all buffers."""
+    assert message.startswith(f"{target}: ")
+    shapes = []
+    for one in buffers:
+        shapes.append(f"{one.dtype}[{','.join(map(str, one.shape))}]")
+    listed = message.partition(" Called with ")[2]
+    assert re.sub(r"\w+ (\w+\[)", r"\1", listed) == f"{', '.join(shapes)}."
+
+
+def test_operands_beyond_address_range_are_refused(kernel_tree: KernelTree) -> None:
     library = kernel_tree.library("gemm_bf16")
-    words = {"splitk": 0, "kernel": ""}
+    call = bf16_call(1 << 20, 1 << 12, 64)
     with refused(UNIMPLEMENTED, "4 GiB or more"):
-        fake_machine.call(
-            library, "JaxAiterGemmBf16", *bf16_call(1 << 20, 1 << 12, 64), words
-        )
+        library.call(*call, {"splitk": 0, "kernel": ""})
 
 
-def test_handlers_declare_what_modules_toml_says(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
-    for module in load_catalog().modules.values():
-        if not (kernel_tree.lib / module.library).is_file():
-            continue
+def test_handlers_declare_what_modules_toml_says(kernel_tree: KernelTree) -> None:
+    for module in built(kernel_tree):
         library = kernel_tree.library(module.name)
         info = json.loads(library.build_info())
         assert info["module"] == module.name
         assert info["source"]
         for ffi in module.ffi:
-            major, minor, traits = fake_machine.metadata(library, ffi.symbol)
-            assert (major, minor) == ffi.api == tuple(info["ffi_api"])
-            assert bool(traits & 1) == ffi.command_buffer
+            declared = library.machine.metadata(library, ffi.symbol)
+            assert declared[:2] == ffi.api == tuple(info["ffi_api"])
+            assert bool(declared[2] & 1) == ffi.command_buffer

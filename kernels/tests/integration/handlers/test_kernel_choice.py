@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from kernels.tests.support.fake import golden
-from kernels.tests.support.fake.calls import LAUNCH, LOAD, FakeMachine
+from kernels.tests.support.fake.calls import LAUNCH, LOAD
 from kernels.tests.support.fake.gemm_calls import bf16_call
 from kernels.tests.support.fake.trees import GPUS, KernelTree, find_device
 
@@ -18,21 +18,26 @@ DEVICES = find_device("gfx942", 304), find_device("gfx950", 256)
 
 
 def test_eight_threads_on_two_devices_load_each_object_once(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
+    kernel_tree: KernelTree,
 ) -> None:
     sizes = itertools.product((16, 48, 64, 96, 4096), (64, 640, 8192))
     calls = [bf16_call(m, n, 1024) for m, n in sizes]
     words: dict[str, object] = {"splitk": 0, "kernel": ""}
     library = kernel_tree.fresh("gemm_bf16")
-    fake_machine.records()
+    kernel_tree.machine.records()
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
         try:
             for at, (args, results) in enumerate(calls * 4):
                 device = DEVICES[(at + number) % 2]
-                fake_machine.call(
-                    library, "JaxAiterGemmBf16", args, results, words, device=device
+                kernel_tree.machine.call(
+                    library,
+                    library.symbol,
+                    args,
+                    results,
+                    words,
+                    device=device,
                 )
         except BaseException as error:
             failures.append(error)
@@ -43,7 +48,7 @@ def test_eight_threads_on_two_devices_load_each_object_once(
     for thread in threads:
         thread.join()
     assert not failures
-    records = fake_machine.records()
+    records = kernel_tree.machine.records()
     launches = [record for record in records if record.what == LAUNCH]
     loads = [
         (record.device, record.sha256) for record in records if record.what == LOAD

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.tests.support.fake import golden
-from kernels.tests.support.fake.calls import CallError, FakeMachine, Record
+from kernels.tests.support.fake.calls import CallError, Record
 from kernels.tests.support.fake.gemm_calls import (
     BF16_GPUS,
-    FP8,
     bf16_call,
     fp4_call,
     fp8_call,
@@ -41,7 +40,10 @@ def multiples(most: int, *steps: int) -> st.SearchStrategy[int]:
 
 
 def expect(
-    record: Record, row: golden.Row, grid: Shape, values: Mapping[str, int | float]
+    record: Record,
+    row: golden.Row,
+    grid: Shape,
+    values: Mapping[str, int | float],
 ) -> None:
     assert record.sha256 == golden.digest(row.path)
     assert record.kernel == golden.metadata(row.path)[".name"]
@@ -59,7 +61,6 @@ def expect(
 )
 def test_bf16(
     kernel_tree: KernelTree,
-    fake_machine: FakeMachine,
     shape: Shape,
     splitk: int,
     gpu: Gpu,
@@ -74,11 +75,17 @@ def test_bf16(
             CallError, match=f"No kernel of .*bf16gemm.*csv fits M={m}, N={n}, K={k}"
         ):
             launch(
-                fake_machine, library, "JaxAiterGemmBf16", call, gpu.ordinal, **words
+                library,
+                call,
+                gpu.ordinal,
+                **words,
             )
         return
     found, before = launch(
-        fake_machine, library, "JaxAiterGemmBf16", call, gpu.ordinal, **words
+        library,
+        call,
+        gpu.ordinal,
+        **words,
     )
     row = golden.row_of(table, found.kernel)
     split = found.grid[2]
@@ -114,7 +121,9 @@ def test_bf16(
     splitk=st.integers(0, 1),
 )
 def test_i8(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, splitk: int
+    kernel_tree: KernelTree,
+    shape: Shape,
+    splitk: int,
 ) -> None:
     m, n, k = shape
     table = golden.rows(kernel_tree.source, "gfx942", "gemm_i8")
@@ -123,10 +132,18 @@ def test_i8(
     words = {"splitk": splitk, "kernel": ""}
     if k % 128 or n % 128:
         with pytest.raises(CallError, match=r"No kernel of|multiple of"):
-            launch(fake_machine, library, "JaxAiterGemmI8", call, MI300, **words)
+            launch(
+                library,
+                call,
+                MI300,
+                **words,
+            )
         return
     found, before = launch(
-        fake_machine, library, "JaxAiterGemmI8", call, MI300, **words
+        library,
+        call,
+        MI300,
+        **words,
     )
     row = golden.row_of(table, found.kernel)
     split = found.grid[0] * row.tile_n // n
@@ -154,16 +171,12 @@ def test_i8(
     assert split == 1 or (row.splits and math.prod(found.grid) <= 304)
 
 
-def test_i8_splits_k_only_into_parts_that_run_at_once(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
+def test_i8_splits_k_only_into_parts_that_run_at_once(kernel_tree: KernelTree) -> None:
     """A block clears its share of the result, and so would lose what others have added."""
     library = kernel_tree.library("gemm_i8")
     gpu = find_device("gfx942", 80)
     found, _ = launch(
-        fake_machine,
         library,
-        "JaxAiterGemmI8",
         i8_call(1, 5120, 1024),
         gpu,
         splitk=2,
@@ -175,9 +188,7 @@ def test_i8_splits_k_only_into_parts_that_run_at_once(
         match="2 parts of K do not all run at the same time on 80 compute units",
     ):
         launch(
-            fake_machine,
             library,
-            "JaxAiterGemmI8",
             i8_call(1, 5248, 1024),
             gpu,
             splitk=2,
@@ -185,14 +196,16 @@ def test_i8_splits_k_only_into_parts_that_run_at_once(
         )
 
 
-def test_i8_names_a_split_that_k_does_not_have(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
+def test_i8_names_a_split_that_k_does_not_have(kernel_tree: KernelTree) -> None:
     library = kernel_tree.library("gemm_i8")
     call = i8_call(1, 128, 128)
     with pytest.raises(CallError, match="K has no 2 parts that are multiples of 128"):
         launch(
-            fake_machine, library, "JaxAiterGemmI8", call, MI300, splitk=2, kernel=""
+            library,
+            call,
+            MI300,
+            splitk=2,
+            kernel="",
         )
 
 
@@ -204,7 +217,6 @@ def test_i8_names_a_split_that_k_does_not_have(
 )
 def test_fp4(
     kernel_tree: KernelTree,
-    fake_machine: FakeMachine,
     shape: Shape,
     splitk: int,
     shuffled: bool,
@@ -223,10 +235,18 @@ def test_fp4(
     if k % (256 * split) or not fits:
         said = "K a multiple of 256" if k % 256 else "No kernel of .*f4gemm.*csv fits"
         with pytest.raises(CallError, match=said):
-            launch(fake_machine, library, "JaxAiterGemmFp4", call, MI350, **words)
+            launch(
+                library,
+                call,
+                MI350,
+                **words,
+            )
         return
     found, before = launch(
-        fake_machine, library, "JaxAiterGemmFp4", call, MI350, **words
+        library,
+        call,
+        MI350,
+        **words,
     )
     row = golden.row_of(table, found.kernel)
     values: dict[str, int | float] = {
@@ -265,28 +285,22 @@ def test_fp4(
 )
 def test_fp8_refuses_shapes_without_kernel(
     kernel_tree: KernelTree,
-    fake_machine: FakeMachine,
     module: str,
     device: int,
     shape: Shape,
     said: str,
 ) -> None:
     library = kernel_tree.library(module)
-    symbol = FP8[module][0]
     with refused(INVALID, said):
-        fake_machine.call(library, symbol, *fp8_call(module, *shape), device=device)
+        library.call(*fp8_call(module, *shape), device=device)
 
 
-def test_named_kernel_is_used(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
+def test_named_kernel_is_used(kernel_tree: KernelTree) -> None:
     library = kernel_tree.library("gemm_bf16")
     call = bf16_call(512, 512, 1024)
     for row in golden.rows(kernel_tree.source, "gfx942", "gemm_bf16"):
         found, _ = launch(
-            fake_machine,
             library,
-            "JaxAiterGemmBf16",
             call,
             MI300,
             splitk=1,

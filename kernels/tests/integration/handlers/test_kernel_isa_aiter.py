@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels.tests.support.fake.calls import FakeMachine
 from kernels.tests.support.fake.interpreted import call, from_bf16, to_bf16
 from kernels.tests.support.fake.trees import KernelTree
 from kernels.tests.support.isa.matrix_ops import fp8_numbers
@@ -22,7 +21,6 @@ Array = Any
 )
 def test_gemm_bf16_matches_float64(
     kernel_tree: KernelTree,
-    fake_machine: FakeMachine,
     m: int,
     n: int,
     k: int,
@@ -33,8 +31,7 @@ def test_gemm_bf16_matches_float64(
     b = to_bf16(random.standard_normal((n, k)))
     found, _ = call(
         kernel_tree,
-        fake_machine,
-        ("gemm_bf16", "JaxAiterGemmBf16"),
+        "gemm_bf16",
         [("bf16", a), ("bf16", b), ("f32", np.zeros((0,), np.float32))],
         [("f32", (m, n)), ("u32", (1024,))],
         {"splitk": split, "kernel": "_ZN5aiter28bf16gemm_outf32_tn_32x64_pf3E"},
@@ -44,11 +41,23 @@ def test_gemm_bf16_matches_float64(
 
 
 def attention(
-    q: Array, k: Array, v: Array, scale: float, *, causal: bool
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float,
+    *,
+    causal: bool,
 ) -> tuple[Array, Array]:
     """Return attention and its log-sum-exp in float64: [b, q, h, d] and [b, h, q]."""
     group = q.shape[2] // k.shape[2]
-    k, v = (np.repeat(from_bf16(one), group, axis=2) for one in (k, v))
+    k, v = (
+        np.repeat(
+            from_bf16(one),
+            group,
+            axis=2,
+        )
+        for one in (k, v)
+    )
     scores = np.einsum("bqhd,bkhd->bhqk", from_bf16(q), k) * scale
     if causal:
         queries, keys = scores.shape[2:]
@@ -71,7 +80,6 @@ def attention(
 )
 def test_attention_and_natural_lse_match_float64(
     kernel_tree: KernelTree,
-    fake_machine: FakeMachine,
     causal: bool,
     queries: int,
     keys: int,
@@ -85,20 +93,29 @@ def test_attention_and_natural_lse_match_float64(
     none = ("s32", np.zeros((0,), np.int32))
     out, lse = call(
         kernel_tree,
-        fake_machine,
-        ("mha_fwd_asm", "JaxAiterMhaFwdAsm"),
+        "mha_fwd_asm",
         [("bf16", q), ("bf16", k), ("bf16", v), none, none],
         [("bf16", q.shape), ("f32", (1, heads, queries))],
         {"scale": 0.125, "causal": causal},
     )
-    wanted, wanted_lse = attention(q, k, v, 0.125, causal=causal)
+    wanted, wanted_lse = attention(
+        q,
+        k,
+        v,
+        0.125,
+        causal=causal,
+    )
     # The weights are rounded to bfloat16, half away from zero, before they are
     # multiplied with v.
     assert np.abs(from_bf16(out) - wanted).max() < 2.0**-8 * np.abs(wanted).max()
     assert np.abs(lse - wanted_lse).max() < 1e-5
 
 
-def shuffled(weight: Array, rows: int, columns: int) -> Array:
+def shuffled(
+    weight: Array,
+    rows: int,
+    columns: int,
+) -> Array:
     """Reorder a weight into tiles of these rows and bytes, in pieces of 16 bytes of each row."""
     n, k = weight.shape
     tiles = weight.reshape(n // rows, rows, k // columns, columns // 16, 16)
@@ -106,9 +123,7 @@ def shuffled(weight: Array, rows: int, columns: int) -> Array:
 
 
 @pytest.mark.parametrize("split", [1, 2])
-def test_gemm_i8_matches_float64(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, split: int
-) -> None:
+def test_gemm_i8_matches_float64(kernel_tree: KernelTree, split: int) -> None:
     """AITER's kernel relies on wavefronts that run side by side."""
     m = 70
     n = 128
@@ -121,8 +136,7 @@ def test_gemm_i8_matches_float64(
     )
     (found,) = call(
         kernel_tree,
-        fake_machine,
-        ("gemm_i8", "JaxAiterGemmI8"),
+        "gemm_i8",
         [
             ("s8", a),
             ("s8", shuffled(b, 32, 32)),
@@ -137,7 +151,16 @@ def test_gemm_i8_matches_float64(
         },
         lockstep=True,
     )
-    halves = ([*np.split(one.astype(np.float64), split, axis=1)] for one in (a, b))
+    halves = (
+        [
+            *np.split(
+                one.astype(np.float64),
+                split,
+                axis=1,
+            )
+        ]
+        for one in (a, b)
+    )
     parts = (
         np.stack([one @ other.T for one, other in zip(*halves, strict=True)])
         * a_scale
@@ -154,7 +177,9 @@ def test_gemm_i8_matches_float64(
 @pytest.mark.parametrize("m", [32, 130])
 @pytest.mark.parametrize("module", ["gemm_fp8_mi350", "flatmm_fp8"])
 def test_scaled_fp8_products_match_float64(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, module: str, m: int
+    kernel_tree: KernelTree,
+    module: str,
+    m: int,
 ) -> None:
     """Every block has another scale, so that a scale in the wrong place changes the product."""
     n = 256
@@ -178,8 +203,7 @@ def test_scaled_fp8_products_match_float64(
     )
     (found,) = call(
         kernel_tree,
-        fake_machine,
-        (module, "JaxAiterGemmFp8Mi350" if mi350 else "JaxAiterFlatmmFp8"),
+        module,
         [
             (dtype, x),
             (dtype, shuffled(w, 16, 32 if mi350 else 64)),
@@ -190,8 +214,23 @@ def test_scaled_fp8_products_match_float64(
         **loose,
     )
     numbers = fp8_numbers(7 if mi350 else 8)
-    scaled_w = numbers[w] * np.repeat(np.repeat(w_scale, 128, axis=0), 128, axis=1)
-    wanted = (numbers[x] * np.repeat(x_scale, 128, axis=0).T) @ scaled_w.T
+    scaled_w = numbers[w] * np.repeat(
+        np.repeat(
+            w_scale,
+            128,
+            axis=0,
+        ),
+        128,
+        axis=1,
+    )
+    wanted = (
+        numbers[x]
+        * np.repeat(
+            x_scale,
+            128,
+            axis=0,
+        ).T
+    ) @ scaled_w.T
     found = from_bf16(found) if mi350 else found.astype(np.float64)
     assert (
         np.abs(found - wanted).max()

@@ -12,10 +12,10 @@ from kernels.tests.support.fake import golden
 from kernels.tests.support.fake.calls import (
     LAUNCH,
     CallError,
-    FakeMachine,
     Tensor,
     tensors,
 )
+from kernels.tests.support.fake.refused import refused
 from kernels.tests.support.fake.trees import KernelTree, find_device
 
 pytestmark = pytest.mark.network
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.network
 NOT_FOUND = 5
 INVALID = 3
 UNIMPLEMENTED = 12
+Call = tuple[list[Tensor], list[Tensor]]
 FOLDERS = {("gfx942", 304): "MI300/", ("gfx942", 80): "MI308/", ("gfx950", 256): ""}
 
 
@@ -35,7 +36,7 @@ def call(
     batch: int = 2,
     key_heads: int = 2,
     group: int = 4,
-) -> tuple[list[Tensor], list[Tensor]]:
+) -> Call:
     front = () if packed else (batch,)
     cu = (packed + 1,) if packed else (0,)
     q = (*front, queries)
@@ -61,7 +62,6 @@ def call(
 )
 def test_each_variant_gets_its_object_and_arguments(
     kernel_tree: KernelTree,
-    fake_machine: FakeMachine,
     gfx: str,
     units: int,
     depth: int,
@@ -71,18 +71,16 @@ def test_each_variant_gets_its_object_and_arguments(
     queries = 600
     keys = 700
     args, results = call(queries, keys, depth, packed)
-    fake_machine.records()
-    attributes = {"scale": 0.5, "causal": causal}
     library = kernel_tree.library("mha_fwd_asm")
-    fake_machine.call(
-        library,
-        "JaxAiterMhaFwdAsm",
+    attributes = {"scale": 0.5, "causal": causal}
+    device = find_device(gfx, units)
+    (launch,) = library.call(
         args,
         results,
         attributes,
-        device=find_device(gfx, units),
+        device=device,
     )
-    (launch,) = [record for record in fake_machine.records() if record.what == LAUNCH]
+    assert launch.what == LAUNCH
     heads = "hd192_hd128" if depth == 192 else "hd128"
     rounding = "_rtna" if gfx == "gfx942" else ""
     name = f"fwd_{heads}_bf16{'_causal' * causal}{rounding}{'_group' * bool(packed)}.co"
@@ -131,41 +129,41 @@ def test_each_variant_gets_its_object_and_arguments(
     assert launch.arguments == golden.packed(path, values)
 
 
-def test_unknown_compute_units_are_an_error(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
-    fake_machine.device(2, "gfx942:sramecc+:xnack-", 228)
+def test_unknown_compute_units_are_an_error(kernel_tree: KernelTree) -> None:
+    library = kernel_tree.fresh("mha_fwd_asm")
+    attributes = {"scale": 1.0, "causal": False}
+    library.machine.device(2, "gfx942:sramecc+:xnack-", 228)
+    said = r"gfx942\S+ with 228 compute units \(MI308 has 64, .*MI300 has 304\)"
     try:
-        library = kernel_tree.fresh("mha_fwd_asm")
-        with pytest.raises(
-            CallError,
-            match=r"gfx942\S+ with 228 compute units \(MI308 has 64, .*MI300 has 304\)",
-        ) as told:
-            fake_machine.call(
-                library,
-                "JaxAiterMhaFwdAsm",
+        with pytest.raises(CallError, match=said) as told:
+            library.call(
                 *call(300, 300),
-                {"scale": 1.0, "causal": False},
+                attributes,
                 device=2,
             )
         assert told.value.code == NOT_FOUND
     finally:
-        fake_machine.device(2, "gfx942:sramecc+:xnack-", 80)
+        library.machine.device(2, "gfx942:sramecc+:xnack-", 80)
 
 
-def test_unsupported_attention_is_refused(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
-    library = kernel_tree.library("mha_fwd_asm")
-    attributes = {"scale": 1.0, "causal": True}
-    for arguments, code, said in (
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
         (call(300, 300, 192), UNIMPLEMENTED, "no assembly kernel on gfx942"),
         (call(300, 299), INVALID, "as many keys as queries"),
         (call(1 << 20, 1 << 20), INVALID, "less than 2 GiB"),
-    ):
-        with pytest.raises(CallError, match=said) as told:
-            fake_machine.call(library, "JaxAiterMhaFwdAsm", *arguments, attributes)
-        assert told.value.code == code
+    ],
+    ids=["depth", "keys", "size"],
+)
+def test_unsupported_attention_is_refused(
+    kernel_tree: KernelTree,
+    arguments: Call,
+    code: int,
+    said: str,
+) -> None:
+    library = kernel_tree.library("mha_fwd_asm")
+    with refused(code, said):
+        library.call(*arguments, {"scale": 1.0, "causal": True})
 
 
 def test_catalog_variants_match_aiter_host_code(kernel_tree: KernelTree) -> None:

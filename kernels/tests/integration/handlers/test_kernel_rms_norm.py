@@ -7,7 +7,7 @@ import pytest
 from kernels.module_catalog import load_catalog
 from kernels.tests.support.fake import golden
 from kernels.tests.support.fake.building import TARGETS
-from kernels.tests.support.fake.calls import LAUNCH, FakeMachine, Tensor, tensors
+from kernels.tests.support.fake.calls import LAUNCH, Tensor, tensors
 from kernels.tests.support.fake.trees import GPUS, Gpu, KernelTree
 
 pytestmark = pytest.mark.network
@@ -22,10 +22,12 @@ PORTABLE = {
 
 
 @pytest.mark.parametrize(
-    "gpu", [gpu for gpu in GPUS if gpu.processor in PORTABLE], ids=str
+    "gpu",
+    [gpu for gpu in GPUS if gpu.processor in PORTABLE],
+    ids=str,
 )
 def test_handler_launches_object_of_processor(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, gpu: Gpu
+    kernel_tree: KernelTree, gpu: Gpu
 ) -> None:
     """Addresses that are no multiples of 16 need the form `narrow`; many rows share blocks."""
     rows = 2_000_000
@@ -37,18 +39,13 @@ def test_handler_launches_object_of_processor(
     digest = golden.digest(
         kernel_tree.hsa / PORTABLE[gpu.processor] / "rms_norm" / "rms_norm.co"
     )
+    library = kernel_tree.library("rms_norm")
     for operand, form in ((x, "held"), (moved, "narrow")):
-        fake_machine.records()
-        call = ("JaxAiterRmsNorm", [operand, gamma], [y, rstd], {"epsilon": 1e-6})
-        fake_machine.call(kernel_tree.library("rms_norm"), *call, device=gpu.ordinal)
-        (launch,) = (
-            record for record in fake_machine.records() if record.what == LAUNCH
-        )
-        assert (launch.sha256, launch.kernel, launch.grid) == (
-            digest,
-            f"rms_norm_f32_{form}",
-            (1 << 20, 1, 1),
-        )
+        call = ([operand, gamma], [y, rstd], {"epsilon": 1e-6})
+        (launch,) = library.call(*call, device=gpu.ordinal)
+        assert (launch.what, launch.sha256) == (LAUNCH, digest)
+        assert launch.kernel == f"rms_norm_f32_{form}"
+        assert launch.grid == (1 << 20, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -61,29 +58,17 @@ def test_code_objects_have_every_kernel_and_no_spills(
     (unit,) = load_catalog().modules["rms_norm"].units
     assert set(found) == set(unit.kernels)
     for name, kernel in found.items():
-        assert (kernel[".private_segment_fixed_size"], kernel[".vgpr_spill_count"]) == (
-            0,
-            0,
-        ), name
+        assert kernel[".private_segment_fixed_size"] == 0, name
+        assert kernel[".vgpr_spill_count"] == 0, name
         assert kernel[".max_flat_workgroup_size"] == 512
         # One structure, without hidden arguments for a runtime to fill in.
-        assert [(arg[".offset"], arg[".value_kind"]) for arg in kernel[".args"]] == [
-            (0, "by_value")
-        ]
+        (argument,) = kernel[".args"]
+        assert (argument[".offset"], argument[".value_kind"]) == (0, "by_value")
 
 
-def test_no_rows_launch_nothing(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
+def test_no_rows_launch_nothing(kernel_tree: KernelTree) -> None:
     x, gamma, y, rstd = tensors(
         ("f32", (0, 8)), ("f32", (8,)), ("f32", (0, 8)), ("f32", (0,))
     )
-    fake_machine.records()
-    fake_machine.call(
-        kernel_tree.library("rms_norm"),
-        "JaxAiterRmsNorm",
-        [x, gamma],
-        [y, rstd],
-        {"epsilon": 1e-6},
-    )
-    assert fake_machine.records() == []
+    library = kernel_tree.library("rms_norm")
+    assert library.call([x, gamma], [y, rstd], {"epsilon": 1e-6}) == []

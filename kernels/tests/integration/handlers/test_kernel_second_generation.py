@@ -12,10 +12,9 @@ import struct
 
 import pytest
 
-from kernels.tests.support.fake.calls import FakeMachine, Library
 from kernels.tests.support.fake.gemm_calls import bf16_call, launch
 from kernels.tests.support.fake.refused import refused
-from kernels.tests.support.fake.trees import KernelTree, find_device
+from kernels.tests.support.fake.trees import KernelTree, TreeLibrary, find_device
 
 pytestmark = pytest.mark.network
 
@@ -28,7 +27,7 @@ SHUFFLED = "bf16gemm_fp32bf16_tn_64x64_bshuffle_splitk"
 
 
 @pytest.fixture(scope="module")
-def library(kernel_tree: KernelTree) -> Library:
+def library(kernel_tree: KernelTree) -> TreeLibrary:
     return kernel_tree.fresh("gemm_bf16", kernel_tree.lib.parent / "second")
 
 
@@ -51,11 +50,23 @@ def arguments(data: bytes) -> dict[str, int]:
 @pytest.mark.parametrize("out", ["bf16", "f32"])
 @pytest.mark.parametrize("bias", [0, 512])
 def test_split_with_semaphores(
-    library: Library, fake_machine: FakeMachine, out: str, bias: int
+    library: TreeLibrary,
+    out: str,
+    bias: int,
 ) -> None:
-    args, results = call = bf16_call(512, 512, 1024, out=out, bias=bias)
+    args, results = call = bf16_call(
+        512,
+        512,
+        1024,
+        out=out,
+        bias=bias,
+    )
     found, before = launch(
-        fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=0, kernel=""
+        library,
+        call,
+        MI300,
+        splitk=0,
+        kernel="",
     )
     assert (found.kernel, found.grid, len(found.arguments)) == (CLEAN, (8, 8, 4), 352)
     assert arguments(found.arguments) == {
@@ -72,12 +83,19 @@ def test_split_with_semaphores(
     ]
 
 
-def test_without_a_split_there_is_nothing_to_zero(
-    library: Library, fake_machine: FakeMachine
-) -> None:
-    call = bf16_call(512, 512, 1024, out="bf16")
+def test_without_a_split_there_is_nothing_to_zero(library: TreeLibrary) -> None:
+    call = bf16_call(
+        512,
+        512,
+        1024,
+        out="bf16",
+    )
     found, before = launch(
-        fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=1, kernel=""
+        library,
+        call,
+        MI300,
+        splitk=1,
+        kernel="",
     )
     assert (found.kernel, found.grid, len(found.arguments)) == (PLAIN, (8, 16, 1), 336)
     assert arguments(found.arguments) == {
@@ -100,15 +118,24 @@ def test_without_a_split_there_is_nothing_to_zero(
     ],
 )
 def test_unsupported_gemm_is_refused(
-    library: Library,
-    fake_machine: FakeMachine,
+    library: TreeLibrary,
     kernel: str,
     out: str,
     bias: int,
     splitk: int,
     why: str,
 ) -> None:
-    call = bf16_call(4096, 4096, 1024, out=out, bias=bias)
+    call = bf16_call(
+        4096,
+        4096,
+        1024,
+        out=out,
+        bias=bias,
+    )
     words = {"splitk": splitk, "kernel": kernel}
     with refused(UNIMPLEMENTED, why):
-        fake_machine.call(library, "JaxAiterGemmBf16", *call, words, device=MI300)
+        library.call(
+            *call,
+            words,
+            device=MI300,
+        )

@@ -49,7 +49,12 @@ def build(cache: Path, folder: Path) -> Path:
     runner = HostRunner(os.environ)
     toolchain = obtain_pypi(cache, runner, NoProgress())
     targets = tuple(map(GfxTarget.parse, TARGETS))
-    job = KernelBuild(KernelRequest(), targets, toolchain, cache=cache)
+    job = KernelBuild(
+        KernelRequest(),
+        targets,
+        toolchain,
+        cache=cache,
+    )
     built = job.run(runner, NoProgress(), Capacity())
     for native in built.natives:
         to = folder / native.path.removeprefix(f"{KERNELS}/")
@@ -64,7 +69,11 @@ def build(cache: Path, folder: Path) -> Path:
     return table
 
 
-def stand_ins(cache: Path, folder: Path, hip: Path) -> None:
+def stand_ins(
+    cache: Path,
+    folder: Path,
+    hip: Path,
+) -> None:
     """Compile STAND_INS into `folder`.
 
     Args:
@@ -81,7 +90,11 @@ def stand_ins(cache: Path, folder: Path, hip: Path) -> None:
         )
 
 
-def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -> None:
+def _second_generation(
+    toolchain: Toolchain,
+    runner: HostRunner,
+    folder: Path,
+) -> None:
     """Create the folder of a module from SECOND."""
     folder.mkdir(parents=True)
     lines = [SECOND_HEAD]
@@ -101,7 +114,10 @@ def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -
 
 
 def compile_host(
-    toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...], out: Path
+    toolchain: Toolchain,
+    runner: HostRunner,
+    words: tuple[str, ...],
+    out: Path,
 ) -> None:
     """Compile C++ into a shared library with the compiler of the kernels."""
     places = {**toolchain.places, "src": str(SRC)}
@@ -114,7 +130,11 @@ def compile_host(
 
 
 def compile_device(
-    toolchain: Toolchain, runner: HostRunner, source: Path, target: str, out: Path
+    toolchain: Toolchain,
+    runner: HostRunner,
+    source: Path,
+    target: str,
+    out: Path,
 ) -> None:
     """Compile device code for one target."""
     words = {**toolchain.places, "src": str(SRC), "target": target, "cuid": "0"}

@@ -54,5 +54,11 @@ class BwdCase:
         names = ("window_left", "window_right", "longest_query", "longest_key")
         return {
             "scale": 0.125,
-            **dict(zip(names, (*self.window, *longest), strict=True)),
+            **dict(
+                zip(
+                    names,
+                    (*self.window, *longest),
+                    strict=True,
+                )
+            ),
         }

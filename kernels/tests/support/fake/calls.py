@@ -128,7 +128,11 @@ class Tensor:
 class CallError(Exception):
     """A handler's error, with its code and message."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(
+        self,
+        code: int,
+        message: str,
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -148,7 +152,11 @@ class FakeMachine:
         self.hip.fake_hip_record.restype = ctypes.POINTER(_Record)
 
     def device(
-        self, ordinal: int, arch: str, compute_units: int, wave: int = 64
+        self,
+        ordinal: int,
+        arch: str,
+        compute_units: int,
+        wave: int = 64,
     ) -> None:
         """Set the properties of a device, which handlers read once."""
         self.hip.fake_hip_device(ordinal, arch.encode(), compute_units, wave)
@@ -157,7 +165,11 @@ class FakeMachine:
         """Set the device structure that HIP returns."""
         self.hip.fake_hip_layout(kind)
 
-    def fail(self, function: str, error: int) -> None:
+    def fail(
+        self,
+        function: str,
+        error: int,
+    ) -> None:
         """Make a function of HIP return an error code; 0 makes it succeed."""
         self.hip.fake_hip_fail(function.encode(), error)
 
@@ -186,7 +198,11 @@ class FakeMachine:
         self.hip.fake_hip_forget()
         return found
 
-    def metadata(self, library: Library, symbol: str) -> tuple[int, int, int]:
+    def metadata(
+        self,
+        library: Library,
+        symbol: str,
+    ) -> tuple[int, int, int]:
         """Return the API major, API minor and traits that a handler declares."""
         major = ctypes.c_int()
         minor = ctypes.c_int()
@@ -239,7 +255,11 @@ class FakeMachine:
 class Library:
     """A library of kernels, loaded as the package loads it."""
 
-    def __init__(self, path: Path, root: Path | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        root: Path | None,
+    ) -> None:
         self.library = ctypes.CDLL(str(path))
         self.library.jax_aiter_build_info.restype = ctypes.c_char_p
         if root is not None:

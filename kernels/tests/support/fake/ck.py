@@ -25,7 +25,11 @@ DIRECTIONS = ("fwd", "bwd")
 EXAMPLE = Path("3rdparty/composable_kernel/example/ck_tile/01_fmha")
 
 
-def fields(source: Path, direction: str, structure: str) -> list[str]:
+def fields(
+    source: Path,
+    direction: str,
+    structure: str,
+) -> list[str]:
     """Return the field names of a structure in AITER's header, in order.
 
     Args:
@@ -57,7 +61,12 @@ def _fields_inc(source: Path, direction: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def build(source: Path, rocm: Path, cache: Path, folder: Path) -> None:
+def build(
+    source: Path,
+    rocm: Path,
+    cache: Path,
+    folder: Path,
+) -> None:
     """Compile the handler of each direction with FakeCk into a library in `folder`.
 
     Args:
@@ -76,7 +85,11 @@ def build(source: Path, rocm: Path, cache: Path, folder: Path) -> None:
     def run(*argv: str) -> None:
         runner.run([fill(word, places) for word in argv], env=toolchain.environment)
 
-    def compiled(file: Path, into: Path, *words: str) -> str:
+    def compiled(
+        file: Path,
+        into: Path,
+        *words: str,
+    ) -> str:
         run(*command, *words, str(file), "-o", str(into / f"{file.stem}.o"))
         return str(into / f"{file.stem}.o")
 

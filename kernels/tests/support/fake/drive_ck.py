@@ -48,7 +48,13 @@ def launches(machine: FakeMachine) -> list[dict[str, Any]]:
     for at in range(machine.hip.fake_runtime_count()):
         one = machine.hip.fake_runtime_launch(at).contents
         values = struct.unpack("<9Qf6i", bytes(one.arguments))
-        told = dict(zip((*_POINTERS, "epsilon", *_NUMBERS), values, strict=True))
+        told = dict(
+            zip(
+                (*_POINTERS, "epsilon", *_NUMBERS),
+                values,
+                strict=True,
+            )
+        )
         found.append(
             {
                 "kernel": one.kernel.decode(),

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from kernels.tests.support.fake import golden
-from kernels.tests.support.fake.calls import (
-    LAUNCH,
-    LOAD,
-    MEMSET,
-    FakeMachine,
-    Library,
-    Record,
-    Tensor,
-    tensors,
-)
-from kernels.tests.support.fake.trees import GPUS
+from kernels.tests.support.fake.calls import LAUNCH, MEMSET, Record, Tensor, tensors
+from kernels.tests.support.fake.trees import GPUS, TreeLibrary
 
 Call = tuple[list[Tensor], list[Tensor]]
 """Arguments and results."""
 BF16_GPUS = [gpu for gpu in GPUS if gpu.processor in ("gfx942", "gfx950")]
 
 
-def bf16_call(m: int, n: int, k: int, out: str = "f32", bias: int = 0) -> Call:
+def bf16_call(
+    m: int,
+    n: int,
+    k: int,
+    out: str = "f32",
+    bias: int = 0,
+) -> Call:
     made = tensors(
         ("bf16", (m, k)),
         ("bf16", (n, k)),
@@ -31,7 +28,11 @@ def bf16_call(m: int, n: int, k: int, out: str = "f32", bias: int = 0) -> Call:
     return made[:3], made[3:]
 
 
-def i8_call(m: int, n: int, k: int) -> Call:
+def i8_call(
+    m: int,
+    n: int,
+    k: int,
+) -> Call:
     made = tensors(
         ("s8", (m, k)),
         ("s8", (n, k)),
@@ -43,7 +44,11 @@ def i8_call(m: int, n: int, k: int) -> Call:
     return made[:5], made[5:]
 
 
-def fp4_call(m: int, n: int, k: int) -> Call:
+def fp4_call(
+    m: int,
+    n: int,
+    k: int,
+) -> Call:
     scales = golden.ceil(k // 32, 8) * 8
     made = tensors(
         ("u8", (m, k // 2)),
@@ -55,18 +60,20 @@ def fp4_call(m: int, n: int, k: int) -> Call:
     return made[:4], made[4:]
 
 
-FP8 = {
-    "gemm_fp8_mi350": ("JaxAiterGemmFp8Mi350", "f8e4m3fn", "bf16"),
-    "flatmm_fp8": ("JaxAiterFlatmmFp8", "f8e4m3fnuz", "f16"),
-}
-"""Module -> handler, dtypes of its operands and of its result."""
+FP8 = {"gemm_fp8_mi350": ("f8e4m3fn", "bf16"), "flatmm_fp8": ("f8e4m3fnuz", "f16")}
+"""Module -> dtypes of its operands and of its result."""
 
 
-def fp8_call(module: str, m: int, n: int, k: int) -> Call:
-    _, dtype, out = FP8[module]
-    blocks = (
-        (n // 128, k // 128) if module == "gemm_fp8_mi350" else (k // 128, n // 128)
-    )
+def fp8_call(
+    module: str,
+    m: int,
+    n: int,
+    k: int,
+) -> Call:
+    dtype, out = FP8[module]
+    blocks = (k // 128, n // 128)
+    if module == "gemm_fp8_mi350":
+        blocks = (n // 128, k // 128)
     made = tensors(
         (dtype, (m, k)),
         (dtype, (n, k)),
@@ -78,9 +85,7 @@ def fp8_call(module: str, m: int, n: int, k: int) -> Call:
 
 
 def launch(
-    machine: FakeMachine,
-    library: Library,
-    symbol: str,
+    library: TreeLibrary,
     call: Call,
     device: int = 0,
     **attributes: object,
@@ -89,12 +94,13 @@ def launch(
 
     Return its launch, which is the last record, and the memsets before it.
     """
-    machine.records()  # discard earlier records
-    machine.call(library, symbol, *call, attributes, device=device)
-    records = [record for record in machine.records() if record.what != LOAD]
-    *before, last = records
+    *before, last = library.call(
+        *call,
+        attributes,
+        device=device,
+    )
     assert last.what == LAUNCH
-    assert all(record.what == MEMSET for record in before)
-    assert {record.device for record in records} == {last.device}
+    assert {record.what for record in before} <= {MEMSET}
+    assert {record.device for record in before} <= {last.device}
     assert (last.block, last.shared) == ((256, 1, 1), 0)
     return last, before

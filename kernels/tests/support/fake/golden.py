@@ -66,7 +66,11 @@ class Row:
 
 
 @cache
-def rows(hsa: Path, gfx: str, module: str) -> tuple[Row, ...]:
+def rows(
+    hsa: Path,
+    gfx: str,
+    module: str,
+) -> tuple[Row, ...]:
     """Return the kernels of a module for a target, in the order of AITER's table."""
     path = hsa / gfx / CSV[module]
     with path.open(newline="", encoding="utf-8") as file:

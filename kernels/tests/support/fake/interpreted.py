@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kernels.tests.support.fake import golden
-from kernels.tests.support.fake.calls import LOAD, MEMSET, FakeMachine, Tensor
+from kernels.tests.support.fake.calls import MEMSET, Tensor
 from kernels.tests.support.fake.trees import KernelTree, find_device
 from kernels.tests.support.isa.code_object import CodeObject
 from kernels.tests.support.isa.machine import GpuMachine
@@ -38,12 +38,12 @@ def from_bf16(words: Array) -> Array:
 
 def call(
     tree: KernelTree,
-    fake: FakeMachine,
-    handler: tuple[str, str],
+    module: str,
     args: Sequence[tuple[str, Array]],
     results: Sequence[tuple[str, tuple[int, ...]]],
     attributes: Mapping[str, object] | None = None,
     *,
+    symbol: str = "",
     gpu: tuple[str, int] = ("gfx942", 304),
     seed: int = 0,
     lockstep: bool = False,
@@ -53,58 +53,50 @@ def call(
     """Call a handler and run the kernel that it launches.
 
     Args:
-        handler: module and symbol.
         args: dtype and content of each buffer.
         results: dtype and shape of each result, whose memory is 0xFF before.
+        symbol: the handler, if it is not the first of the module.
         gpu: processor and compute units.
         seed: see GpuMachine.
         margin: bytes after each argument that the kernel may read.
         lockstep, ordered: see GpuMachine; both also permit races in shared memory.
     """
     memory = Memory()
-    made = [
-        Tensor(dtype, value.shape, memory.put(value.tobytes(), margin=margin))
-        for dtype, value in args
-    ]
-    blank = [
-        (
-            dtype,
-            shape,
-            memory.put(
-                b"\xff"
-                * int(np.prod(shape) * np.dtype(NUMPY.get(dtype, np.uint32)).itemsize)
-            ),
-        )
-        for dtype, shape in results
-    ]
-    outputs = [Tensor(*one) for one in blank]
-    fake.records()
-    fake.call(
-        tree.library(handler[0]),
-        handler[1],
-        made,
+    inputs = []
+    for dtype, value in args:
+        address = memory.put(value.tobytes(), margin=margin)
+        inputs.append(Tensor(dtype, value.shape, address))
+    outputs = []
+    for dtype, shape in results:
+        blank = np.full(shape, 0xFF, np.uint8).tobytes()
+        size = np.dtype(NUMPY.get(dtype, np.uint32)).itemsize
+        outputs.append(Tensor(dtype, shape, memory.put(blank * size)))
+    library = tree.library(module)
+    *before, launch = library.call(
+        inputs,
         outputs,
         attributes,
         device=find_device(*gpu),
+        symbol=symbol,
     )
-    *before, launch = (record for record in fake.records() if record.what != LOAD)
     for record in before:
         assert record.what == MEMSET
         memory.fill(record.to, record.value, record.size)
-    path = next(
-        one
-        for one in (tree.hsa / gpu[0]).rglob("*.co")
-        if golden.digest(one) == launch.sha256
-    )
-    x, y, z = launch.grid
+    objects = (tree.hsa / gpu[0]).rglob("*.co")
+    path = next(one for one in objects if golden.digest(one) == launch.sha256)
     races = not lockstep and not ordered
     machine = GpuMachine(
-        _code(path), seed, memory, races=races, ordered=ordered, lockstep=lockstep
+        _code(path),
+        seed,
+        memory,
+        races=races,
+        ordered=ordered,
+        lockstep=lockstep,
     )
+    x, y, z = launch.grid
     machine.run(launch.kernel, launch.arguments, (x, y, z), launch.block[0])
-    return [
-        np.frombuffer(memory.get(one.address), NUMPY.get(one.dtype, np.uint32)).reshape(
-            one.shape
-        )
-        for one in outputs
-    ]
+    arrays = []
+    for one in outputs:
+        flat = np.frombuffer(memory.get(one.address), NUMPY.get(one.dtype, np.uint32))
+        arrays.append(flat.reshape(one.shape))
+    return arrays

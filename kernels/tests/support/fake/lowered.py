@@ -9,8 +9,8 @@ from typing import Any
 
 from kernels.module_catalog import load_catalog
 from kernels.modules import KernelModule
-from kernels.tests.support.fake.calls import CallError, FakeMachine, Library, tensors
-from kernels.tests.support.fake.trees import GPUS
+from kernels.tests.support.fake.calls import CallError, tensors
+from kernels.tests.support.fake.trees import GPUS, TreeLibrary
 
 ROOT = Path(__file__).resolve().parents[4]
 CHECKS = ROOT / "kernels" / "tests" / "checks"
@@ -37,11 +37,17 @@ def copy_checks(folder: Path, package: Path) -> None:
     """Copy the checks and a package jax_aiter into a folder, for an isolated process."""
     unwanted = shutil.ignore_patterns("__pycache__")
     copy = shutil.copytree(
-        CHECKS, folder / "kernels" / "tests" / "checks", ignore=unwanted
+        CHECKS,
+        folder / "kernels" / "tests" / "checks",
+        ignore=unwanted,
     )
     for part in (copy, *copy.parents[:2]):
         (part / "__init__.py").touch()
-    shutil.copytree(package, folder / "jax_aiter", ignore=unwanted)
+    shutil.copytree(
+        package,
+        folder / "jax_aiter",
+        ignore=unwanted,
+    )
 
 
 def _tensor(text: str) -> tuple[str, tuple[int, ...]]:
@@ -56,21 +62,25 @@ def _attribute(text: str) -> object:
     return value == "true" if value in ("true", "false") else value.strip('"')
 
 
-def refusal(library: Library, machine: FakeMachine, gfx: str, call: list[Any]) -> str:
+def refusal(
+    library: TreeLibrary,
+    gfx: str,
+    call: list[Any],
+) -> str:
     """Return the handler's error for a call; empty if it accepts the call."""
     device = next(gpu.ordinal for gpu in GPUS if gpu.processor == gfx)
     target, operands, results, attrs = call
     made = tensors(*map(_tensor, (*operands, *results)))
+    args = made[: len(operands)]
     words = {name: _attribute(text) for name, text in attrs.items()}
     symbol = "".join(part.capitalize() for part in target.split("_"))
     try:
-        machine.call(
-            library,
-            symbol,
-            made[: len(operands)],
-            made[len(operands) :],
+        library.call(
+            args,
+            made[len(args) :],
             words,
             device=device,
+            symbol=symbol,
         )
     except CallError as error:
         return error.message

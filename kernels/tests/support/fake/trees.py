@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernels.tests.support.fake.calls import FakeMachine, Library
+from kernels.module_catalog import load_catalog
+from kernels.tests.support.fake.calls import (
+    LOAD,
+    FakeMachine,
+    Library,
+    Record,
+    Tensor,
+)
 
 
 @dataclass(frozen=True)
@@ -42,12 +50,47 @@ GPUS = (
 
 def find_device(processor: str, compute_units: int) -> int:
     """Return the ordinal of a device."""
-    (gpu,) = (
-        gpu
-        for gpu in GPUS
-        if (gpu.processor, gpu.compute_units) == (processor, compute_units)
+    wanted = (processor, compute_units)
+    return next(
+        gpu.ordinal for gpu in GPUS if (gpu.processor, gpu.compute_units) == wanted
     )
-    return gpu.ordinal
+
+
+class TreeLibrary(Library):
+    """A library of the tree, whose first handler `call` calls."""
+
+    def __init__(
+        self,
+        path: Path,
+        root: Path,
+        machine: FakeMachine,
+        symbol: str,
+    ) -> None:
+        super().__init__(path, root)
+        self.machine = machine
+        self.symbol = symbol
+
+    def call(
+        self,
+        args: Sequence[Tensor],
+        results: Sequence[Tensor],
+        attributes: Mapping[str, object] | None = None,
+        *,
+        device: int = 0,
+        symbol: str = "",
+    ) -> list[Record]:
+        """Call a handler, and return FakeHip's records except those of loads."""
+        self.machine.records()  # discard earlier records
+        handler = symbol or self.symbol
+        self.machine.call(
+            self,
+            handler,
+            args,
+            results,
+            attributes,
+            device=device,
+        )
+        return [record for record in self.machine.records() if record.what != LOAD]
 
 
 @dataclass
@@ -60,6 +103,7 @@ class KernelTree:
         source: folder hsa of AITER's source.
         fake: folder of the stand-ins for a GPU.
         scratch: folder for copies.
+        machine: fake GPUs.
     """
 
     lib: Path
@@ -67,22 +111,41 @@ class KernelTree:
     source: Path
     fake: Path
     scratch: Path
-    loaded: dict[str, Library] = field(default_factory=dict)
+    machine: FakeMachine
+    loaded: dict[str, TreeLibrary] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
-    def library(self, module: str) -> Library:
+    def library(self, module: str) -> TreeLibrary:
         """Return a library, which is loaded once."""
         if module not in self.loaded:
-            self.loaded[module] = Library(self.lib / f"lib{module}.so", self.hsa)
+            path = self.lib / f"lib{module}.so"
+            self.loaded[module] = self._loaded(module, path, self.hsa)
         return self.loaded[module]
 
-    def fresh(self, module: str, hsa: Path | None = None) -> Library:
+    def fresh(
+        self,
+        module: str,
+        hsa: Path | None = None,
+    ) -> TreeLibrary:
         """Return another copy of a library, which has neither loaded code nor queried a device."""
         copy = self.scratch / f"lib{module}-{next(self.numbers)}.so"
         shutil.copyfile(self.lib / f"lib{module}.so", copy)
-        return Library(copy, hsa or self.hsa)
+        return self._loaded(module, copy, hsa or self.hsa)
 
-    def copy_of(self, module: str, gfx: str) -> Path:
+    def _loaded(
+        self,
+        module: str,
+        path: Path,
+        hsa: Path,
+    ) -> TreeLibrary:
+        symbol = load_catalog().modules[module].ffi[0].symbol
+        return TreeLibrary(path, hsa, self.machine, symbol)
+
+    def copy_of(
+        self,
+        module: str,
+        gfx: str,
+    ) -> Path:
         """Return a copy of the hsa folder with one module for one target."""
         hsa = self.scratch / f"hsa-{next(self.numbers)}"
         shutil.copytree(self.hsa / gfx / module, hsa / gfx / module)

@@ -44,7 +44,11 @@ class Kernel:
     resources: tuple[int, int]
     properties: int
 
-    def scalars(self, arguments: int, block: tuple[int, int, int]) -> Iterator[int]:
+    def scalars(
+        self,
+        arguments: int,
+        block: tuple[int, int, int],
+    ) -> Iterator[int]:
         """Yield the initial scalar registers: user registers, then the numbers of the workgroup."""
         before = 0
         for bit, size in ((0, 4), (1, 2), (2, 2)):

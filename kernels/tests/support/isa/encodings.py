@@ -66,7 +66,11 @@ class DecodeError(AssertionError):
     """Code that the tables do not describe."""
 
 
-def bits(word: int, high: int, low: int) -> int:
+def bits(
+    word: int,
+    high: int,
+    low: int,
+) -> int:
     """Return the bits high:low of a word."""
     return word >> low & (1 << high - low + 1) - 1
 
@@ -110,7 +114,11 @@ class Decoder:
         code: bytes of the section .text.
     """
 
-    def __init__(self, architecture: str, code: bytes) -> None:
+    def __init__(
+        self,
+        architecture: str,
+        code: bytes,
+    ) -> None:
         self.rdna = architecture == "rdna3"
         self._code = code
         self._tables = opcodes(architecture)
@@ -130,7 +138,12 @@ class Decoder:
                 made.other.literal = made.literal
         return made
 
-    def _mnemonic(self, table: str, code: int, place: int) -> str:
+    def _mnemonic(
+        self,
+        table: str,
+        code: int,
+        place: int,
+    ) -> str:
         try:
             return self._tables[table][code]
         except KeyError:
@@ -139,7 +152,12 @@ class Decoder:
                 " opcodes.toml"
             ) from None
 
-    def _decode(self, place: int, word: int, more: int) -> Instruction:
+    def _decode(
+        self,
+        place: int,
+        word: int,
+        more: int,
+    ) -> Instruction:
         shift, prefix = _VOP3P[self.rdna]
         if word >> 31 == 0:
             return self._vector(place, word, more)
@@ -164,18 +182,28 @@ class Decoder:
             )
         return memory(place, word, more)
 
-    def _scalar(self, place: int, word: int) -> Instruction:
+    def _scalar(
+        self,
+        place: int,
+        word: int,
+    ) -> Instruction:
         to = bits(word, 22, 16)
         first = bits(word, 7, 0)
         second = bits(word, 15, 8)
         simm = signed(word & 0xFFFF, 16)
         if word >> 23 == 0b101111111:
             return Instruction(
-                self._mnemonic("SOPP", to, place), place, 4, immediate=simm
+                self._mnemonic("SOPP", to, place),
+                place,
+                4,
+                immediate=simm,
             )
         if word >> 23 == 0b101111110:
             return Instruction(
-                self._mnemonic("SOPC", to, place), place, 4, sources=(first, second)
+                self._mnemonic("SOPC", to, place),
+                place,
+                4,
+                sources=(first, second),
             )
         if word >> 23 == 0b101111101:
             return Instruction(
@@ -197,7 +225,12 @@ class Decoder:
             (first, second),
         )
 
-    def _scalar_memory(self, place: int, word: int, more: int) -> Instruction:
+    def _scalar_memory(
+        self,
+        place: int,
+        word: int,
+        more: int,
+    ) -> Instruction:
         name = self._mnemonic("SMEM", bits(word, 25, 18), place)
         offset = signed(bits(more, 20, 0), 21)
         flags = {
@@ -215,7 +248,12 @@ class Decoder:
             flags=flags,
         )
 
-    def _vector(self, place: int, word: int, more: int) -> Instruction:
+    def _vector(
+        self,
+        place: int,
+        word: int,
+        more: int,
+    ) -> Instruction:
         to = bits(word, 24, 17)
         first = bits(word, 8, 0)
         second = VGPR + bits(word, 16, 9)
@@ -224,16 +262,31 @@ class Decoder:
             made = Instruction(name, place, 4, VGPR + to, (first,))
         elif word >> 25 == 0b0111110:
             name = self._mnemonic("VOPC", to, place)
-            made = Instruction(name, place, 4, sources=(first, second))
+            made = Instruction(
+                name,
+                place,
+                4,
+                sources=(first, second),
+            )
         else:
             name = self._mnemonic("VOP2", bits(word, 30, 25), place)
             made = Instruction(name, place, 4, VGPR + to, (first, second))
         made.half = self.rdna
         if first in (SDWA, DPP):
-            self._lanes(made, more, compare=word >> 25 == 0b0111110)
+            self._lanes(
+                made,
+                more,
+                compare=word >> 25 == 0b0111110,
+            )
         return made
 
-    def _lanes(self, made: Instruction, more: int, *, compare: bool) -> None:
+    def _lanes(
+        self,
+        made: Instruction,
+        more: int,
+        *,
+        compare: bool,
+    ) -> None:
         """Read the word of SDWA (CDNA3 13.3.7, 13.3.8) or DPP (CDNA3 13.3.9, RDNA3 15.3.8)."""
         made.sdwa = made.sources[0] == SDWA
         made.lanes = more
@@ -254,7 +307,12 @@ class Decoder:
         ):
             raise DecodeError(f"SDWA of {made.name} at {made.at:#x} is not known")
 
-    def _vop3(self, place: int, word: int, more: int) -> Instruction:
+    def _vop3(
+        self,
+        place: int,
+        word: int,
+        more: int,
+    ) -> Instruction:
         code = bits(word, 25, 16)
         second, only = _IN_VOP3[self.rdna]
         if code >= only:
@@ -296,7 +354,12 @@ class Decoder:
             made.sources = sources[:2]
         return made
 
-    def _packed(self, place: int, word: int, more: int) -> Instruction:
+    def _packed(
+        self,
+        place: int,
+        word: int,
+        more: int,
+    ) -> Instruction:
         name = self._mnemonic("VOP3P", bits(word, 22, 16), place)
         made = Instruction(name, place, 8, VGPR + bits(word, 7, 0))
         sources = [bits(more, 8, 0), bits(more, 17, 9), bits(more, 26, 18)]
@@ -331,7 +394,12 @@ class Decoder:
         made.sources = tuple(sources)
         return made
 
-    def _dual(self, place: int, word: int, more: int) -> Instruction:
+    def _dual(
+        self,
+        place: int,
+        word: int,
+        more: int,
+    ) -> Instruction:
         """Decode two operations that execute together (RDNA3 15.3.5, VOPD)."""
         x = Instruction(
             self._mnemonic("VOPD", bits(word, 25, 22), place),
@@ -350,7 +418,12 @@ class Decoder:
         x.other = y
         return x
 
-    def _data_share(self, place: int, word: int, more: int) -> Instruction:
+    def _data_share(
+        self,
+        place: int,
+        word: int,
+        more: int,
+    ) -> Instruction:
         low = 18 if self.rdna else 17
         code = bits(word, 25, 18) if self.rdna else bits(word, 24, 17)
         acc = not self.rdna and word >> 25 & 1
@@ -367,7 +440,12 @@ class Decoder:
         made.flags = {"gds": word >> low - 1 & 1}
         return made
 
-    def _global(self, place: int, word: int, more: int) -> Instruction:
+    def _global(
+        self,
+        place: int,
+        word: int,
+        more: int,
+    ) -> Instruction:
         segment = bits(word, 17, 16) if self.rdna else bits(word, 15, 14)
         if segment != 2:
             raise DecodeError(
@@ -389,7 +467,12 @@ class Decoder:
         made.flags = {"returns": word >> (14 if self.rdna else 16) & 1}
         return made
 
-    def _buffer(self, place: int, word: int, more: int) -> Instruction:
+    def _buffer(
+        self,
+        place: int,
+        word: int,
+        more: int,
+    ) -> Instruction:
         code = bits(word, 25, 18) if self.rdna else bits(word, 24, 18)
         name = self._mnemonic("MUBUF", code, place)
         if self.rdna:  # only instructions without operands are known

@@ -12,7 +12,11 @@ from kernels.tests.support.isa.wave import Array, Wave
 _TINY = np.float32(2.0**-126)
 
 
-def fma(a: Array, b: Array, c: Array) -> Array:
+def fma(
+    a: Array,
+    b: Array,
+    c: Array,
+) -> Array:
     """Return a * b + c, rounded once to float32.
 
     The product is exact in float64. The sum is rounded to odd, so that the second
@@ -69,7 +73,9 @@ def _denormal(value: Array) -> Array:
 
 
 def div_scale(
-    value: Array, denominator: Array, numerator: Array
+    value: Array,
+    denominator: Array,
+    numerator: Array,
 ) -> tuple[Array, Array]:
     """Return the scaled operand, and in which lanes V_DIV_FMAS scales back (V_DIV_SCALE_F32).
 
@@ -113,7 +119,12 @@ def div_scale(
     )
 
 
-def div_fmas(a: Array, b: Array, c: Array, scale: Array) -> Array:
+def div_fmas(
+    a: Array,
+    b: Array,
+    c: Array,
+    scale: Array,
+) -> Array:
     """Return the FMA of a division, scaled back where V_DIV_SCALE asked for it.
 
     V_DIV_FMAS_F32, CDNA3 12.11.
@@ -126,7 +137,11 @@ def div_fmas(a: Array, b: Array, c: Array, scale: Array) -> Array:
     )
 
 
-def div_fixup(quotient: Array, denominator: Array, numerator: Array) -> Array:
+def div_fixup(
+    quotient: Array,
+    denominator: Array,
+    numerator: Array,
+) -> Array:
     """Return a quotient with the special cases of a division.
 
     V_DIV_FIXUP_F32, CDNA3 12.11 and RDNA3 16.12.
@@ -158,7 +173,11 @@ def div_fixup(quotient: Array, denominator: Array, numerator: Array) -> Array:
         zero,
     ]
     found: Array = np.where(sign, -np.abs(q), np.abs(q))
-    for condition, value in zip(reversed(conditions), reversed(values), strict=True):
+    for condition, value in zip(
+        reversed(conditions),
+        reversed(values),
+        strict=True,
+    ):
         found = np.where(condition, value, found)
     return found
 

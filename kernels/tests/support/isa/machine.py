@@ -47,7 +47,11 @@ class GpuMachine:
         self._ordered = ordered
 
     def run(
-        self, kernel: str, arguments: bytes, grid: tuple[int, int, int], threads: int
+        self,
+        kernel: str,
+        arguments: bytes,
+        grid: tuple[int, int, int],
+        threads: int,
     ) -> None:
         """Run all workgroups of a grid, in random order."""
         found = self._object.kernels[kernel]
@@ -62,10 +66,17 @@ class GpuMachine:
                 )
 
     def _workgroup(
-        self, kernel: Kernel, arguments: int, block: tuple[int, int, int], threads: int
+        self,
+        kernel: Kernel,
+        arguments: int,
+        block: tuple[int, int, int],
+        threads: int,
     ) -> list[Wave]:
         share = Share(
-            kernel.share, self._random, races=self._races, ordered=self._ordered
+            kernel.share,
+            self._random,
+            races=self._races,
+            ordered=self._ordered,
         )
         waves = [
             self._wave(kernel, arguments, block, threads, at)
@@ -126,7 +137,11 @@ class GpuMachine:
         made.at = kernel.at
         return made
 
-    def _advance(self, wave: Wave, steps: int = 0) -> None:
+    def _advance(
+        self,
+        wave: Wave,
+        steps: int = 0,
+    ) -> None:
         """Run a wave to its next barrier or its end, or for a random number of instructions."""
         steps = steps or int(self._random.choice((20, 500, _MOST_STEPS)))
         instruction = self._object.instruction

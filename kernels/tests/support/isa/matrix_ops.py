@@ -101,6 +101,12 @@ MATRIX: dict[str, Execute] = {
     "v_mfma_f32_16x16x32_fp8_fp8": _mfma(16, 32, _fp8(8), np.float32),
     # CBSZ and BLGP of 0: both operands are fp8. The order along the depth does not
     # matter, as it is that of both.
-    "v_mfma_f32_16x16x128_f8f6f4": _mfma(16, 128, _fp8(7), np.float32, registers=8),
+    "v_mfma_f32_16x16x128_f8f6f4": _mfma(
+        16,
+        128,
+        _fp8(7),
+        np.float32,
+        registers=8,
+    ),
     "v_mfma_i32_32x32x16_i8": _mfma(32, 16, _bytes, np.int32),
 }

@@ -27,7 +27,11 @@ class Memory:
         self._bytes: Array = np.zeros(1 << 20, np.uint8)
         self._inside: Array = np.zeros(1 << 20, bool)
 
-    def put(self, data: bytes, margin: int = 0) -> int:
+    def put(
+        self,
+        data: bytes,
+        margin: int = 0,
+    ) -> int:
         """Allocate memory with this content at a multiple of 256; return its address.
 
         Args:
@@ -46,11 +50,20 @@ class Memory:
         at = address - _BASE
         return bytes(self._bytes[at : at + self._sizes[address]].tobytes())
 
-    def fill(self, address: int, value: int, size: int) -> None:
+    def fill(
+        self,
+        address: int,
+        value: int,
+        size: int,
+    ) -> None:
         """Set bytes, as hipMemset does."""
         self.store(np.array([address], np.uint64), np.full((1, size), value, np.uint8))
 
-    def _indices(self, addresses: Array, size: int) -> Array:
+    def _indices(
+        self,
+        addresses: Array,
+        size: int,
+    ) -> Array:
         at = (np.asarray(addresses, np.uint64) - np.uint64(_BASE)).astype(np.int64)[
             :, None
         ] + np.arange(size)
@@ -63,15 +76,27 @@ class Memory:
             )
         return at
 
-    def load(self, addresses: Array, size: int) -> Array:
+    def load(
+        self,
+        addresses: Array,
+        size: int,
+    ) -> Array:
         """Return `size` bytes from each address: uint8[n, size]."""
         return self._bytes[self._indices(addresses, size)]
 
-    def store(self, addresses: Array, data: Array) -> None:
+    def store(
+        self,
+        addresses: Array,
+        data: Array,
+    ) -> None:
         """Write uint8[n, size]."""
         self._bytes[self._indices(addresses, data.shape[1])] = data
 
-    def words(self, address: int, count: int) -> list[int]:
+    def words(
+        self,
+        address: int,
+        count: int,
+    ) -> list[int]:
         """Return 32-bit words from one address."""
         return [
             int(one)
@@ -114,7 +139,11 @@ class Share:
         self._read = np.full(words, -1)
         self._reader = np.full(words, -1)
 
-    def _indices(self, addresses: Array, size: int) -> Array:
+    def _indices(
+        self,
+        addresses: Array,
+        size: int,
+    ) -> Array:
         at = np.asarray(addresses, np.int64)
         if at.size and (at.min() < 0 or at.max() + size > self.size):
             raise AccessError(
@@ -123,7 +152,13 @@ class Share:
             )
         return at[:, None] + np.arange(size)
 
-    def load(self, wave: int, epoch: int, addresses: Array, size: int) -> Array:
+    def load(
+        self,
+        wave: int,
+        epoch: int,
+        addresses: Array,
+        size: int,
+    ) -> Array:
         """Return `size` bytes, a multiple of 4, from each address."""
         at = self._indices(addresses, size)
         words = at[:, ::4] >> 2
@@ -140,7 +175,13 @@ class Share:
         self._read[words] = epoch
         return self._bytes[at]
 
-    def store(self, wave: int, epoch: int, addresses: Array, data: Array) -> None:
+    def store(
+        self,
+        wave: int,
+        epoch: int,
+        addresses: Array,
+        data: Array,
+    ) -> None:
         """Write uint8[n, size]."""
         at = self._indices(addresses, data.shape[1])
         words = at[:, ::4] >> 2

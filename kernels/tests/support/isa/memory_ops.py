@@ -19,14 +19,24 @@ from kernels.tests.support.isa.wave import M0, Array, Wave
 Execute = Callable[[Wave, Instruction], None]
 
 
-def _rows(w: Wave, first: int, count: int, lanes: Array) -> Array:
+def _rows(
+    w: Wave,
+    first: int,
+    count: int,
+    lanes: Array,
+) -> Array:
     """Return the bytes of consecutive registers of some lanes."""
     return np.ascontiguousarray(w.vector[first : first + count][:, lanes].T).view(
         np.uint8
     )
 
 
-def _put(w: Wave, first: int, lanes: Array, data: Array) -> None:
+def _put(
+    w: Wave,
+    first: int,
+    lanes: Array,
+    data: Array,
+) -> None:
     words = np.ascontiguousarray(data).view(np.uint32)
     for at in range(words.shape[1]):
         w.vector[first + at][lanes] = words[:, at]
@@ -121,7 +131,14 @@ def _addresses(w: Wave, i: Instruction) -> Array:
     return low + (w.raw(vector + 1).astype(np.uint64) << np.uint64(32)) + offset
 
 
-def _half(w: Wave, register: int, lanes: Array, data: Array, *, low: bool) -> None:
+def _half(
+    w: Wave,
+    register: int,
+    lanes: Array,
+    data: Array,
+    *,
+    low: bool,
+) -> None:
     """Write a loaded 16-bit number: zero-extended, or to the low half of a register."""
     value = np.ascontiguousarray(data).view(np.uint16)[:, 0].astype(np.uint32)
     row = w.vector[register]
@@ -136,7 +153,13 @@ def _global_load(size: int, *, low: bool = False) -> Execute:
         def complete() -> None:
             data = w.memory.load(addresses, size)
             if size == 2:
-                _half(w, i.to - VGPR, lanes, data, low=low)
+                _half(
+                    w,
+                    i.to - VGPR,
+                    lanes,
+                    data,
+                    low=low,
+                )
             else:
                 _put(w, i.to - VGPR, lanes, data)
 
@@ -208,7 +231,11 @@ def _global_atomic(add: Callable[[Array, Array], Array]) -> Execute:
 # Buffers (CDNA3 chapter 9 and 12.13)
 
 
-def _buffer(w: Wave, i: Instruction, count: int) -> tuple[Array, Array]:
+def _buffer(
+    w: Wave,
+    i: Instruction,
+    count: int,
+) -> tuple[Array, Array]:
     """Return the addresses of each lane's words, and which are inside the buffer.
 
     Two arrays [lanes, count].

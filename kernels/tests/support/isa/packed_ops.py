@@ -17,7 +17,12 @@ def _u(value: int) -> Array:
     return np.uint32(value)
 
 
-def _pair(w: Wave, i: Instruction, which: int, half: int) -> Array:
+def _pair(
+    w: Wave,
+    i: Instruction,
+    which: int,
+    half: int,
+) -> Array:
     """Return an operand of a packed float32 instruction; OPSEL chooses the register of a pair."""
     number = i.sources[which]
     chosen = (i.select_high if half else i.select) >> which & 1

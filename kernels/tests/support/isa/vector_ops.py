@@ -26,11 +26,19 @@ def _low24(value: Array, *, signed: bool) -> Array:
     )
 
 
-def _bfe(value: Array, at: Array, width: Array) -> Array:
+def _bfe(
+    value: Array,
+    at: Array,
+    width: Array,
+) -> Array:
     return value >> (at & _u(31)) & (_u(1) << (width & _u(31))) - _u(1)
 
 
-def _bfe_signed(value: Array, at: Array, width: Array) -> Array:
+def _bfe_signed(
+    value: Array,
+    at: Array,
+    width: Array,
+) -> Array:
     width = width & _u(31)
     moved = np.asarray(_bfe(value, at, width), np.int64)
     return np.where(
@@ -40,7 +48,11 @@ def _bfe_signed(value: Array, at: Array, width: Array) -> Array:
     ).astype(np.int32)
 
 
-def _perm(first: Array, second: Array, selector: Array) -> Array:
+def _perm(
+    first: Array,
+    second: Array,
+    selector: Array,
+) -> Array:
     """Choose four bytes (V_PERM_B32: CDNA3 12.11).
 
     0 to 3 of the second operand, 4 to 7 of the first, 12 is zero.

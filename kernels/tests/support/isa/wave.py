@@ -95,7 +95,11 @@ class Wave:
 
     # Scalar operands
 
-    def read(self, number: int, literal: int = 0) -> int:
+    def read(
+        self,
+        number: int,
+        literal: int = 0,
+    ) -> int:
         """Return a 32-bit scalar operand."""
         if number < 128:
             return 0 if number == NULL and self.rdna else self.scalar[number]
@@ -103,7 +107,11 @@ class Wave:
             return literal
         return _BY_SIZE[4][number]
 
-    def read_wide(self, number: int, literal: int = 0) -> int:
+    def read_wide(
+        self,
+        number: int,
+        literal: int = 0,
+    ) -> int:
         """Return a 64-bit scalar operand."""
         if number < 128:
             return (
@@ -116,7 +124,11 @@ class Wave:
         value = self.read(number, literal)
         return value | 0xFFFF_FFFF_0000_0000 if 193 <= number <= 208 else value
 
-    def write(self, number: int, value: int) -> None:
+    def write(
+        self,
+        number: int,
+        value: int,
+    ) -> None:
         """Write a 32-bit scalar register."""
         if number == NULL and self.rdna:
             return
@@ -124,7 +136,11 @@ class Wave:
         if number >= EXEC:
             self.refresh()
 
-    def write_wide(self, number: int, value: int) -> None:
+    def write_wide(
+        self,
+        number: int,
+        value: int,
+    ) -> None:
         """Write a 64-bit scalar register."""
         self.write(number, value)
         self.write(number + 1, value >> 32)
@@ -142,7 +158,11 @@ class Wave:
             bool
         )
 
-    def write_mask(self, number: int, lanes: Array) -> None:
+    def write_mask(
+        self,
+        number: int,
+        lanes: Array,
+    ) -> None:
         """Write booleans as a lane mask; bits of inactive lanes are 0."""
         packed = int.from_bytes(
             np.packbits(lanes & self.active, bitorder="little").tobytes(), "little"
@@ -156,7 +176,11 @@ class Wave:
 
     # Vector operands
 
-    def raw(self, number: int, literal: int = 0) -> Array:
+    def raw(
+        self,
+        number: int,
+        literal: int = 0,
+    ) -> Array:
         """Return a 32-bit operand of a vector instruction: one number per lane, or one for all."""
         return (
             self.vector[number - VGPR]
@@ -164,7 +188,12 @@ class Wave:
             else np.uint32(self.read(number, literal))
         )
 
-    def operand(self, i: Instruction, which: int, kind: str) -> Array:
+    def operand(
+        self,
+        i: Instruction,
+        which: int,
+        kind: str,
+    ) -> Array:
         """Return a source of an instruction as a type: u32, i32, f32, u16, f16 or u64."""
         number = i.sources[which]
         dtype, size = _TYPES[kind]
@@ -183,7 +212,12 @@ class Wave:
             self._modified(i, which, value, kind) if kind in ("f32", "f16") else value
         )
 
-    def _lanes(self, i: Instruction, which: int, value: Array) -> Array:
+    def _lanes(
+        self,
+        i: Instruction,
+        which: int,
+        value: Array,
+    ) -> Array:
         if not i.lanes:
             return value
         if i.sdwa:
@@ -194,7 +228,11 @@ class Wave:
             )
         return self._permuted(i, value) if which == 0 else value
 
-    def _permuted(self, i: Instruction, value: Array) -> Array:
+    def _permuted(
+        self,
+        i: Instruction,
+        value: Array,
+    ) -> Array:
         """Permute lanes by DPP (CDNA3 6.8 and 13.3.9: "DPP").
 
         A lane without a source reads 0 or is not written.
@@ -211,7 +249,12 @@ class Wave:
         from_lane = sources(bits(i.lanes, 16, 8), self.lanes)
         return (from_lane >= 0) & self.active[from_lane]
 
-    def _half(self, i: Instruction, which: int, number: int) -> Array:
+    def _half(
+        self,
+        i: Instruction,
+        which: int,
+        number: int,
+    ) -> Array:
         """Return 16 bits of an operand.
 
         RDNA3 7.2.4, "16-bit math and VGPRs"; CDNA3: OPSEL of VOP3, SDWA.
@@ -226,12 +269,23 @@ class Wave:
         value = self._lanes(i, which, self.vector[register])
         return (value >> np.uint32(16 * high)).astype(np.uint16)
 
-    def _modified(self, i: Instruction, which: int, value: Array, kind: str) -> Array:
+    def _modified(
+        self,
+        i: Instruction,
+        which: int,
+        value: Array,
+        kind: str,
+    ) -> Array:
         value = np.abs(value) if i.absolute >> which & 1 else value
         value = -value if i.negative >> which & 1 else value
         return flushed(value) if self.flush and kind == "f32" else value
 
-    def result(self, i: Instruction, value: Array, kind: str) -> None:
+    def result(
+        self,
+        i: Instruction,
+        value: Array,
+        kind: str,
+    ) -> None:
         """Write the result of a vector instruction in the active lanes."""
         assert not i.clamp, f"saturation of {i.name} is not known"
         if kind in ("f32", "f16"):
@@ -256,7 +310,11 @@ class Wave:
                 words = np.where(self._has_source(i), words, self.vector[register])
             self.store(register, words)
 
-    def _write_half(self, i: Instruction, value: Array) -> None:
+    def _write_half(
+        self,
+        i: Instruction,
+        value: Array,
+    ) -> None:
         """Write 16 bits; CDNA3 clears the other half, unless OPSEL chooses, RDNA3 keeps it."""
         register = i.to - VGPR
         high = i.select >> 3 & 1
@@ -274,16 +332,28 @@ class Wave:
         else:
             self.store(register, value)
 
-    def store(self, register: int, value: Array) -> None:
+    def store(
+        self,
+        register: int,
+        value: Array,
+    ) -> None:
         """Write 32 bits of the active lanes to a row of `vector`."""
         if self.full:
             self.vector[register] = value
         else:
-            np.copyto(self.vector[register], value, where=self.active)
+            np.copyto(
+                self.vector[register],
+                value,
+                where=self.active,
+            )
 
     # Outstanding memory operations
 
-    def issue(self, counter: str, complete: Callable[[], None]) -> None:
+    def issue(
+        self,
+        counter: str,
+        complete: Callable[[], None],
+    ) -> None:
         """Queue a memory operation: it completes at a wait, or now and then at once."""
         self.pending.append(Pending(counter, complete, self.steps + self.latency))
         prompt = self.random.random() < 0.25 or (
@@ -298,7 +368,11 @@ class Wave:
         while self.pending and self.pending[0].due < self.steps:
             self.pending.pop(0).complete()
 
-    def wait(self, counter: str, left: int) -> None:
+    def wait(
+        self,
+        counter: str,
+        left: int,
+    ) -> None:
         """Complete operations in order until at most `left` of a counter are outstanding."""
         share = counter == "lgkm"
         queue = [one for one in self.pending if (one.counter == "lgkm") == share]
@@ -317,7 +391,11 @@ def flushed(value: Array) -> Array:
     )
 
 
-def _select(value: Array, place: int, extend: int) -> Array:
+def _select(
+    value: Array,
+    place: int,
+    extend: int,
+) -> Array:
     """Return part of an operand by SRC_SEL of SDWA (CDNA3 13.3.7)."""
     assert not extend & 1, "sign extension of SDWA is not known"
     if place == 6:
