@@ -69,11 +69,16 @@ def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
     [("gfx950", "aiter"), ("gfx1201", "xla"), ("gfx942, gfx950", "aiter")],
 )
 def check_a_named_target_goes_before_the_devices(
-    kernels: Path, named: str, backend: str
+    kernels: Path,
+    named: str,
+    backend: str,
 ) -> None:
     device = FakeDevice("gfx906")
     choice = chosen(
-        kernels, "flash_attn", device, environment={"JAX_AITER_TARGET": named}
+        kernels,
+        "flash_attn",
+        device,
+        environment={"JAX_AITER_TARGET": named},
     )
     assert choice.backend == backend
 
@@ -108,9 +113,17 @@ NORM = "JAX_AITER_BACKEND_RMS_NORM"
     ],
 )
 def check_options_force_a_backend(
-    kernels: Path, operation: str, environment: dict[str, str], backend: str
+    kernels: Path,
+    operation: str,
+    environment: dict[str, str],
+    backend: str,
 ) -> None:
-    choice = chosen(kernels, operation, FakeDevice("gfx942"), environment=environment)
+    choice = chosen(
+        kernels,
+        operation,
+        FakeDevice("gfx942"),
+        environment=environment,
+    )
     assert choice.backend == backend
     assert choice.forced == ("auto" not in environment.values())
 
@@ -129,19 +142,30 @@ def check_options_force_a_backend(
     ],
 )
 def check_forcing_what_is_not_there_says_what_is_missing(
-    kernels: Path, operation: str, option: str, gfx: str, said: str
+    kernels: Path,
+    operation: str,
+    option: str,
+    gfx: str,
+    said: str,
 ) -> None:
     devices = [FakeDevice(gfx)] if gfx else []
     name, _, value = option.partition("=")
     with pytest.raises(BackendError, match=said):
-        chosen(kernels, operation, *devices, environment={name: value})
+        chosen(
+            kernels,
+            operation,
+            *devices,
+            environment={name: value},
+        )
 
 
 @pytest.mark.parametrize(
     ("units", "backend"), [(304, "aiter"), (80, "aiter"), (228, "xla"), (None, "aiter")]
 )
 def check_a_variant_that_has_no_code_is_not_served(
-    kernels: Path, units: int | None, backend: str
+    kernels: Path,
+    units: int | None,
+    backend: str,
 ) -> None:
     device = FakeDevice("gfx942", core_count=units)
     choice = chosen(kernels, "flash_attn", FakeDevice("gfx942"), device)
@@ -155,7 +179,11 @@ def check_a_variant_that_has_no_code_is_not_served(
 def check_without_modules_forcing_names_the_manifest(tmp_path: Path) -> None:
     said = r"this package has no kernel modules \(.*manifest\.json does not exist\)"
     with pytest.raises(BackendError, match=said):
-        chosen(tmp_path, "gemm", environment=FORCED)
+        chosen(
+            tmp_path,
+            "gemm",
+            environment=FORCED,
+        )
 
 
 @pytest.mark.releases

@@ -78,7 +78,12 @@ def check_rows_of_aiters_tables_decide(
     why: str,
 ) -> None:
     device = FakeDevice("gfx950" if units == 256 else "gfx942", core_count=units)
-    choice = chosen(kernels, operation, device, product=product)
+    choice = chosen(
+        kernels,
+        operation,
+        device,
+        product=product,
+    )
     assert (choice.backend, choice.kernel, choice.splitk) == wanted
     assert re.search(why, choice.why)
 
@@ -90,10 +95,24 @@ def check_gpus_without_a_common_number_of_units_have_no_row(kernels: Path) -> No
         (mixed, "the GPUs differ in compute units"),
         ([mute], "the number of compute units is unknown"),
     ):
-        assert said in chosen(kernels, "gemm", *devices, product=tall(16)).why
+        assert (
+            said
+            in chosen(
+                kernels,
+                "gemm",
+                *devices,
+                product=tall(16),
+            ).why
+        )
     # A forced backend needs no row, and takes the tuned kernel where there is one.
     product = tall(17, "")
-    forced = chosen(kernels, "gemm", mute, product=product, environment=FORCED)
+    forced = chosen(
+        kernels,
+        "gemm",
+        mute,
+        product=product,
+        environment=FORCED,
+    )
     assert (forced.backend, forced.kernel) == ("aiter", "")
 
 
@@ -101,11 +120,17 @@ def check_gpus_without_a_common_number_of_units_have_no_row(kernels: Path) -> No
     ("units", "target"), [("80", ""), ("0", "gfx942"), ("many", "gfx942")]
 )
 def check_invalid_compute_units_are_refused(
-    kernels: Path, units: str, target: str
+    kernels: Path,
+    units: str,
+    target: str,
 ) -> None:
     named = {"JAX_AITER_COMPUTE_UNITS": units, "JAX_AITER_TARGET": target}
     with pytest.raises(BackendError, match=f"={units} has to be a positive number"):
-        chosen(kernels, "gemm", environment=named)
+        chosen(
+            kernels,
+            "gemm",
+            environment=named,
+        )
 
 
 def check_a_changed_table_is_an_error(kernels: Path, tmp_path: Path) -> None:
@@ -116,7 +141,12 @@ def check_a_changed_table_is_an_error(kernels: Path, tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("80", "304"))
     device = FakeDevice("gfx942", core_count=80)
     with pytest.raises(ModuleLoadError, match=r"bf16\.csv was changed after the build"):
-        chosen(tmp_path, "gemm", device, product=tall(16))
+        chosen(
+            tmp_path,
+            "gemm",
+            device,
+            product=tall(16),
+        )
 
 
 @pytest.mark.releases

@@ -23,7 +23,7 @@ def _overflows(value: int) -> int:
 
 # Name -> function of two operands and SCC that returns the result and SCC; None keeps
 # SCC.
-_SOP2: dict[str, Callable[[int, int, int], tuple[int, int | None]]] = {
+_ARITHMETIC: dict[str, Callable[[int, int, int], tuple[int, int | None]]] = {
     "s_add_u32": lambda a, b, _: (a + b, a + b >> 32),
     "s_addc_u32": lambda a, b, c: (a + b + c, a + b + c >> 32),
     "s_add_i32": lambda a, b, _: (a + b, _overflows(_s(a) + _s(b))),
@@ -32,21 +32,26 @@ _SOP2: dict[str, Callable[[int, int, int], tuple[int, int | None]]] = {
     "s_min_u32": lambda a, b, _: (min(a, b), int(a < b)),
     "s_cselect_b32": lambda a, b, c: (a if c else b, None),
     "s_cselect_b64": lambda a, b, c: (a if c else b, None),
-    "s_and_b32": lambda a, b, _: (a & b, int(a & b != 0)),
-    "s_and_b64": lambda a, b, _: (a & b, int(a & b != 0)),
-    "s_or_b32": lambda a, b, _: (a | b, int(a | b != 0)),
-    "s_or_b64": lambda a, b, _: (a | b, int(a | b != 0)),
-    "s_xor_b32": lambda a, b, _: (a ^ b, int(a ^ b != 0)),
-    "s_xor_b64": lambda a, b, _: (a ^ b, int(a ^ b != 0)),
-    "s_andn2_b64": lambda a, b, _: (a & ~b, int(a & ~b != 0)),
-    "s_and_not1_b32": lambda a, b, _: (a & ~b, int(a & ~b != 0)),
-    "s_lshl_b32": lambda a, b, _: (a << (b & 31), int(a << (b & 31) & _WORD != 0)),
-    "s_lshl_b64": lambda a, b, _: (a << (b & 63), int(a << (b & 63) & _WIDE != 0)),
-    "s_lshr_b32": lambda a, b, _: (a >> (b & 31), int(a >> (b & 31) != 0)),
-    "s_ashr_i32": lambda a, b, _: (_s(a) >> (b & 31), int(_s(a) >> (b & 31) != 0)),
     "s_mul_i32": lambda a, b, _: (a * b, None),
     "s_mul_hi_u32": lambda a, b, _: (a * b >> 32, None),
-    "s_bfe_u32": lambda a, b, _: (_field(a, b), int(_field(a, b) != 0)),
+}
+
+
+# Name -> function of two operands; SCC is 1 if the result is not 0.
+_BITWISE: dict[str, Callable[[int, int], int]] = {
+    "s_and_b32": lambda a, b: a & b,
+    "s_and_b64": lambda a, b: a & b,
+    "s_or_b32": lambda a, b: a | b,
+    "s_or_b64": lambda a, b: a | b,
+    "s_xor_b32": lambda a, b: a ^ b,
+    "s_xor_b64": lambda a, b: a ^ b,
+    "s_andn2_b64": lambda a, b: a & ~b,
+    "s_and_not1_b32": lambda a, b: a & ~b,
+    "s_lshl_b32": lambda a, b: a << (b & 31),
+    "s_lshl_b64": lambda a, b: a << (b & 63),
+    "s_lshr_b32": lambda a, b: a >> (b & 31),
+    "s_ashr_i32": lambda a, b: _s(a) >> (b & 31),
+    "s_bfe_u32": lambda a, b: _field(a, b),
 }
 
 
@@ -66,8 +71,8 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
 
 
 def _sop2(name: str) -> Execute:
-    apply = _SOP2[name]
     wide = name.endswith("64")
+    every_bit = _WIDE if wide else _WORD
 
     def execute(w: Wave, i: Instruction) -> None:
         first, second = i.sources
@@ -75,7 +80,11 @@ def _sop2(name: str) -> Execute:
         # The count of a shift is one register.
         narrow = not wide or "lsh" in name
         b = w.read(second, i.literal) if narrow else w.read_wide(second, i.literal)
-        value, after = apply(a, b, w.scc)
+        if name in _BITWISE:
+            value = _BITWISE[name](a, b)
+            after: int | None = int(value & every_bit != 0)
+        else:
+            value, after = _ARITHMETIC[name](a, b, w.scc)
         if wide:
             w.write_wide(i.to, value)
         else:
@@ -193,7 +202,7 @@ _COMPARISONS = [
     for how, kind in itertools.product(_COMPARE, ("i32", "u32", "u64"))
 ]
 SCALAR: dict[str, Execute] = {
-    **{name: _sop2(name) for name in _SOP2},
+    **{name: _sop2(name) for name in (*_ARITHMETIC, *_BITWISE)},
     **{name: _branch(name) for name in _TAKEN},
     **{name: _compare(name) for name in _COMPARISONS},
     "s_cmpk_eq_u32": _compare_constant,

@@ -18,12 +18,12 @@ def _u(value: int) -> Array:
     return np.uint32(value)
 
 
-def _low24(value: Array, *, signed: bool) -> Array:
-    return (
-        (value << _u(8)).view(np.int32) >> np.int32(8)
-        if signed
-        else value & _u(0xFF_FFFF)
-    )
+def _signed24(value: Array) -> Array:
+    return (value << _u(8)).view(np.int32) >> np.int32(8)
+
+
+def _unsigned24(value: Array) -> Array:
+    return value & _u(0xFF_FFFF)
 
 
 def _bfe(
@@ -80,79 +80,84 @@ def _maximum(a: Array, b: Array) -> Array:
     return np.fmax(a, b)  # a number wins against a NaN (CDNA3 12.7: V_MAX_F32)
 
 
+# Type of the result and of all operands -> name -> function.
+_ONE_TYPE: dict[str, dict[str, Callable[..., Array]]] = {
+    "f32": {
+        "v_add_f32": lambda a, b: a + b,
+        "v_sub_f32": lambda a, b: a - b,
+        "v_subrev_f32": lambda a, b: b - a,
+        "v_mul_f32": lambda a, b: a * b,
+        "v_max_f32": _maximum,
+        "v_max3_f32": lambda a, b, c: _maximum(_maximum(a, b), c),
+        "v_fma_f32": floats.fma,
+        "v_div_fixup_f32": floats.div_fixup,
+    },
+    "i32": {
+        "v_max_i32": lambda a, b: np.maximum(a, b),
+        "v_min_i32": lambda a, b: np.minimum(a, b),
+    },
+    "u16": {
+        "v_mov_b16": lambda a: a,
+        "v_or_b16": lambda a, b: a | b,
+    },
+    "u32": {
+        "v_mov_b32": lambda a: a,
+        "v_add_u32": lambda a, b: a + b,
+        "v_add_nc_u32": lambda a, b: a + b,
+        "v_sub_u32": lambda a, b: a - b,
+        "v_subrev_u32": lambda a, b: b - a,
+        "v_add_i32": lambda a, b: a + b,
+        "v_sub_i32": lambda a, b: a - b,
+        "v_add3_u32": lambda a, b, c: a + b + c,
+        "v_max_u32": lambda a, b: np.maximum(a, b),
+        "v_min_u32": lambda a, b: np.minimum(a, b),
+        "v_mul_lo_u32": lambda a, b: a * b,
+        "v_mul_hi_u32": lambda a, b: _high(a, b),
+        "v_mul_u32_u24": lambda a, b: _unsigned24(a) * _unsigned24(b),
+        "v_mad_u32_u24": lambda a, b, c: _unsigned24(a) * _unsigned24(b) + c,
+        "v_and_b32": lambda a, b: a & b,
+        "v_or_b32": lambda a, b: a | b,
+        "v_xor_b32": lambda a, b: a ^ b,
+        "v_or3_b32": lambda a, b, c: a | b | c,
+        "v_and_or_b32": lambda a, b, c: a & b | c,
+        "v_lshlrev_b32": lambda a, b: b << _shift(a, 31),
+        "v_lshrrev_b32": lambda a, b: b >> _shift(a, 31),
+        "v_lshl_add_u32": lambda a, b, c: (a << _shift(b, 31)) + c,
+        "v_lshl_or_b32": lambda a, b, c: a << _shift(b, 31) | c,
+        "v_bfe_u32": _bfe,
+        "v_perm_b32": _perm,
+    },
+    "u64": {
+        "v_mov_b64": lambda a: a,
+    },
+}
 # Name -> types of the result and the operands, function.
 _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
-    "v_mov_b32": ("u32", "u32", lambda a: a),
-    "v_mov_b16": ("u16", "u16", lambda a: a),
-    "v_mov_b64": ("u64", "u64", lambda a: a),
-    "v_add_f32": ("f32", "f32 f32", lambda a, b: a + b),
-    "v_sub_f32": ("f32", "f32 f32", lambda a, b: a - b),
-    "v_subrev_f32": ("f32", "f32 f32", lambda a, b: b - a),
-    "v_mul_f32": ("f32", "f32 f32", lambda a, b: a * b),
-    "v_max_f32": ("f32", "f32 f32", _maximum),
-    "v_max3_f32": ("f32", "f32 f32 f32", lambda a, b, c: _maximum(_maximum(a, b), c)),
-    "v_fma_f32": ("f32", "f32 f32 f32", floats.fma),
-    "v_div_fixup_f32": ("f32", "f32 f32 f32", floats.div_fixup),
     "v_ldexp_f32": ("f32", "f32 i32", lambda a, b: np.ldexp(a, np.clip(b, -400, 400))),
     "v_cvt_f32_f16": ("f32", "f16", lambda a: np.asarray(a, np.float32)),
     "v_cvt_f16_f32": ("f16", "f32", lambda a: np.asarray(a).astype(np.float16)),
     "v_cvt_f32_u32": ("f32", "u32", lambda a: np.asarray(a).astype(np.float32)),
     "v_cvt_f32_i32": ("f32", "i32", lambda a: np.asarray(a).astype(np.float32)),
     "v_cvt_u32_f32": ("u32", "f32", floats.to_u32),
-    "v_add_u32": ("u32", "u32 u32", lambda a, b: a + b),
-    "v_add_nc_u32": ("u32", "u32 u32", lambda a, b: a + b),
-    "v_sub_u32": ("u32", "u32 u32", lambda a, b: a - b),
-    "v_subrev_u32": ("u32", "u32 u32", lambda a, b: b - a),
-    "v_add_i32": ("u32", "u32 u32", lambda a, b: a + b),
-    "v_sub_i32": ("u32", "u32 u32", lambda a, b: a - b),
-    "v_add3_u32": ("u32", "u32 u32 u32", lambda a, b, c: a + b + c),
-    "v_max_u32": ("u32", "u32 u32", np.maximum),
-    "v_min_u32": ("u32", "u32 u32", np.minimum),
-    "v_max_i32": ("i32", "i32 i32", np.maximum),
-    "v_min_i32": ("i32", "i32 i32", np.minimum),
-    "v_mul_lo_u32": ("u32", "u32 u32", lambda a, b: a * b),
-    "v_mul_hi_u32": (
-        "u32",
-        "u32 u32",
-        lambda a, b: (_wide(a) * _wide(b) >> np.uint64(32)).astype(np.uint32),
-    ),
-    "v_mul_i32_i24": (
-        "i32",
-        "u32 u32",
-        lambda a, b: _low24(a, signed=True) * _low24(b, signed=True),
-    ),
-    "v_mul_u32_u24": (
-        "u32",
-        "u32 u32",
-        lambda a, b: _low24(a, signed=False) * _low24(b, signed=False),
-    ),
-    "v_mad_u32_u24": (
-        "u32",
-        "u32 u32 u32",
-        lambda a, b, c: _low24(a, signed=False) * _low24(b, signed=False) + c,
-    ),
-    "v_and_b32": ("u32", "u32 u32", lambda a, b: a & b),
-    "v_or_b32": ("u32", "u32 u32", lambda a, b: a | b),
-    "v_or_b16": ("u16", "u16 u16", lambda a, b: a | b),
-    "v_xor_b32": ("u32", "u32 u32", lambda a, b: a ^ b),
-    "v_or3_b32": ("u32", "u32 u32 u32", lambda a, b, c: a | b | c),
-    "v_and_or_b32": ("u32", "u32 u32 u32", lambda a, b, c: a & b | c),
-    "v_lshlrev_b32": ("u32", "u32 u32", lambda a, b: b << _shift(a, 31)),
-    "v_lshrrev_b32": ("u32", "u32 u32", lambda a, b: b >> _shift(a, 31)),
+    "v_mul_i32_i24": ("i32", "u32 u32", lambda a, b: _signed24(a) * _signed24(b)),
     "v_ashrrev_i32": ("i32", "u32 i32", lambda a, b: b >> _shift(a, 31).view(np.int32)),
     "v_lshlrev_b64": ("u64", "u32 u64", lambda a, b: b << _wide(_shift(a, 63))),
-    "v_lshl_add_u32": ("u32", "u32 u32 u32", lambda a, b, c: (a << _shift(b, 31)) + c),
-    "v_lshl_or_b32": ("u32", "u32 u32 u32", lambda a, b, c: a << _shift(b, 31) | c),
     "v_lshl_add_u64": (
         "u64",
         "u64 u32 u64",
         lambda a, b, c: (a << _wide(_shift(b, 7))) + c,
     ),
-    "v_bfe_u32": ("u32", "u32 u32 u32", _bfe),
     "v_bfe_i32": ("i32", "u32 u32 u32", _bfe_signed),
-    "v_perm_b32": ("u32", "u32 u32 u32", _perm),
     "v_pack_b32_f16": ("u32", "u16 u16", lambda a, b: _word(a) | _word(b) << _u(16)),
 }
+for _kind, _functions in _ONE_TYPE.items():
+    for _name, _function in _functions.items():
+        _count = _function.__code__.co_argcount
+        _PLAIN[_name] = (_kind, " ".join([_kind] * _count), _function)
+
+
+def _high(a: Array, b: Array) -> Array:
+    return (_wide(a) * _wide(b) >> np.uint64(32)).astype(np.uint32)
 
 
 def _wide(value: Array) -> Array:
