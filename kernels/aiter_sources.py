@@ -8,9 +8,7 @@ Every file that a module uses must match `sources.lock`.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +17,9 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from core.digests import sha256_of
-from core.errors import InputError, KernelError, ProcessError, RequestError
+from core.errors import InputError, KernelError, RequestError
 from core.model import InputFile, Progress
-from core.pip import PIP_ENV_OVERRIDES
+from core.pip import pip_argv, run_pip
 from core.process import Runner
 from core.store import hold_lock, remove
 from core.unpack.decompress import chunks_of, format_of
@@ -29,7 +27,7 @@ from core.unpack.extract import Limits, extract
 from kernels.modules import KernelModule, UpstreamSource
 
 SOURCES_LOCK = Path(__file__).with_name("sources.lock")
-_CHILD = Path(__file__).with_name("pip_child.py")
+_WITHOUT_SETUP = Path(__file__).with_name("without_setup")
 _LIMITS = Limits(size=4_000_000_000, entries=200_000)
 _SHOWN = 8
 
@@ -143,7 +141,7 @@ def find(
                 f"{path.name} differs from the pinned archive; each used file is"
                 " compared with sources.lock"
             )
-        folder, origin = _unpack(path, cache, progress, "")
+        folder, origin = _unpack(path, cache, progress)
     name = origin.filename if origin else str(folder)
     if (folder / source.folder / "hsa").is_dir():
         folder = folder / source.folder
@@ -249,56 +247,39 @@ def _from_index(
 
     The pinned archive is cached by its digest.
     """
-    project = source.project
     pinned = source.sha256 if version == source.version else ""
     if pinned and (tree := cache / "sources" / pinned).is_dir():
-        url = (tree / "url").read_text(encoding="utf-8")
         return _top(tree), InputFile(
-            filename=source.filename, size=source.size, sha256=pinned, url=url
+            filename=source.filename, size=source.size, sha256=pinned, url=""
         )
-    progress.step(
-        f"fetch the source archive of {project} {version} from the package index"
-    )
+    wanted = f"{source.project}=={version}"
+    progress.step(f"fetch the source archive of {wanted} from the package index")
     (cache / "sources").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache / "sources") as folder:
-        argv = (sys.executable, "-I", str(_CHILD), project, version, pinned, folder)
-        try:
-            done = runner.run(argv, env=PIP_ENV_OVERRIDES, on_line=lambda _: None)
-        except ProcessError as error:
-            raise ProcessError(
-                error.message,
-                hint=(
-                    "\nCheck that the package indexes in pip's configuration are"
-                    " reachable."
-                ),
-            ) from error
-        answer = json.loads(done.stdout.splitlines()[-1])
-        if not answer["filename"]:
-            versions = ", ".join(answer["versions"][-_SHOWN:]) or "none at all"
+        options = ("--no-deps", "--no-binary=:all:", f"--dest={folder}")
+        # pip asks a build backend for the metadata: `without_setup`, not setup.py.
+        backend = ("--use-pep517", "--no-build-isolation")
+        env = {"PYTHONPATH": str(_WITHOUT_SETUP)}
+        run_pip(pip_argv("download", *options, *backend, wanted), runner, env=env)
+        (path,) = Path(folder).iterdir()
+        if pinned and sha256_of(path) != pinned:
             raise InputError(
-                f"The package index has no source archive {project}=={version}.",
-                hint=f"It has {versions}.",
-            )
-        if pinned and answer["sha256"] != pinned:
-            raise InputError(
-                f"{answer['filename']} has sha256 {answer['sha256']}, not {pinned}.",
+                f"{path.name} has sha256 {sha256_of(path)}, not {pinned}.",
                 hint=(
                     "The file was replaced: do not use it, or pin the new digest in"
                     " kernels/modules.toml."
                 ),
             )
-        return _unpack(Path(folder, answer["filename"]), cache, progress, answer["url"])
+        return _unpack(path, cache, progress)
 
 
-def _unpack(
-    path: Path, cache: Path, progress: Progress, url: str
-) -> tuple[Path, InputFile]:
+def _unpack(path: Path, cache: Path, progress: Progress) -> tuple[Path, InputFile]:
     """Unpack an archive into the cache folder of its sha256, unless that folder exists."""
     sha256 = sha256_of(path)
     tree = cache / "sources" / sha256
     tree.parent.mkdir(parents=True, exist_ok=True)
     origin = InputFile(
-        filename=path.name, size=path.stat().st_size, sha256=sha256, url=url
+        filename=path.name, size=path.stat().st_size, sha256=sha256, url=""
     )
     with hold_lock(tree.with_suffix(".lock")):
         if not tree.is_dir():
@@ -314,7 +295,6 @@ def _unpack(
                         limits=_LIMITS,
                     )
                 _top(fresh)
-                (fresh / "url").write_text(url, encoding="utf-8")
                 fresh.rename(tree)
             except BaseException:
                 remove(fresh)

@@ -151,14 +151,13 @@ class KernelBuild:
 
     def graph(self) -> Graph:
         """Return the steps with their keys."""
-        folders = {"src": self.src} | (
-            {"source": self._tree.folder} if self._tree else {}
-        )
-        folders |= {
-            f"generated {name}": generated.folder
-            for name, generated in self._generated.items()
-        }
-        locked = [*self._tree.files] if self._tree else []
+        folders = {"src": self.src}
+        for name, generated in self._generated.items():
+            folders[f"generated {name}"] = generated.folder
+        locked: list[str] = []
+        if self._tree is not None:
+            folders["source"] = self._tree.folder
+            locked += self._tree.files
         return Graph(self.steps(), self.toolchain, self.store, folders, locked)
 
     def work(self) -> Path:
@@ -217,10 +216,8 @@ class KernelBuild:
                 objects += find_objects(module, self.wanted, tree)
         graph = self.graph()
         forecast = graph.forecast(capacity)
-        if (
-            not self.request.modules
-            and forecast.seconds > estimate.HOURS_UNASKED * 3600
-        ):
+        most = estimate.HOURS_UNASKED * 3600
+        if not self.request.modules and forecast.seconds > most:
             names = ",".join(module.name for module in self.modules)
             raise RequestError(
                 f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of"
@@ -283,12 +280,11 @@ class KernelBuild:
             ):
                 raise
             progress.step(f"continuing without failed modules: {error.message}")
-        results = (
-            (step, self.store.find(graph.keys[step.label])) for step in graph.steps
-        )
-        return {
-            step.label: (step, result) for step, result in results if result is not None
-        }
+        results = {}
+        for step in graph.steps:
+            if result := self.store.find(graph.keys[step.label]):
+                results[step.label] = (step, result)
+        return results
 
     def _natives(
         self,

@@ -141,15 +141,11 @@ class KernelStore(ContentStore):
             return None
 
     def _note(self, label: str) -> Path:
-        return (
-            self.root
-            / "measured"
-            / f"{hashlib.sha256(label.encode()).hexdigest()[:32]}.json"
-        )
+        name = hashlib.sha256(label.encode()).hexdigest()[:32]
+        return self.root / "measured" / f"{name}.json"
 
 
 def key_of(parts: Mapping[str, object]) -> str:
     """Return the SHA-256 of everything that a result depends on."""
-    return hashlib.sha256(
-        json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
-    ).hexdigest()
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -145,13 +145,12 @@ def unit_steps(
     for unit in module.units:
         inputs = closure([src / unit.source], src)
         for target in filter(module.supports, processors):
-            name = f"{module.name}/{unit.name}/{target}"
             words = {
                 "target": target,
                 "code_object_version": toolchain.code_object_version(target),
                 # The default CUID depends on the command line, and therefore on
                 # folders.
-                "cuid": hashlib.sha256(name.encode()).hexdigest()[:16],
+                "cuid": cuid(module.name, unit.name, target),
             }
             argv = [fill(word, words) for word in toolchain.device_command()]
             yield CompileStep(
@@ -166,6 +165,11 @@ def unit_steps(
                 checks={"target": target, "kernels": unit.kernels},
                 rocm=toolchain.name != "pypi",
             )
+
+
+def cuid(*parts: str) -> str:
+    """Return the machine-independent identifier of a translation unit in its library."""
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
 
 
 def closure(files: Iterable[Path], src: Path) -> dict[str, str]:

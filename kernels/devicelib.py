@@ -23,11 +23,12 @@ from kernels.compiler_steps import (
     SRC,
     CompileStep,
     closure,
+    cuid,
     fill,
     named,
 )
 from kernels.estimate import HOST_SHARE
-from kernels.generate import Generated, cuid
+from kernels.generate import Generated
 from kernels.modules import KernelModule
 from kernels.toolchains import Toolchain
 
@@ -69,12 +70,10 @@ def device_objects(
     headers |= closure([src / _PRELUDE], src)
     own = f"{{generated {module.name}}}"
     include = [*include_words("-I", module), "-I", own]
-    units = [
-        (f"{own}/{name}", name, digest) for name, digest in generated.units.items()
-    ]
     steps: list[CompileStep] = []
     parts = []
-    for path, name, digest in units:
+    for name, digest in generated.units.items():
+        path = f"{own}/{name}"
         common = (
             *_common(module, toolchain, name),
             *toolchain.device_lib_command("generated"),
@@ -91,9 +90,9 @@ def device_objects(
             rocm=True,
         )
         devices = {}
-        for target in (
-            target for target in processors if module.compiles(name, target)
-        ):
+        for target in processors:
+            if not module.compiles(name, target):
+                continue
             words = {
                 "target": target,
                 "code_object_version": toolchain.code_object_version(target),
@@ -111,12 +110,8 @@ def device_objects(
                 checks={"target": target},
             )
         steps += [*devices.values(), host]
-        parts.append(
-            (
-                host.label,
-                tuple(sorted((target, step.label) for target, step in devices.items())),
-            )
-        )
+        labels = [(target, step.label) for target, step in sorted(devices.items())]
+        parts.append((host.label, tuple(labels)))
     return LinkInputs(steps=tuple(steps), parts=tuple(parts), max_size=module.max_size)
 
 
@@ -131,7 +126,7 @@ def include_words(option: str, module: KernelModule) -> list[str]:
 def _common(module: KernelModule, toolchain: Toolchain, name: str) -> tuple[str, ...]:
     return (
         *toolchain.device_lib_command("compile", "libraries"),
-        f"-cuid={cuid(module, name)}",
+        f"-cuid={cuid(module.name, name)}",
         *module.flags.get(toolchain.name, module.flags.get("rocm", ())),
     )
 

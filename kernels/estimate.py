@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kernels.modules import KernelModule, ModuleKind
 
@@ -17,21 +16,12 @@ HOST_SHARE = 0.25
 """Share of the host pass in the seconds of a generated unit; the rest is the cost of one target."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bound:
-    """Upper bound of the work.
+def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> tuple[int, float]:
+    """Return the most that a build without stored results costs, for all targets.
 
-    Attributes:
-        steps: number of compiler and linker runs.
-        seconds: CPU seconds.
+    Returns:
+        The number of compiler and linker runs, and CPU seconds.
     """
-
-    steps: int
-    seconds: float
-
-
-def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> Bound:
-    """Return the cost of building modules without stored results, for all targets."""
     steps = 0
     seconds = 0.0
     for module in modules:
@@ -46,4 +36,4 @@ def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> Bound:
         count = sum(generator.kept for generator in module.generators)
         steps += count * (1 + own)
         seconds += count * module.seconds * (HOST_SHARE + (1 - HOST_SHARE) * own)
-    return Bound(steps=steps, seconds=seconds)
+    return steps, seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 import sys
@@ -174,8 +173,3 @@ def _check(
         hint = "Correct keep or kept in modules.toml."
     if problem:
         raise KernelError(problem, hint=hint)
-
-
-def cuid(module: KernelModule, name: str) -> str:
-    """Return the machine-independent identifier of a translation unit in its library."""
-    return hashlib.sha256(f"{module.name}/{name}".encode()).hexdigest()[:16]

@@ -274,12 +274,11 @@ class Graph:
     def command(self, step: CompileStep) -> tuple[str, ...]:
         """Return the command of a step; `{out}` remains a placeholder."""
         inputs = {} if step.link else {label: self._made(label) for label in step.after}
-        words = tuple(fill(word, {**self.places, **inputs}) for word in step.argv)
-        return (
-            (*self.toolchain.wrap, *self.toolchain.launcher, *words)
-            if step.rocm
-            else words
-        )
+        places = {**self.places, **inputs}
+        words = tuple(fill(word, places) for word in step.argv)
+        if not step.rocm:
+            return words
+        return (*self.toolchain.wrap, *self.toolchain.launcher, *words)
 
     def spec(self, step: CompileStep) -> dict[str, object]:
         """Return the spec of a step for `kernels.step_process`."""

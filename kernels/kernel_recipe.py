@@ -6,7 +6,7 @@ Paths inside the wheel, its manifest and its repair plan.
 from __future__ import annotations
 
 import json
-import re
+import runpy
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -58,9 +58,7 @@ class NativeFile:
 
 def own_version() -> str:
     """Return the version in the payload's version.py, which is independent of JAX."""
-    text = _VERSION_FILE.read_text(encoding="utf-8")
-    (version,) = re.findall(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
-    return str(version)
+    return str(runpy.run_path(str(_VERSION_FILE))["__version__"])
 
 
 def version_for(

@@ -71,8 +71,20 @@ def steps_of(
     toolchain: Toolchain = TOOLCHAIN,
     module: KernelModule = MODULE,
 ) -> list[CompileStep]:
-    units = unit_steps(module, processors, toolchain, src=src)
-    return [*units, *library_steps(module, toolchain, src=src)]
+    units = unit_steps(
+        module,
+        processors,
+        toolchain,
+        src=src,
+    )
+    return [
+        *units,
+        *library_steps(
+            module,
+            toolchain,
+            src=src,
+        ),
+    ]
 
 
 def graph_of(

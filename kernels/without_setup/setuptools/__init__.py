@@ -1,0 +1,1 @@
+"""Stand-in for setuptools; see `build_meta`."""
