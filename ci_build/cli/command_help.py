@@ -10,28 +10,28 @@ import click
 from ci_build.cli.options.environment import OTHER_VARIABLES
 from ci_build.cli.options.project_file import SECRETS
 from ci_build.cli.options.table import option_names, option_texts
-from ci_build.docs.docs_request import CommandHelp, OptionHelp
+from ci_build.docs.markdown import block, code, page, plain
 
 
 def read_commands(
     group: click.Group, sections: Mapping[str, Mapping[str, object]]
-) -> tuple[CommandHelp, ...]:
-    """Return every command below a group, nested ones after their group.
+) -> dict[str, str]:
+    """Return the title of each help section -> Markdown page of its commands.
 
     Args:
         sections: title of a help section -> names of its commands, as in
             `ci_build.cli.SECTIONS`.
     """
-    titles = {}
-    for title, entries in sections.items():
-        titles.update(dict.fromkeys(entries, title))
     # click keeps the help option of a command that it makes for the first context.
     root = click.Context(group, info_name="ci_build", **group.context_settings)
-    commands: list[CommandHelp] = []
-    for name in group.list_commands(root):
-        commands += _below(root, name, titles[name])
-    order = [*sections]
-    return tuple(sorted(commands, key=lambda command: order.index(command.section)))
+    pages = {}
+    for title, entries in sections.items():
+        parts: list[str] = []
+        for name in group.list_commands(root):
+            if name in entries:
+                parts += _command(root, name)
+        pages[title] = page(f"Commands: {title}", *parts)
+    return pages
 
 
 def project_keys() -> dict[str, str]:
@@ -46,40 +46,43 @@ def project_keys() -> dict[str, str]:
     }
 
 
-def _below(parent: click.Context, name: str, section: str) -> Iterator[CommandHelp]:
+def _command(parent: click.Context, name: str) -> Iterator[str]:
+    """Yield the Markdown parts about a command, and about those below a group."""
     group = parent.command
     assert isinstance(group, click.Group)
     command = group.get_command(parent, name)
     assert command is not None
     context = click.Context(command, info_name=name, parent=parent)
-    full = context.command_path.removeprefix("ci_build ")
-    yield CommandHelp(
-        name=full,
-        section=section,
-        usage=" ".join(command.get_usage(context).removeprefix("Usage: ").split()),
-        text=inspect.cleandoc(command.help or command.short_help or ""),
-        options=tuple(_options(command, context)),
-    )
-    if isinstance(command, click.Group):
-        for below in command.list_commands(context):
-            yield from _below(context, below, section)
-
-
-def _options(command: click.Command, context: click.Context) -> Iterator[OptionHelp]:
+    yield f"## {plain(context.command_path.removeprefix('ci_build '))}"
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    yield block(" ".join(usage.split()))
+    for text in inspect.cleandoc(command.help or command.short_help or "").split(
+        "\n\n"
+    ):
+        if text != "\b":
+            yield plain(" ".join(text.split()))
+    groups: dict[str, list[str]] = {}
     for parameter in command.params:
         if isinstance(parameter, click.Argument):
             text = getattr(parameter, "help", None) or ""
-            yield OptionHelp(
-                names=parameter.make_metavar(context), text=text, group="Arguments"
-            )
-        elif isinstance(parameter, click.Option) and (
-            record := parameter.get_help_record(context)
-        ):
-            group = getattr(parameter, "group", None)
-            title = getattr(group, "title", "") if group is not None else ""
-            yield OptionHelp(
-                names=record[0],
-                text=record[1],
-                group=title,
-                variable=str(parameter.envvar or ""),
-            )
+            item = _item(parameter.make_metavar(context), text, "")
+            groups.setdefault("Arguments", []).append(item)
+        elif record := parameter.get_help_record(context):
+            title = getattr(getattr(parameter, "group", None), "title", "")
+            item = _item(*record, str(parameter.envvar or ""))
+            groups.setdefault(title, []).append(item)
+    for title, items in groups.items():
+        if title:
+            yield f"**{plain(title)}**"
+        yield "\n".join(items)
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            yield from _command(context, below)
+
+
+def _item(names: str, text: str, variable: str) -> str:
+    """Return the list item of an option, which an environment variable may set."""
+    about = plain(" ".join(text.split()))
+    if variable:
+        about += f" Environment: {code(variable)}."
+    return f"- {code(names)}: {about}" if about else f"- {code(names)}"

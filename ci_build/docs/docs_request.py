@@ -5,46 +5,9 @@ Commands, options and keys of the project file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptionHelp:
-    """An option or an argument of a command.
-
-    Attributes:
-        names: as the help prints them, such as `-o, --out DIR`; the metavar of an
-            argument.
-        text: help text.
-        group: title of its group in the help; empty for ungrouped options and
-            arguments.
-        variable: environment variable that sets it; empty if there is none.
-    """
-
-    names: str
-    text: str
-    group: str = ""
-    variable: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommandHelp:
-    """A command or a group of commands.
-
-    Attributes:
-        name: full name without the program, such as `index serve`.
-        section: title of its section in the help of the program.
-        usage: usage line.
-        text: help text; paragraphs are separated by empty lines.
-    """
-
-    name: str
-    section: str
-    usage: str
-    text: str
-    options: Sequence[OptionHelp] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,11 +15,11 @@ class DocsRequest:
     """The content of the site that the program does not find in its own files.
 
     Attributes:
-        commands: every command, in the order of the help.
+        commands: title of a section of the help -> Markdown page of its commands.
         project_keys: keys of `ci_build.toml` -> help text of their option.
         compatibility: page with the compatibility tables of an index, or None.
     """
 
-    commands: Sequence[CommandHelp]
+    commands: Mapping[str, str]
     project_keys: Mapping[str, str] = field(default_factory=dict)
     compatibility: Path | None = None

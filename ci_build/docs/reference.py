@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from ci_build.docs.docs_request import CommandHelp, DocsRequest, OptionHelp
+from ci_build.docs.docs_request import DocsRequest
 from ci_build.docs.findings_page import finding_entries
-from ci_build.docs.markdown import block, code, page, plain, table
+from ci_build.docs.markdown import code, page, plain, table
 from ci_build.docs.schema import SCHEMAS
 from core import errors
 from core.errors import CiBuildError
@@ -29,55 +29,18 @@ EXIT_CODES = {
 
 def reference_pages(request: DocsRequest) -> Mapping[str, str]:
     """Return path below `docs/reference/` -> Markdown of every reference page."""
-    sections = dict.fromkeys(command.section for command in request.commands)
+    commands = {
+        f"commands-{title.lower().replace(' ', '-')}.md": text
+        for title, text in request.commands.items()
+    }
     return {
-        **{
-            f"{slug(title)}.md": commands_page(title, request.commands)
-            for title in sections
-        },
+        **commands,
         "project-file.md": project_page(request.project_keys),
         "exit-codes.md": exit_codes_page(),
         "findings.md": findings_page(),
         "schemas.md": schemas_page(),
         "bucket.md": bucket_page(),
     }
-
-
-def slug(title: str) -> str:
-    """Return the file name of a section of commands, without its suffix."""
-    return "commands-" + title.lower().replace(" ", "-")
-
-
-def commands_page(title: str, commands: Iterable[CommandHelp]) -> str:
-    """Return the page of the commands in one section of the help."""
-    parts: list[str] = []
-    for command in commands:
-        if command.section == title:
-            parts.extend(_command(command))
-    return page(f"Commands: {title}", *parts)
-
-
-def _command(command: CommandHelp) -> Iterator[str]:
-    yield f"## {plain(command.name)}"
-    yield block(command.usage)
-    yield from (
-        plain(" ".join(text.split()))
-        for text in command.text.split("\n\n")
-        if text != "\b"
-    )
-    groups = dict.fromkeys(option.group for option in command.options)
-    for group in groups:
-        if group:
-            yield f"**{plain(group)}**"
-        yield "\n".join(
-            _option(option) for option in command.options if option.group == group
-        )
-
-
-def _option(option: OptionHelp) -> str:
-    text = plain(" ".join(option.text.split()))
-    variable = f" Environment: {code(option.variable)}." if option.variable else ""
-    return f"- {code(option.names)}{':' if text or variable else ''} {text}{variable}".rstrip()
 
 
 def project_page(project_keys: Mapping[str, str]) -> str:
