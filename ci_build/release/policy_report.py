@@ -24,18 +24,20 @@ from promotion.storage.object_keys import StagedSet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UnmetRequirement:
-    """A requirement that is not met.
+class MissingEvidence:
+    """Evidence that the policy requires and does not have.
 
     Attributes:
-        command: words of the command that produces the evidence.
+        command: command that produces it.
         runs_on: labels of the runners that the command needs; empty for any machine, or
             if no runner is known.
     """
 
-    requirement: Requirement
-    command: tuple[str, ...]
-    runs_on: tuple[str, ...] = ()
+    gate: str
+    target: str
+    problems: tuple[str, ...]
+    command: str
+    runs_on: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,22 +45,17 @@ class PolicyReport:
     """A verdict, and the requirements for evidence that are not met."""
 
     verdict: Verdict
-    missing: tuple[UnmetRequirement, ...]
+    missing: tuple[MissingEvidence, ...]
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the verdict as JSON values, with commands for unmet requirements."""
-        missing = {
-            (item.requirement.gate, item.requirement.target): item
-            for item in self.missing
-        }
+        missing = {(item.gate, item.target): item for item in self.missing}
         rows = []
         for item in self.verdict.requirements:
-            found = missing.get((item.gate, item.target))
-            how = {
-                "command": render(found.command) if found else "",
-                "runs_on": found.runs_on if found else (),
-            }
-            rows.append({**to_json(item), **to_json(how)})
+            row = {**to_json(item), "command": "", "runs_on": []}
+            if found := missing.get((item.gate, item.target)):
+                row |= to_json(found)
+            rows.append(row)
         return {**to_json(self.verdict), "requirements": rows}
 
 
@@ -69,7 +66,7 @@ def missing_evidence(
     *,
     channel: str,
     bucket: str,
-) -> tuple[UnmetRequirement, ...]:
+) -> tuple[MissingEvidence, ...]:
     """Return the requirements that are not met, with the commands that produce the evidence.
 
     Args:
@@ -94,8 +91,12 @@ def missing_evidence(
             command += ["--bucket", bucket]
         if item.ended:
             command.append("--redo")
-        found = UnmetRequirement(
-            requirement=item, command=tuple(command), runs_on=runs_on
+        found = MissingEvidence(
+            gate=item.gate,
+            target=item.target,
+            problems=item.problems,
+            command=render(command),
+            runs_on=runs_on,
         )
         missing.append(found)
     return tuple(missing)
@@ -174,12 +175,11 @@ def show_report(report: PolicyReport, reporter: Reporter) -> None:
         for item in sorted(report.verdict.requirements, key=_by_target)
     ]
     reporter.table(("target", "gate", "evidence", "state"), rows)
-    for item in sorted(report.missing, key=lambda item: _by_target(item.requirement)):
-        target = item.requirement.target
-        runners = " or ".join(item.runs_on)
-        where = f"{target} on {runners}" if runners else target
+    for found in sorted(report.missing, key=_by_target):
+        runners = " or ".join(found.runs_on)
+        where = f"{found.target} on {runners}" if runners else found.target
         reporter.line(f"  to produce the missing evidence for {where}:")
-        reporter.command(f"    {render(item.command)}")
+        reporter.command(f"    {found.command}")
     if waivers := report.verdict.missing_waivers:
         reporter.line(
             "  to accept flaky tests, add this to promotion/policy.toml with an owner"
@@ -189,8 +189,8 @@ def show_report(report: PolicyReport, reporter: Reporter) -> None:
             reporter.command(f"    {line}")
 
 
-def _by_target(requirement: Requirement) -> tuple[str, str]:
-    return requirement.target, requirement.gate
+def _by_target(item: Requirement | MissingEvidence) -> tuple[str, str]:
+    return item.target, item.gate
 
 
 def _present(requirement: Requirement) -> str:

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ci_build.release.pipeline import SetOutcome, open_requirements
-from ci_build.release.policy_report import jax_suite, missing_evidence
+from ci_build.release.policy_report import (
+    MissingEvidence,
+    jax_suite,
+    missing_evidence,
+)
 from ci_build.release.release_request import ReleaseOptions
 from core.errors import CiBuildError
 from core.model import WHEELS_JSON, Evidence, Requirement, Verdict, WheelSet, to_json
-from core.process import render
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest
 from promotion.gates.device.sessions.passes import MULTI
@@ -43,16 +46,6 @@ class TargetSummary:
     before: str
     now: str
     blocked_by: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MissingEvidence:
-    """Evidence that the policy requires and does not have, and the command that produces it."""
-
-    gate: str
-    target: str
-    problems: tuple[str, ...]
-    command: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,21 +137,13 @@ def summarize(
         tiers = promoted.tiers
     awaited = open_requirements(verdict) if verdict else ()
     on_devices = [item for item in awaited if item.gate == GATE]
-    missing = []
-    for found in missing_evidence(
+    missing = missing_evidence(
         staged,
         wheel_set,
         verdict.requirements if verdict else (),
         channel=options.channel,
         bucket=options.bucket,
-    ):
-        item = MissingEvidence(
-            gate=found.requirement.gate,
-            target=found.requirement.target,
-            problems=found.requirement.problems,
-            command=render(found.command),
-        )
-        missing.append(item)
+    )
     return SetSummary(
         name=name,
         state=outcome.state.value,
@@ -172,7 +157,7 @@ def summarize(
         baseline=old.set_digest if old else "",
         targets=tuple(_targets(wheel_set, old, tiers, verdict)),
         blocked_by=verdict.blocked_by if verdict else (),
-        missing=tuple(missing),
+        missing=missing,
         jobs=_jobs(wheel_set, on_devices, options) if on_devices else None,
         changed=differences(old_set, wheel_set) if old_set else {},
         sizes=_sizes(old_set, wheel_set),

@@ -44,7 +44,7 @@ def command(
         channel="release",
         bucket="s3://x/y?endpoint_url=z&a=b",
     )
-    words = list(found.command)
+    words = shlex.split(found.command)
     assert words[:5] == ["python3", "build/ci_build", "gate", gate, str(STAGED)]
     end = words.index("--channel")
     tail = ["--channel", "release", "--bucket", "s3://x/y?endpoint_url=z&a=b"]
