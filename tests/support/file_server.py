@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import ssl
 import sys
@@ -20,6 +19,8 @@ from http.server import (
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
+from core.digests import sha256_of
 
 
 @dataclass
@@ -112,11 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         if found:
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
         if told.etag:
-            mark = (
-                str(len(told.seen))
-                if told.restless
-                else hashlib.sha256(data).hexdigest()[:8]
-            )
+            mark = str(len(told.seen)) if told.restless else sha256_of(data)[:8]
             self.send_header("ETag", f'"{mark}"')
         body = data[first : last + 1]
         if self.path.endswith("/"):

@@ -5,7 +5,6 @@ A stand-in for the base image, and small archives like the real ones.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 import pip
 import tomli_w
 
+from core.digests import sha256_of
 from tests.support.engines import Engine
 
 CI_BUILD = [
@@ -93,7 +93,7 @@ def stand_in(engine: Engine, folder: Path) -> str:
     The image is the tests' builder with gcc in the right place.
     """
     text = STAND_IN.format(builder=engine.builder())
-    name = f"jax-rocm-test-stand-in:{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    name = f"jax-rocm-test-stand-in:{sha256_of(text.encode())[:12]}"
     folder.mkdir()
     (folder / "Dockerfile").write_text(text)
     if engine.run("image", "inspect", name, check=False).returncode:
@@ -212,7 +212,7 @@ def pins(folder: Path, url: str, files: Mapping[str, tuple[str, bytes]]) -> Path
         row = {
             "version": version,
             "url": f"{url}/{name}",
-            "sha256": hashlib.sha256(data).hexdigest(),
+            "sha256": sha256_of(data),
         }
         downloads[name] = {"x86_64": row}
     path = folder / "images.toml"
@@ -265,7 +265,7 @@ def own(engine: Engine, folder: Path, base: str, mark: str) -> str:
     """
     folder.mkdir()
     (folder / "Dockerfile").write_text(f"FROM {base}\nLABEL {_MARK}={mark}\n")
-    name = f"jax-rocm-test-own:{hashlib.sha256(f'{base} {mark}'.encode()).hexdigest()[:12]}"
+    name = f"jax-rocm-test-own:{sha256_of(f'{base} {mark}'.encode())[:12]}"
     engine.run("build", "--network=none", "--tag", name, str(folder))
     return name
 

@@ -5,11 +5,11 @@ A clean one, for tests that break exactly one thing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from core.digests import sha256_of
 from tests.support.made_code import made_code
 from tests.support.made_wheel import MACHS, MadeWheel, library
 from tests.support.tiny_elf import TinySymbol
@@ -48,7 +48,7 @@ def manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the manifest of `clean_kernels`, consistent with its files."""
 
     def sha256(path: str) -> str:
-        return hashlib.sha256(files[path]).hexdigest()
+        return sha256_of(files[path])
 
     objects = {
         gfx: {path.removeprefix(f"{ROOT}/hsa/"): sha256(path)}

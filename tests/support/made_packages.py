@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import lzma
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from core.digests import sha256_of
 from tests.support.made_rocm import make_rocm
 from tests.support.made_wheel import MadeWheel
 
@@ -123,6 +123,6 @@ def index_of(wheels: Mapping[str, bytes]) -> dict[str, bytes]:
     pages: dict[str, list[str]] = {}
     for name, data in wheels.items():
         project = name.partition("-")[0].replace("_", "-").lower()
-        link = f'<a href="/files/{quote(name)}#sha256={hashlib.sha256(data).hexdigest()}">{name}</a>'
+        link = f'<a href="/files/{quote(name)}#sha256={sha256_of(data)}">{name}</a>'
         pages.setdefault(f"/simple/{project}/", []).append(link)
     return files | {path: "<br>".join(links).encode() for path, links in pages.items()}

@@ -6,7 +6,6 @@ A small jax, a ROCm, a container that stands in for manylinux_2_28.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import pty
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from core.digests import sha256_of
 from tests.integration.conftest import CI_BUILD
 from tests.support import docker
 
@@ -249,10 +249,7 @@ def processes_in(log: Path) -> str:
 def contents(folder: Path) -> dict[str, str]:
     """Return the sha256 of each file of a folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
+    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
 
 
 def wait_for(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:

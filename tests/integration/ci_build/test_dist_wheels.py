@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from core.digests import sha256_of
 from core.errors import ReproducibilityError
 from core.store import hold_lock
 from core.wheels_json import dump_wheel_set, load_wheel_set
@@ -67,7 +67,7 @@ def test_set_is_complete_and_matches_its_lists(made: Path) -> None:
     ]
     for wheel in wheel_set.wheels:
         data = (made / wheel.filename).read_bytes()
-        assert (len(data), hashlib.sha256(data).hexdigest()) == (
+        assert (len(data), sha256_of(data)) == (
             wheel.size,
             wheel.sha256,
         )

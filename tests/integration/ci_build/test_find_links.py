@@ -5,7 +5,6 @@ A set from a folder and from a page, recorded and kept up to date.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from core.digests import sha256_of
 from tests.support.made_wheel import GLIBC, MadeWheel, library
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import pjrt, plain, plugin
@@ -75,7 +75,7 @@ def build(tmp_path: Path, *more: str) -> tuple[str, dict[str, Any]]:
 
 
 def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return sha256_of(path)
 
 
 def test_set_from_folder_is_recorded_and_follows_its_wheels(

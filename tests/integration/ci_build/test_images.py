@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from ci_build.wheelset.set_files import write_set
+from core.digests import sha256_of
 from core.model import WheelSet
 from core.pip import Resolved
 from tests.support import image_parts
@@ -97,7 +97,7 @@ def resolved(folder: Path, name: str, version: str) -> Resolved:
         version=version,
         filename=path.name,
         url=f"https://index.invalid/{path.name}",
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        sha256=sha256_of(path),
         requires_python=">=3.11",
     )
 

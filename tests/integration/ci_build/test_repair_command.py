@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from core.digests import sha256_of
 from tests.integration.conftest import ci_build, succeed
 
 pytestmark = pytest.mark.network
@@ -20,7 +20,7 @@ NAME = "jax_rocm7_plugin-0.10.2+rocm7.2.0.gfx1151-cp312-cp312-manylinux_2_28_x86
 
 
 def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return sha256_of(path)
 
 
 def repair(*words: str) -> list[dict[str, Any]]:

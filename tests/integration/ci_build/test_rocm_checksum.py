@@ -5,7 +5,6 @@ Their origin, servers without one, --require-checksum, and the record.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from ci_build.rocm.rocm_request import RocmRequest, check_request
 from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.source import Rocm, obtain
+from core.digests import sha256_of
 from core.errors import CiBuildError, InputError
 from core.http.client import Client, RetryPolicy
 from core.process import HostRunner
@@ -59,7 +59,7 @@ def get(tmp_path: Path, asked: RocmRequest) -> Rocm:
 
 
 def digest(told: Behaviour) -> str:
-    return hashlib.sha256(told.files[PATH]).hexdigest()
+    return sha256_of(told.files[PATH])
 
 
 @pytest.mark.parametrize("answer", [404, 500])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import hashlib
 import os
 import random
 import signal
@@ -23,6 +22,7 @@ import pytest
 
 from ci_build.rocm.facts import selection
 from ci_build.rocm.rocm_store import RocmStore, StoredTree
+from core.digests import sha256_of
 from core.errors import InputError, MachineError
 from core.http.client import Client, RetryPolicy
 from core.http.part import PartFile
@@ -191,7 +191,7 @@ def test_store_killed_anywhere_resumes_to_same_tree(
         if ranges:
             assert told.sent <= len(data) - begun + 2
     assert picture(tree.root) == expected
-    assert tree.sha256 == hashlib.sha256(data).hexdigest()
+    assert tree.sha256 == sha256_of(data)
     assert sorted(path.name for path in root.iterdir()) == [
         "origins",
         "tarballs",
@@ -210,7 +210,7 @@ def test_store_leaves_nothing_of_absent_file(tmp_path: Path, told: Behaviour) ->
 def test_store_shares_tree_between_runs(
     tmp_path: Path, told: Behaviour, data: bytes
 ) -> None:
-    sha256 = hashlib.sha256(data).hexdigest()
+    sha256 = sha256_of(data)
     first = from_url(told, tmp_path, sha256=sha256)
     told.seen.clear()
     assert from_url(told, tmp_path, sha256=sha256) == first
@@ -243,7 +243,7 @@ def test_store_fetches_unpinned_file_again_after_change(
 def test_store_unpacks_tree_again_after_crash(
     tmp_path: Path, told: Behaviour, data: bytes, harm: str
 ) -> None:
-    sha256 = hashlib.sha256(data).hexdigest()
+    sha256 = sha256_of(data)
     tree = from_url(told, tmp_path, sha256=sha256)
     entry = tree.root.parent
     file = tree.root / "include/extra.h"
@@ -261,7 +261,7 @@ def test_store_unpacks_tree_again_after_crash(
 def test_store_fetches_damaged_cached_tarball_again(
     tmp_path: Path, told: Behaviour, data: bytes
 ) -> None:
-    sha256 = hashlib.sha256(data).hexdigest()
+    sha256 = sha256_of(data)
     from_url(told, tmp_path, sha256=sha256)
     (tmp_path / "tarballs" / sha256 / NAME).write_bytes(bytes(len(data)))
     other = from_url(told, tmp_path, sha256=sha256, full=False)
@@ -293,7 +293,7 @@ def test_store_reports_full_disk_of_download_without_retry(
         assert len(told.seen) <= 7
         assert 0 < arrived(tmp_path) < 2_000_000
         room = 10**9
-        assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
+        assert from_url(told, tmp_path).sha256 == sha256_of(data)
 
 
 def test_store_concurrent_runs_fetch_once(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from core.digests import sha256_of
 from tests.integration.conftest import ci_build
 from tests.support.fake_therock import nightly, page_of
 from tests.support.file_server import Behaviour, serving
@@ -79,7 +79,7 @@ def test_seed_command_verifies_and_locks_rocm_first(
         in warnings
     )
     lock = tmp_path / "work/rocm.lock"
-    assert hashlib.sha256(told.files[PATH]).hexdigest() in lock.read_text()
+    assert sha256_of(told.files[PATH]) in lock.read_text()
     told.seen.clear()
     again = seeds_command(tmp_path, told, "--locked")
     assert "its sha256 matches rocm.lock" in again.stderr
@@ -157,7 +157,7 @@ def test_therock_list_hides_password_and_refuses_bad_limit(
 def test_therock_url_name_excludes_query_and_encoded_slash(
     tmp_path: Path, told: Behaviour
 ) -> None:
-    digest = hashlib.sha256(told.files[PATH]).hexdigest()
+    digest = sha256_of(told.files[PATH])
     told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
     source = f"{told.url}{PATH.replace('/tarball/', '/tarball%2F')}?token=1"
     told.answers = [503]

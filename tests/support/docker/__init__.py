@@ -9,7 +9,6 @@ have the host's network or none. The daemon needs root, dockerd and the requirem
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.store import hold_lock
 from tests.support import forky
 from tests.support.engines import Engine
@@ -73,7 +73,7 @@ def rocm(version: str, layout: str = "llvm-only") -> Path:
     row = LAYOUTS[layout]
     base = forky.made("rocm", _HERE / "rocm.sh", version, row["device_libraries"])
     tree = base.with_name(
-        f"{base.name}-{hashlib.sha256(json.dumps(row, default=str).encode()).hexdigest()[:12]}"
+        f"{base.name}-{sha256_of(json.dumps(row, default=str).encode())[:12]}"
     )
     with hold_lock(Path(f"{tree}.lock")):
         if not tree.exists():

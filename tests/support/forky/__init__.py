@@ -14,6 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
+from core.digests import sha256_of
 from core.store import hold_lock
 
 CACHE = platformdirs.user_cache_path("jax-rocm-release")
@@ -82,9 +83,7 @@ def fill(folder: Path, script: Path, *words: str, based: bool = True) -> None:
 
 
 def _base() -> Path:
-    return _kept(
-        "forky", _BASE, (mirror(),), hashlib.sha256(_BASE.read_bytes()).hexdigest()[:12]
-    )
+    return _kept("forky", _BASE, (mirror(),), sha256_of(_BASE)[:12])
 
 
 def _kept(name: str, script: Path, words: tuple[str, ...], digest: str) -> Path:

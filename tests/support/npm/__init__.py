@@ -7,11 +7,11 @@ digest of the lock.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.store import hold_lock
 from tests.support import forky
 
@@ -22,7 +22,7 @@ _SECONDS = 300
 
 def program(name: str) -> Path:
     """Return a program, installed if necessary."""
-    folder = forky.CACHE / f"npm-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}"
+    folder = forky.CACHE / f"npm-{sha256_of(LOCK)[:12]}"
     forky.CACHE.mkdir(parents=True, exist_ok=True)
     with hold_lock(Path(f"{folder}.lock")):
         if not folder.exists():

@@ -11,7 +11,6 @@ which has the tools of the executed actions.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.store import hold_lock
 from tests.support import forky
 from tests.support.docker import Docker
@@ -118,10 +118,7 @@ class Service:
 def environment() -> Path:
     """Return the virtual environment with BuildGrid and PostgreSQL, created if necessary."""
     lock = _HERE / "requirements.lock"
-    name = (
-        "rbe-{}.{}-".format(*sys.version_info)
-        + hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
-    )
+    name = "rbe-{}.{}-".format(*sys.version_info) + sha256_of(lock)[:12]
     folder = forky.CACHE / name
     forky.CACHE.mkdir(parents=True, exist_ok=True)
     with hold_lock(Path(f"{folder}.lock")):

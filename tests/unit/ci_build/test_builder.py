@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,6 +26,7 @@ from ci_build.wheelset.source.source_container import (
     find_tools,
 )
 from ci_build.wheelset.source.tools import ToolReport, needed_bazel
+from core.digests import sha256_of
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult
@@ -168,7 +168,7 @@ def bazel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "bazel").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    digest = hashlib.sha256(PINNED).hexdigest()
+    digest = sha256_of(PINNED)
     pin = Pin(
         kind="download",
         name="bazel",
@@ -210,7 +210,7 @@ def test_check_tools_accepts_pinned_bazel_only(
     bazel.write_bytes(b"another Bazel")
     with pytest.raises(MachineError) as caught:
         check(request("0.10.2"))
-    for words in ("xxd (not found)", "Bazel 7.7.1", hashlib.sha256(PINNED).hexdigest()):
+    for words in ("xxd (not found)", "Bazel 7.7.1", sha256_of(PINNED)):
         assert words in str(caught.value)
     bazel.unlink()
     with pytest.raises(MachineError, match=r"Bazel 7\.7\.1 \(not found\)"):
@@ -222,10 +222,7 @@ def test_check_tools_finds_pinned_bazel_in_cache_of_bazelisk(
 ) -> None:
     bazel.write_bytes(b"Bazelisk, under the name of Bazel")
     cached = (
-        tmp_path
-        / "caches/bazelisk/downloads/sha256"
-        / hashlib.sha256(PINNED).hexdigest()
-        / "bin/bazel"
+        tmp_path / "caches/bazelisk/downloads/sha256" / sha256_of(PINNED) / "bin/bazel"
     )
     report({str(cached): "bazel 7.7.1"})
     cached.parent.mkdir(parents=True)
@@ -263,7 +260,7 @@ def test_describe_host_names_digest_of_bazel(
         lambda *_, **__: ProcessResult(returncode=0, stdout="bazel 7.7.1\n"),
     )
     before = describe_host(paths, runner)
-    assert f"bazel 7.7.1, sha256 {hashlib.sha256(PINNED).hexdigest()}" in before
+    assert f"bazel 7.7.1, sha256 {sha256_of(PINNED)}" in before
     bazel.write_bytes(b"another Bazel of that version")
     assert describe_host(paths, runner).partition(" ")[0] != before.partition(" ")[0]
 

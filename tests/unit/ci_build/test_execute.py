@@ -5,7 +5,6 @@ Resolution and downloads with a pip that this test controls.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import threading
@@ -24,6 +23,7 @@ from ci_build.wheelset.execute import SetExecution
 from ci_build.wheelset.finished_wheels import _refuse_other_targets
 from ci_build.wheelset.set_plan import Build, Fetch, Repair, Resolve, make_plan
 from core.cache_entries import collect
+from core.digests import sha256_of
 from core.errors import FatbinError, InputError
 from core.model import WheelSet
 from core.process import ProcessResult
@@ -92,7 +92,7 @@ class FakePip:
 
 def _row(item: tuple[str, str]) -> dict[str, Any]:
     project, name = item
-    digest = hashlib.sha256(name.encode()).hexdigest()
+    digest = sha256_of(name.encode())
     return {
         "metadata": {"name": project, "version": "0.10.2", "requires_python": ">=3.11"},
         "download_info": {
@@ -184,7 +184,7 @@ def test_set_has_lock_of_plan(tmp_path: Path) -> None:
     data = set_lock(LOCK)
     other = set_lock(replace(LOCK, size=2))
     made = assembled(data, "out")
-    assert made.files["rocm.lock"] == hashlib.sha256(data).hexdigest()
+    assert made.files["rocm.lock"] == sha256_of(data)
     assert made.file_sizes["rocm.lock"] == len(data)
     assert (tmp_path / "out/rocm.lock").read_bytes() == data
     assert LOCK.source in (tmp_path / "out/sbom.cdx.json").read_text()

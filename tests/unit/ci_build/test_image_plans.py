@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import re
 from dataclasses import replace
@@ -20,6 +19,7 @@ from ci_build.images.image_pins import DOCKER, load_pins
 from ci_build.images.manylinux_image import SEARCH, builder_image, builder_images
 from ci_build.images.runtime_image import runtime_image, runtime_name
 from ci_build.wheelset.set_files import write_set
+from core.digests import sha256_of
 from core.errors import FormatError, InputError, ProcessError, WheelSetError
 from core.pip import Resolved
 from core.process import ProcessResult
@@ -237,10 +237,10 @@ def test_download_that_differs_from_pin_is_refused_and_not_kept(
     def download(_: ImageBuilder, __: str, write: Any) -> str:
         data = served.pop(0)
         write(data)
-        return hashlib.sha256(data).hexdigest()
+        return sha256_of(data)
 
     monkeypatch.setattr(ImageBuilder, "_download", download)
-    pin = replace(PIN, digest=hashlib.sha256(b"content").hexdigest())
+    pin = replace(PIN, digest=sha256_of(b"content"))
     with pytest.raises(InputError, match=r"but download\.bazel\.x86_64 is pinned to"):
         image_builder.fetch(pin)
     for _ in range(2):

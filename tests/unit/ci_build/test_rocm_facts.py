@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +28,7 @@ from ci_build.rocm.rocm_request import (
 from ci_build.rocm.rocm_store import RocmStore
 from ci_build.rocm.source import Rocm, obtain
 from ci_build.wheelset.source_build import _device_libraries
+from core.digests import sha256_of
 from core.errors import CiBuildError, FormatError, InputError, RequestError
 from core.http.client import Client
 from core.model import GfxTarget
@@ -90,7 +90,7 @@ def test_obtain_unpacks_and_locks_tarball(tmp_path: Path, file: Path) -> None:
     assert locked == rocm.lock
     assert locked == RocmLock(
         source=str(file),
-        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        sha256=sha256_of(file),
         size=file.stat().st_size,
         version=VERSION,
         families=("gfx94X-dcgpu",),

@@ -5,7 +5,6 @@ From a file or a tree into the plan, and into the set, whose digest covers the m
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from ci_build.wheelset import set_build as dist_wheels
 from ci_build.wheelset import set_files
 from ci_build.wheelset.set_plan import BuildPlan
 from core import wheelset
+from core.digests import sha256_of
 from core.errors import CiBuildError, FormatError, RequestError
 from core.http.client import Client
 from core.process import HostRunner
@@ -71,7 +71,7 @@ def test_rocm_manifest_file_goes_into_plan(tmp_path: Path) -> None:
     made = plan(rocm_manifest=str(file))
     assert (made.rocm_manifest, made.record()["rocm_manifest"]) == (
         data,
-        hashlib.sha256(data).hexdigest(),
+        sha256_of(data),
     )
 
 
@@ -85,9 +85,7 @@ def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
     }
     made = plan(therock_path=str(root), **more)
     assert b'"hipFree"' in made.rocm_manifest
-    assert (
-        made.record()["rocm_manifest"] == hashlib.sha256(made.rocm_manifest).hexdigest()
-    )
+    assert made.record()["rocm_manifest"] == sha256_of(made.rocm_manifest)
     before = lock.read_text()
     (root / "lib/llvm/amdgcn/bitcode/ocml.bc").write_text("other")
     with pytest.raises(RequestError, match="but the lock has"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from ci_build.rocm.tree import read_tree
+from core.digests import sha256_of
 from core.errors import InputError, RequestError
 from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol, tiny_elf
@@ -77,7 +77,7 @@ def test_manifest_lists_symbols_versions_needs_and_runpath(tmp_path: Path) -> No
     data = (tmp_path / "lib/libamdhip64.so.7").read_bytes()
     assert (library.size, library.sha256) == (
         len(data),
-        hashlib.sha256(data).hexdigest(),
+        sha256_of(data),
     )
     assert load_manifest(dump_manifest(manifest)) == manifest
 
