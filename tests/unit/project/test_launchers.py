@@ -8,12 +8,10 @@ import importlib.util
 import os
 import runpy
 import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -253,34 +251,6 @@ def test_a_python_without_ensurepip_is_explained(
     with pytest.raises(venv.SetupError, match="apt install python3-venv"):
         venv._create()
     assert venv._satisfies("requirements.lock"), "what was there stays"
-
-
-def test_setup_errors_have_one_sentence_and_exit_code(
-    root: Path,
-    venv: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def failing(*_: object, **__: object) -> NoReturn:
-        raise venv.SetupError("pip could not.", "ERROR: words of pip")
-
-    venv._run = failing
-    monkeypatch.setattr(sys, "argv", ["build/ci_build"])
-    (root / ".venv" / "stamp.json").unlink()
-    with pytest.raises(SystemExit) as stopped:
-        venv.enter("requirements.lock")
-    assert stopped.value.code == 18
-    _, *lines = capsys.readouterr().err.splitlines()
-    assert lines == ["ERROR: words of pip", "ci_build: error: pip could not."]
-
-
-def test_failed_program_of_setup_is_an_error(
-    venv: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = SimpleNamespace(returncode=1, stdout="ERROR: words of pip")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    with pytest.raises(venv.SetupError, match="pip failed"):
-        venv._run("pip failed.", "-m", "pip")
 
 
 def test_interpreter_outside_venv_does_not_loop(
