@@ -204,18 +204,21 @@ class Pipeline:
         options = self.options
         failure = self._gated(staged) if ReleaseStep.GATES in options.steps else None
         with self.reporter.group("policy"):
-            verdict = self._verdict(staged)
-            wheel_set = read_staged(self.bucket, staged)
-            steps.show_verdict(
+            verdict = steps.check_policy(
                 staged,
-                wheel_set,
-                verdict,
+                self.bucket,
+                options.channel,
                 self.reporter,
-                channel=options.channel,
+                options.trust_config,
+                allow_lower=options.allow_lower,
                 bucket_name=options.bucket,
-            )
+                source=policy_source(options.ledger, self.runner),
+            ).verdict
         outcome = SetOutcome(
-            staged=staged, wheel_set=wheel_set, state=SetState.STAGED, verdict=verdict
+            staged=staged,
+            wheel_set=read_staged(self.bucket, staged),
+            state=SetState.STAGED,
+            verdict=verdict,
         )
         if not verdict.allowed and failure is not None:
             return replace(outcome, state=SetState.FAILED, error=failure)
@@ -292,10 +295,14 @@ class Pipeline:
         """Run the gate device for the targets that lack its evidence, if it is included."""
         if self.options.device is None:
             return ()
+        verdict = check(
+            self.bucket,
+            staged,
+            load_policy(staged.index, channel=self.options.channel),
+            verify=lazy_verifier(self.options.trust_config),
+        )
         missing = [
-            item
-            for item in self._verdict(staged).requirements
-            if item.gate == GATE and item.problems
+            item for item in verdict.requirements if item.gate == GATE and item.problems
         ]
         return device_step.run_device_gate(
             staged,
@@ -305,16 +312,6 @@ class Pipeline:
             self.reporter,
             self.runner,
             signer,
-        )
-
-    def _verdict(self, staged: StagedSet) -> Verdict:
-        return check(
-            self.bucket,
-            staged,
-            load_policy(staged.index, channel=self.options.channel),
-            verify=lazy_verifier(self.options.trust_config),
-            allow_lower=self.options.allow_lower,
-            source=policy_source(self.options.ledger, self.runner),
         )
 
 

@@ -10,7 +10,6 @@ from ci_build.release.index_authority import policy_source, signer_of
 from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
 from ci_build.release.release_request import LedgerRequest
 from core.errors import RequestError
-from core.model import Verdict, WheelSet
 from core.process import Runner
 from core.report import Reporter
 from promotion import promote as promotion_promote
@@ -128,43 +127,29 @@ def check_policy(
     bucket_name: str = "",
     source: PolicySource | None = None,
 ) -> PolicyReport:
-    """Return and print the verdict of the policy on a staged set.
+    """Return the verdict of the policy on a staged set.
+
+    Print the required evidence, warnings, bypasses, waivers and tiers.
 
     Args:
         bucket_name: value of `--bucket` for the printed commands; empty for the default
             one.
         source: checkout of the policy. None leaves it unchecked.
     """
-    policy = load_policy(staged.index, channel=channel)
     verdict = check(
         bucket,
         staged,
-        policy,
+        load_policy(staged.index, channel=channel),
         verify=lazy_verifier(trust_config),
         allow_lower=allow_lower,
         source=source,
     )
-    wheel_set = read_staged(bucket, staged)
-    return show_verdict(
-        staged, wheel_set, verdict, reporter, channel=channel, bucket_name=bucket_name
-    )
-
-
-def show_verdict(
-    staged: StagedSet,
-    wheel_set: WheelSet,
-    verdict: Verdict,
-    reporter: Reporter,
-    *,
-    channel: str,
-    bucket_name: str = "",
-) -> PolicyReport:
-    """Print the required evidence, warnings, bypasses, waivers and tiers of a verdict.
-
-    See `check_policy`.
-    """
     missing = missing_evidence(
-        staged, wheel_set, verdict.requirements, channel=channel, bucket=bucket_name
+        staged,
+        read_staged(bucket, staged),
+        verdict.requirements,
+        channel=channel,
+        bucket=bucket_name,
     )
     report = PolicyReport(verdict=verdict, missing=missing)
     show_report(report, reporter)
