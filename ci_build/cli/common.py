@@ -83,8 +83,8 @@ class LazyGroup(cloup.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command with this name; None if there is none."""
         stub = super().get_command(ctx, cmd_name)
-        if stub is None:
-            return None
+        if stub is None or cmd_name not in self._modules:
+            return stub
         if cmd_name in self._groups:
             sections = {"Commands": self._groups[cmd_name]}
             return LazyGroup(name=cmd_name, help=stub.help, sections=sections)

@@ -106,8 +106,7 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
         )
     without_effect = {
         "--family": bool(request.family) and not rocm,
-        "--rocm": request.rocm is not None and not rocm,
-        "--rocm-of-set": request.rocm_of_set and not rocm,
+        "--rocm": (request.rocm is not None or request.rocm_of_set) and not rocm,
         "--also": request.also is not None and platform is not JaxPlatform.CUDA,
         "--devices": request.devices is not None and platform is JaxPlatform.CPU,
     }
@@ -126,11 +125,6 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
             request.suite_env and not request.jax_tests,
             "--suite-env requires --jax-tests.",
             "Give --jax-tests too.",
-        ),
-        (
-            request.rocm and request.rocm_of_set,
-            "--rocm contradicts --rocm-of-set.",
-            "Give one of them.",
         ),
         (
             request.size and request.tests,

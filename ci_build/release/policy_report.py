@@ -151,7 +151,7 @@ def _device_words(
         if value := getattr(request, name):
             words += [f"--{name.replace('_', '-')}", str(value)]
     if ROCM_LOCK in wheel_set.files:
-        words.append("--rocm-of-set")
+        words.append("--rocm=set")
     return words, runs_on
 
 

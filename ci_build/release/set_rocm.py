@@ -40,7 +40,7 @@ def with_rocm_of_set(
     runner: Runner,
     connect: Connect,
 ) -> DeviceRequest:
-    """Return a request of `--rocm-of-set` with the root of the set's ROCm.
+    """Return a request of `--rocm=set` with the root of the set's ROCm.
 
     The request stays unchanged if the set has no lock, or a lock of a ROCm that only
     its builder has. The gate then loads the ROCm that the loader finds; in both cases

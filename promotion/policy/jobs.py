@@ -260,7 +260,7 @@ def _jobs(run: _Run, occasion: TriggerSettings, seed: str) -> Iterator[Job]:
             label = draw(weights, f"{seed}:{family.name}:{python}:{devices}:{shard}")
             argv = [*run.command(GATE, suite), "--devices", str(runners[label].devices)]
             if ROCM_LOCK in run.wheel_set.files:
-                argv.append("--rocm-of-set")
+                argv.append("--rocm=set")
             if shards > 1:
                 argv += ["--shard", shard]
             yield Job(

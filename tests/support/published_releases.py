@@ -173,7 +173,7 @@ def judge(gate: str, out: Path, cache: Path) -> str:
     release = json.loads((out / "wheels.json").read_text())["jax_version"]
     options = [f"--targets={TARGETS}"] if gate == "coverage" else []
     if gate == "load" and not _golden(release).exists():
-        options.append("--update-golden")
+        options.append("--update")
     done = ci_build(
         "gate",
         gate,

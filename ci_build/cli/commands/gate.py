@@ -48,6 +48,8 @@ from promotion.storage.object_keys import StagedSet
 
 _T = TypeVar("_T")
 _DEVICE, _MERGE = "device", "merge"
+_SET = "set"
+"""Value of --rocm for the ROCm in the set's rocm.lock."""
 _SUMMARIES = {
     **{name: row.summary for name, row in GATES.items()},
     STRUCTURE: "Run all of the above.",
@@ -98,7 +100,8 @@ _STRUCTURE_OPTIONS = (
         help="Number of parallel compilers.  [default: derived from cores and memory]",
     ),
     cloup.option(
-        "--update-golden",
+        "--update",
+        "update_golden",
         is_flag=True,
         help="Update the golden files from the wheels.",
     ),
@@ -179,14 +182,6 @@ _RUN_OPTIONS = (
         ),
     ),
     cloup.option(
-        "--rocm-of-set",
-        is_flag=True,
-        help=(
-            "Load the ROCm that the set was built with; it is downloaded as the set's"
-            " rocm.lock says."
-        ),
-    ),
-    cloup.option(
         "--inside",
         metavar="ENGINE",
         default="",
@@ -233,16 +228,28 @@ _OF_SOME_GATES = ("rocm", "tests", "redo")
 """Options without a group that some gates do not use."""
 
 
+def _rocm(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> Path | str | None:
+    """Return the folder of --rocm, or `_SET`."""
+    if value is None or value == _SET:
+        return value
+    folder = click.Path(path_type=Path, exists=True, file_okay=False)
+    return Path(folder.convert(value, option, context))
+
+
 @cloup.command(help=_HELP)
 @click.argument("name", metavar="GATE", type=click.Choice([*_SUMMARIES]))
 @click.argument("wheel_set", metavar="SET")
 @click.option(
     "--rocm",
-    metavar="DIR",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR|set",
+    type=click.UNPROCESSED,
+    callback=_rocm,
     help=(
-        "ROCm to compare and load the wheels with.  [default: the set's manifest and"
-        " stub libraries; for `device`, the ROCm that the loader finds]"
+        "ROCm to compare and load the wheels with. `set`, for `device`: the one of the"
+        " set's rocm.lock, which is downloaded.  [default: the set's manifest and stub"
+        " libraries; for `device`, the ROCm that the loader finds]"
     ),
 )
 @click.option(
@@ -272,6 +279,14 @@ def gate(state: State, /, *, name: str, redo: bool, **values: Any) -> None:  # n
     """Run a gate; `_HELP` is its help."""
     _refuse_unused(name)
     cluster = cluster_request(values)
+    values["rocm_of_set"] = values["rocm"] == _SET
+    if values["rocm_of_set"]:
+        if name != _DEVICE:
+            raise RequestError(
+                f"--rocm=set applies to the gate device, not to {name}.",
+                hint="Give the folder of a ROCm.",
+            )
+        values["rocm"] = None
     if name == _MERGE:
         # Start-up time: the gates load auditwheel.
         from ci_build.release import device_gate
@@ -437,7 +452,7 @@ def _with_rocm(
     reporter: Reporter,
     runner: HostRunner,
 ) -> DeviceRequest:
-    """Return a request with the folder of the set's ROCm if it has --rocm-of-set."""
+    """Return a request with the folder of the set's ROCm if it has --rocm=set."""
     # Start-up time: both load requests.
     from ci_build.cli.options.rocm_options import rocm_storage
     from ci_build.release.set_rocm import with_rocm_of_set

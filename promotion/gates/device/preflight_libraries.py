@@ -133,7 +133,7 @@ def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
         )
     remedy = (
         f"Install the ROCm {expected.rocm_version} build that the set was built with,"
-        " name it with `--rocm`, or give `--rocm-of-set`."
+        " name it with `--rocm`, or give `--rocm=set`."
     )
     facts = {"rocm_libraries": same}
     return preflight_check(title, "; ".join(problems), remedy, note=note, facts=facts)

@@ -2,7 +2,7 @@
 
 `plugin/golden/<jax>.toml` lists the handlers of each extension module;
 `pjrt/golden/<jax>.toml` lists the C API of XLA's plugin and the handlers that jax
-registers with the plugin. `ci_build gate load SET --update-golden` writes the lists, so
+registers with the plugin. `ci_build gate load SET --update` writes the lists, so
 that a change shows in review.
 """
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 _HEADER = """\
 # What the {part} wheel for jax {jax_version} registers.
-# `ci_build gate load SET --update-golden` writes this file.
+# `ci_build gate load SET --update` writes this file.
 # {about}
 """
 _ABOUT = {
@@ -63,7 +63,7 @@ def read(path: Path) -> Lists | None:
     """
     if not path.exists():
         return None
-    hint = "Fix the file, or write it again with --update-golden."
+    hint = "Fix the file, or write it again with --update."
     try:
         return dict(_sections(read_table(path, hint=hint), ()))
     except TypeError as problem:

@@ -19,11 +19,9 @@ from promotion.gates.common.gate_site import make_site, rocm_libraries
 from promotion.gates.load import golden
 from promotion.gates.load.load_checks import PJRT, PLUGIN, LoadChecks
 
-_NO_GOLDEN = (
-    "Run `ci_build gate load SET --update-golden` and have the new lists reviewed."
-)
+_NO_GOLDEN = "Run `ci_build gate load SET --update` and have the new lists reviewed."
 _GOLDEN = (
-    "If the change is intended, run `ci_build gate load SET --update-golden` and have"
+    "If the change is intended, run `ci_build gate load SET --update` and have"
     " the new lists reviewed."
 )
 

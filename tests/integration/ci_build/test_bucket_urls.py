@@ -25,7 +25,6 @@ COMMANDS = {
     "promote": ("{set}", "--channel", "local", "--dry-run"),
     "index yank": ("multi-arch/1", "--reason", "slow", "--dry-run"),
     "index verify": ("multi-arch", "--repair", "--dry-run"),
-    "index serve": ("0",),
 }
 """Command -> its arguments without --bucket."""
 

@@ -1,4 +1,4 @@
-"""`gate device --rocm-of-set`.
+"""`gate device --rocm=set`.
 
 The tests load the ROCm that the set was built with, from a real server.
 """

@@ -29,10 +29,6 @@ from tests.support.sets import wheel_set
     ("given_", "said"),
     [
         ({}, "needs --family"),
-        (
-            {"family": "gfx942", "rocm": Path("/opt"), "rocm_of_set": True},
-            "--rocm contradicts --rocm-of-set",
-        ),
         ({"platform": "cpu", "family": "gfx942"}, "does not use --family"),
         ({"platform": "cpu", "size": "small"}, "--size requires"),
         (

@@ -81,7 +81,7 @@ OPTIONS = {
     "--corpus=full": "compile",
     "--test=fft": "compile",
     "--jobs=1": "compile",
-    "--update-golden": "load",
+    "--update": "load",
 }
 """Option of a gate -> a gate that uses it."""
 

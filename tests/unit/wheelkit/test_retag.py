@@ -38,5 +38,7 @@ def test_retag_changes_only_the_tag(tmp_path: Path) -> None:
 def test_retag_refuses_untrue_tag(tmp_path: Path) -> None:
     before = wheel(TinySymbol("new", "libc.so.6", "GLIBC_2.38")).write(tmp_path)
     with pytest.raises(RepairError, match=r"GLIBC_2\.38"):
-        retag(before, tmp_path)
+        retag(before, tmp_path, platform="manylinux_2_28_x86_64")
     assert list(tmp_path.iterdir()) == [before]
+    path, _ = retag(before, tmp_path)
+    assert path.name.endswith("-manylinux_2_38_x86_64.whl")
