@@ -336,11 +336,7 @@ def _settings(facts: Facts) -> Iterator[Problem]:
 
 
 def usable_majors(candidates: Mapping[int, Facts], *, need_gpu: bool) -> list[int]:
-    """Return the majors without an error, the best one first.
-
-    One process cannot use two majors of HIP, so a major whose extension modules jaxlib
-    has already loaded is better than a higher one.
-    """
+    """Return the majors without an error, the best one first."""
     return [
         major
         for major in _ranked(candidates)
@@ -349,13 +345,43 @@ def usable_majors(candidates: Mapping[int, Facts], *, need_gpu: bool) -> list[in
 
 
 def choose(candidates: Mapping[int, Facts], *, need_gpu: bool) -> int:
-    """Return the ROCm major that registers its backend, or that reports the problems."""
+    """Return the ROCm major that registers its backend, or that reports the problems.
+
+    jaxlib loads the extension modules of the first major that can be imported, before
+    any plugin acts. One process cannot use two majors of HIP, so no other major acts.
+    """
     if len(candidates) == 1:
         return next(iter(candidates))
+    if loaded := loaded_majors() & candidates.keys():
+        return max(loaded)
     usable = usable_majors(candidates, need_gpu=need_gpu)
     return usable[0] if usable else _ranked(candidates)[0]
 
 
 def _ranked(majors: Collection[int]) -> list[int]:
-    loaded = loaded_majors()
-    return sorted(majors, key=lambda major: (major in loaded, major), reverse=True)
+    return sorted(majors, reverse=True)
+
+
+def blocked(
+    candidates: Mapping[int, Facts], own: int, reason: Problem, *, need_gpu: bool
+) -> Problem | None:
+    """Return the problem of a loaded major in whose place another one could be used.
+
+    None if `own` is not loaded or no other major is usable.
+
+    Args:
+        reason: why `own` cannot be used.
+    """
+    others = [
+        major for major in usable_majors(candidates, need_gpu=need_gpu) if major != own
+    ]
+    if own not in loaded_majors() or not others:
+        return None
+    packages = (f"jax-rocm{own}-plugin", f"jax-rocm{own}-pjrt")
+    return problem(
+        "major-blocked",
+        major=own,
+        other=others[0],
+        reason=reason.sentence,
+        command=candidates[own].python.command("uninstall", *packages),
+    )

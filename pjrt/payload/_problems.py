@@ -97,6 +97,14 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
         "{package} could not be loaded: {error}; searched for ROCm: {places}.",
         "{command}",
     ),
+    "major-blocked": (
+        ERROR,
+        (
+            "jaxlib has loaded the modules of ROCm {major}, which cannot be used"
+            " here: {reason} Without them, ROCm {other} would be used."
+        ),
+        "{command}",
+    ),
     "platforms": (
         ERROR,
         "JAX_PLATFORMS={value} stops jax from using the GPU.",

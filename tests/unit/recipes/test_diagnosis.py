@@ -226,7 +226,7 @@ def test_each_problem_is_found_alone_with_its_remedy(
         assert f"     {problem.remedy}" in machine.screen().splitlines()
 
 
-TESTED_ALONE = {"device-denied", "small-shm", "rocm-not-loadable"}
+TESTED_ALONE = {"device-denied", "major-blocked", "small-shm", "rocm-not-loadable"}
 
 
 def test_every_kind_of_problem_has_a_test() -> None:

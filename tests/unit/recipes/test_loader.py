@@ -373,7 +373,7 @@ def imported_by_jaxlib(modules: list[str]) -> str:
     return ""
 
 
-def test_unusable_loaded_major_does_not_act(
+def test_unusable_loaded_major_blocks_usable_one_and_names_the_command(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.install(10, needed=["libamd_smi.so.27"])
@@ -384,6 +384,16 @@ def test_unusable_loaded_major_does_not_act(
         "jax_rocm10_plugin._linalg",
         ModuleType("jax_rocm10_plugin._linalg"),
     )
+    assert machine.acting() == [10, 10]
+    diagnosis = machine.load("._diagnosis", 10)
+    candidates = machine.load("._facts", 10).here(10)
+    reason = next(diagnosis.errors(candidates[10], need_gpu=True))
+    blocked = diagnosis.blocked(candidates, 10, reason, need_gpu=True)
+    assert blocked.code == "major-blocked"
+    assert "libamd_smi.so.27" in blocked.sentence
+    assert blocked.remedy.endswith("uninstall jax-rocm10-plugin jax-rocm10-pjrt")
+    # Without the modules in the process, the usable major acts.
+    monkeypatch.delitem(sys.modules, "jax_rocm10_plugin._linalg")
     assert machine.acting() == [7, 7]
 
 
