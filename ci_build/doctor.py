@@ -49,7 +49,7 @@ def defaults(index: str = "") -> dict[str, Any]:
         "jax_version": jax,
         "requires_jaxlib": f"=={jax}",
         "xla_targets": _table("targets.toml")["lists"]["xla"],
-        "rocm_index": values["rocm_packages"]["stable_index_url_before_10"],
+        "rocm_index": _table("rocm_servers.toml")["stable-packages-before-10"]["url"],
         "rocm_major": _table("rocm_releases.toml")["published_major"],
         "pythons": values["pythons"]["supported"],
         "python": values["pythons"]["main"],

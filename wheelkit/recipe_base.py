@@ -15,8 +15,8 @@ from packaging.version import Version
 
 from core import rocm_layouts as layouts
 from core import targets, versions
-from core.defaults import defaults
 from core.model import BuildRequest, RocmVersion, to_json
+from core.rocm_servers import load_servers
 from wheelkit.repair.platform_tags import platform_of
 from wheelkit.repair.repair_plan import RepairPlan
 
@@ -121,8 +121,8 @@ def build_info(
 
 def _rocm_index(rocm: RocmVersion) -> str:
     """Return the index of ROCm's Python packages, which the loader recommends."""
-    key = "stable_index_url" if rocm.major >= 10 else "stable_index_url_before_10"
-    return str(defaults()["rocm_packages"][key])
+    name = "stable-packages" if rocm.major >= 10 else "stable-packages-before-10"
+    return load_servers()[name].url
 
 
 def recipe_digest(payload: Sequence[Path]) -> str:

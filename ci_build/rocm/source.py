@@ -38,6 +38,7 @@ from core.model import Progress
 from core.pip import InputStore
 from core.process import Runner, without_credentials
 from core.report import Reporter
+from core.rocm_servers import naming_successor
 from core.rocm_trust import ChecksumOrigin, RocmTrust
 from core.unpack.tree_contents import Contents
 from core.unpack.tree_contents import differences as changes_of
@@ -198,7 +199,8 @@ def obtain(
             )
         # The lock is of another ROCm, which this one replaces.
         pinned = None
-    files = _fetch(request, pinned, store, client, progress, runner, installed)
+    with naming_successor(getattr(request.source, "url", "")):
+        files = _fetch(request, pinned, store, client, progress, runner, installed)
     try:
         rocm = _inspect(request, pinned, recorded, files, progress)
     except CiBuildError:

@@ -18,6 +18,7 @@ from ci_build.rocm.lock import load_lock
 from ci_build.rocm.rocm_request import check_families
 from core.errors import RequestError
 from core.report import print_line, print_table
+from core.rocm_servers import naming_successor
 from core.units import human
 
 
@@ -81,7 +82,9 @@ def _list(
         check_families([family])
     after = {"therock_listing": therock_listing}
     client = connector(state.reporter(after))()
-    builds = listing.list_builds(client, state.settings(after).text("therock_listing"))
+    url = state.settings(after).text("therock_listing")
+    with naming_successor(url):
+        builds = listing.list_builds(client, url)
     shown = [
         replace(build, url=without_user(build.url))
         for build in builds

@@ -33,6 +33,7 @@ from core.errors import RequestError
 from core.model import GfxTarget
 from core.process import HostRunner, without_credentials
 from core.report import Reporter
+from core.rocm_servers import naming_successor
 from core.targets import MULTI_ARCH, family_of, load_table, split_words
 from core.units import parse_size
 
@@ -142,13 +143,13 @@ def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> PipInd
         # Start-up time: it loads isal.
         from ci_build.rocm.package_index import newest_version
 
-        version = newest_version(index, runner)
-        reporter.line(f"--therock-index-url: the newest ROCm of the index is {version}")
-        check_age(
-            version,
-            _today(),
-            f"Give --rocm-version={version} to use it, or another --therock-index-url.",
-        )
+        with naming_successor(index):
+            version = newest_version(index, runner)
+            reporter.line(
+                f"--therock-index-url: the newest ROCm of the index is {version}"
+            )
+            hint = f"Give --rocm-version={version} to use it, or another"
+            check_age(version, _today(), f"{hint} --therock-index-url.")
     return PipIndex(url=canonical(index), version=version)
 
 
@@ -312,8 +313,10 @@ def _choose(
         family = family_of(targets)
         families = (MULTIARCH if family == MULTI_ARCH else family,)
     check_families(families)
-    builds = list_builds(connect(), settings.text("therock_listing"))
-    build = choose(builds, choice, families, _today())
+    listing = settings.text("therock_listing")
+    with naming_successor(listing):
+        builds = list_builds(connect(), listing)
+        build = choose(builds, choice, families, _today())
     reporter.line(f"--therock={choice}: {build.name}")
     return build.url
 

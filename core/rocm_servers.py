@@ -1,0 +1,62 @@
+"""Servers of AMD's ROCm builds (`rocm_servers.toml`), and the successors of dead ones."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import CiBuildError
+from core.records import read_toml
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmServer:
+    """A server of ROCm builds.
+
+    Attributes:
+        serves: kind of the builds.
+        since, until: versions of its oldest and newest build; empty if unknown.
+        successor: name of the server with newer builds; empty for a current server.
+    """
+
+    url: str
+    serves: str
+    since: str = ""
+    until: str = ""
+    successor: str = ""
+
+
+@functools.cache
+def load_servers() -> Mapping[str, RocmServer]:
+    """Read `rocm_servers.toml`, once per process: name -> server."""
+    return read_toml(Path(__file__).with_suffix(".toml"), dict[str, RocmServer])
+
+
+def successor_line(url: str) -> str:
+    """Return a sentence on the successor of a URL's server; empty for current and other servers."""
+    servers = load_servers()
+    rows = [row for row in servers.values() if url.startswith(row.url)]
+    if not rows:
+        return ""
+    server = max(rows, key=lambda row: len(row.url))
+    if not server.successor:
+        return ""
+    newer = servers[server.successor]
+    return (
+        f"{server.url} has {server.serves} up to {server.until} only; newer ones are on"
+        f" {newer.url}."
+    )
+
+
+@contextmanager
+def naming_successor(url: str) -> Iterator[None]:
+    """Add the successor of a dead or stale server to the hint of an error about a URL."""
+    try:
+        yield
+    except CiBuildError as error:
+        if line := successor_line(url):
+            error.hint = f"{error.hint} {line}".strip()
+        raise
