@@ -30,20 +30,35 @@ class ExpectationKind(enum.StrEnum):
     NEEDS_DEVICE = "needs-device"
 
 
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    """Report whether a name matches a pattern of shells."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CorpusScope:
-    """Programs, targets and versions of jax that an entry of a table applies to.
+class Expectation:
+    """Entry of `expectations.toml`, or the default for programs without an entry.
 
     Attributes:
         programs, targets: patterns of names; `*` stands for any characters.
         jax: versions of jax (PEP 440 specifiers).
         reason: reason for the entry, one sentence.
+        error: text that the compiler's error must contain; with another error the check
+            fails.
+        owner: project that can fix the failure.
+        expires: last day of the entry.
+        expired: whether the last day has passed.
     """
 
     programs: tuple[str, ...] = ("*",)
     targets: tuple[str, ...] = ("*",)
     jax: SpecifierSet = field(default_factory=SpecifierSet)
     reason: str = ""
+    kind: ExpectationKind = ExpectationKind.COMPILES
+    error: str = ""
+    owner: str = ""
+    expires: date | None = None
+    expired: bool = False
 
     def applies(self, program: str, target: str, jax_version: str) -> bool:
         """Report whether the entry applies to a program on a target with a version of jax."""
@@ -52,30 +67,6 @@ class CorpusScope:
             and _matches(target, self.targets)
             and self.jax.contains(jax_version, prereleases=True)
         )
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    """Report whether a name matches a pattern of shells."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Expectation(CorpusScope):
-    """Entry of `expectations.toml`, or the default for programs without an entry.
-
-    Attributes:
-        error: text that the compiler's error must contain; with another error the check
-            fails.
-        owner: project that can fix the failure.
-        expires: last day of the entry.
-        expired: whether the last day has passed.
-    """
-
-    kind: ExpectationKind = ExpectationKind.COMPILES
-    error: str = ""
-    owner: str = ""
-    expires: date | None = None
-    expired: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

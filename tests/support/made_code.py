@@ -16,33 +16,21 @@ MI300 = machs()["gfx942"] | XNACK_OFF | SRAMECC_ON
 
 END = struct.pack("<I", 0xBF810000)
 """s_endpgm of gfx9."""
-MFMA = struct.pack("<II", 0xD3E10000, 0x04020904)
-"""v_mfma_f32_16x16x16_bf16 v[0:3], v[4:5], v[4:5], v[0:3] of gfx942."""
-WMMA = struct.pack("<II", 0xCC404010, 0x1C421100)
-"""v_wmma_f32_16x16x16_f16 v[16:23], v[0:7], v[8:15], v[16:23] of gfx11."""
-
-
-def kernel(name: str = "fusion", **counts: int) -> dict[str, object]:
-    """Return the metadata of a kernel; `counts` are fields without their leading dot."""
-    fields = {
-        "vgpr_count": 8,
-        "vgpr_spill_count": 0,
-        "sgpr_spill_count": 0,
-        "private_segment_fixed_size": 0,
-        **counts,
-    }
-    return {
-        ".name": name,
-        ".group_segment_fixed_size": 0,
-        **{f".{key}": value for key, value in fields.items()},
-    }
+KERNEL: Mapping[str, object] = {
+    ".name": "fusion",
+    ".group_segment_fixed_size": 0,
+    ".vgpr_count": 8,
+    ".vgpr_spill_count": 0,
+    ".sgpr_spill_count": 0,
+    ".private_segment_fixed_size": 0,
+}
+"""Metadata of a kernel."""
 
 
 def made_code(
     flags: int = MI300,
     *,
-    kernels: Iterable[Mapping[str, object]] | None = None,
-    text: bytes = END,
+    kernels: Iterable[Mapping[str, object]] = (KERNEL,),
     note: bytes | None = None,
     abi: int = 4,
 ) -> bytes:
@@ -55,7 +43,7 @@ def made_code(
     """
     about = {
         "amdhsa.version": [1, 2],
-        "amdhsa.kernels": list(kernels if kernels is not None else [kernel()]),
+        "amdhsa.kernels": list(kernels),
     }
     description = msgspec.msgpack.encode(about) if note is None else note
     body = (
@@ -67,7 +55,7 @@ def made_code(
     names = b"\0.note\0.text\0.shstrtab\0"
     rows = [bytes(64)]
     data = bytearray(64)
-    for name, kind, content in ((1, 7, body), (7, 1, text), (13, 3, names)):
+    for name, kind, content in ((1, 7, body), (7, 1, END), (13, 3, names)):
         data += bytes(-len(data) % 16)
         rows.append(
             struct.pack(

@@ -44,8 +44,6 @@ DTYPES: Mapping[str, str] = {
 MESH: Mapping[str, int] = {"data": 2, "model": 4}
 """Axes of the mesh of a program on 8 devices."""
 
-MATRIX_CORES = frozenset({"mfma", "wmma"})
-
 _ARGUMENT = re.compile(r"(\w+)\[([\d,]*)\](?:@([\w|,-]+))?")
 
 
@@ -103,8 +101,6 @@ class Program:
         name: group and function, such as linalg.qr.
         corpus: smallest corpus that includes the program, "small" or "full".
         devices: 1, or 8 for a program whose first argument is the mesh.
-        matrix_cores: instruction families ("mfma" on CDNA, "wmma" on RDNA 3 and later)
-            that the code must contain on targets with these instructions.
         flags: options of jax.config that are enabled for the program.
     """
 
@@ -112,7 +108,6 @@ class Program:
     arguments: tuple[Argument, ...]
     corpus: str = "full"
     devices: int = 1
-    matrix_cores: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
     @property
@@ -147,8 +142,6 @@ def declare(name: str, *arguments: str, **options: Any) -> Program:  # noqa: ANN
         problem = "devices must be 1 or 8"
     elif split and declared.devices != 8:
         problem = "mesh axes need 8 devices"
-    elif not MATRIX_CORES.issuperset(declared.matrix_cores):
-        problem = "matrix_cores may only contain 'mfma' and 'wmma'"
     if problem:
         raise DeclarationError(f"{name}: {problem}.")
     return declared

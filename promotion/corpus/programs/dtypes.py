@@ -17,7 +17,6 @@ def product(x: Array, y: Array) -> Array:
 @program(
     "f8e4m3fnuz[256,256]",
     "f8e4m3fnuz[256,256]",
-    matrix_cores=("mfma", "wmma"),
 )
 def gemm_f8e4m3fnuz(x: Array, y: Array) -> Array:
     """Multiply matrices of fp8 e4m3 in the variant of CDNA 3 (fnuz)."""
@@ -28,7 +27,6 @@ def gemm_f8e4m3fnuz(x: Array, y: Array) -> Array:
     "f8e4m3fn[256,256]",
     "f8e4m3fn[256,256]",
     corpus="small",
-    matrix_cores=("mfma", "wmma"),
 )
 def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
     """Multiply matrices of fp8 e4m3 of the Open Compute Project."""
@@ -38,7 +36,6 @@ def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
 @program(
     "f8e5m2[256,256]",
     "f8e4m3fn[256,256]",
-    matrix_cores=("mfma", "wmma"),
 )
 def gemm_f8_mixed(x: Array, y: Array) -> Array:
     """Multiply fp8 e5m2 by e4m3, like gradients by weights."""
@@ -57,7 +54,7 @@ def fp8_conversions(x: Array) -> tuple[Array, ...]:
     return tuple(x.astype(kind).astype(jnp.float32) for kind in kinds)
 
 
-@program("s8[256,256]", "s8[256,256]", matrix_cores=("mfma", "wmma"))
+@program("s8[256,256]", "s8[256,256]")
 def gemm_s8(x: Array, y: Array) -> Array:
     """Multiply 8-bit integers and accumulate in 32-bit integers."""
     return lax.dot(x, y, preferred_element_type=jnp.int32)
@@ -67,7 +64,6 @@ def gemm_s8(x: Array, y: Array) -> Array:
     "s4[128,256]",
     "bf16[256,128]",
     corpus="small",
-    matrix_cores=("mfma", "wmma"),
 )
 def gemm_s4_weights(w: Array, x: Array) -> Array:
     """Multiply 4-bit weights by bfloat16 activations."""

@@ -17,15 +17,13 @@ def fused_chain(x: Array, y: Array, z: Array) -> Array:
     )
 
 
-@program(
-    "bf16[256,512]", "bf16[512,256]", corpus="small", matrix_cores=("mfma", "wmma")
-)
+@program("bf16[256,512]", "bf16[512,256]", corpus="small")
 def dot_bf16(x: Array, y: Array) -> Array:
     """Multiply bfloat16 matrices and accumulate in single precision."""
     return lax.dot(x, y, preferred_element_type=jnp.float32)
 
 
-@program("f16[4,128,256]", "f16[4,256,128]", matrix_cores=("mfma", "wmma"))
+@program("f16[4,128,256]", "f16[4,256,128]")
 def dot_general_f16(x: Array, y: Array) -> Array:
     """Contract batched half-precision arrays."""
     return lax.dot_general(

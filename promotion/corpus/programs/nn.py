@@ -43,7 +43,6 @@ def layer_norm(x: Array, scale: Array, bias: Array) -> Array:
     "bf16[2,256,8,64]",
     "bf16[2,256,8,64]",
     corpus="small",
-    matrix_cores=("mfma", "wmma"),
 )
 def attention(q: Array, k: Array, v: Array) -> Array:
     """Compute scaled dot-product attention with a causal mask."""
@@ -54,7 +53,6 @@ def attention(q: Array, k: Array, v: Array) -> Array:
     "f16[2,128,8,64]",
     "f16[2,128,2,64]",
     "f16[2,128,2,64]",
-    matrix_cores=("mfma", "wmma"),
 )
 def grouped_query_attention(q: Array, k: Array, v: Array) -> Array:
     """Compute attention in half precision with fewer heads for keys than for queries."""
@@ -67,7 +65,6 @@ def grouped_query_attention(q: Array, k: Array, v: Array) -> Array:
     "bf16[256,256]",
     "bf16[256,1024]",
     "bf16[1024,256]",
-    matrix_cores=("mfma", "wmma"),
 )
 def transformer_block(
     x: Array, qkv: Array, out: Array, up: Array, down: Array

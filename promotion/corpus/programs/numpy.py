@@ -68,15 +68,13 @@ def indexing(x: Array, index: Array) -> tuple[Array, ...]:
     )
 
 
-@program("f32[128,64]", "f32[64,128]", corpus="small", matrix_cores=("mfma",))
+@program("f32[128,64]", "f32[64,128]", corpus="small")
 def matmul_f32(x: Array, y: Array) -> Array:
     """Multiply matrices in single precision, with a fused epilogue."""
     return jnp.maximum(x @ y, 0)
 
 
-@program(
-    "bf16[8,256,128]", "bf16[8,128,256]", "bf16[256]", matrix_cores=("mfma", "wmma")
-)
+@program("bf16[8,256,128]", "bf16[8,128,256]", "bf16[256]")
 def einsum(x: Array, y: Array, bias: Array) -> Array:
     """Multiply batched bfloat16 matrices and add a bias."""
     return jnp.einsum("bij,bjk->bik", x, y) + bias

@@ -42,7 +42,7 @@ def add(x: Array, y: Array) -> Array:
     )(x, y)
 
 
-@program("bf16[256,256]", "bf16[256,256]", matrix_cores=("mfma", "wmma"))
+@program("bf16[256,256]", "bf16[256,256]")
 def matmul(x: Array, y: Array) -> Array:
     """Multiply matrices in tiles, with a loop over the contracted dimension."""
 
@@ -99,7 +99,6 @@ def masked_load(x: Array) -> Array:
     "f16[1,128,2,64]",
     "f16[1,128,2,64]",
     "f16[1,128,2,64]",
-    matrix_cores=("mfma", "wmma"),
 )
 def flash_attention(q: Array, k: Array, v: Array) -> Array:
     """Run the flash attention that jax contains."""

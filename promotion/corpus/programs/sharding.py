@@ -95,7 +95,6 @@ def collective_broadcast(mesh: Mesh, x: Array) -> Array:
     "bf16[1024,512]@model,-",
     corpus="small",
     devices=8,
-    matrix_cores=("mfma", "wmma"),
 )
 def tensor_parallel(mesh: Mesh, x: Array, up: Array, down: Array) -> Array:
     """Apply a feed-forward network with weights split by columns, then by rows."""

@@ -19,7 +19,6 @@ def network(weights: tuple[Array, Array], x: Array) -> Array:
     "bf16[256,128]",
     "bf16[64,128]",
     corpus="small",
-    matrix_cores=("mfma", "wmma"),
 )
 def grad(up: Array, down: Array, x: Array) -> tuple[Array, Array]:
     """Differentiate two dense layers in reverse mode."""
@@ -90,7 +89,6 @@ def custom_rules(x: Array) -> Array:
     "bf16[512,64]",
     "f32[256,512]",
     "f32[512,64]",
-    matrix_cores=("mfma", "wmma"),
 )
 def training_step(
     x: Array, up: Array, down: Array, slow_up: Array, slow_down: Array

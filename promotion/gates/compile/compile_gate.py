@@ -37,20 +37,12 @@ from promotion.gates.common.gate_site import (
     make_site,
     rocm_libraries,
 )
-from promotion.gates.compile.budget import Budget, load_budget
 from promotion.gates.compile.child_run import (
     ChildRun,
     CompileStatus,
     ProcessLimits,
     Result,
     run_child,
-)
-from promotion.gates.compile.drift import (
-    GATE_NAME,
-    PreviousCode,
-    code_of_checks,
-    compare,
-    previous_code,
 )
 from promotion.gates.compile.program_check import TargetContext, compiled_for
 from promotion.gates.compile.remote_compile import MANY, MEMORY, RemoteBatches
@@ -64,6 +56,7 @@ from promotion.gates.compile.schedule import (
     shares,
 )
 
+GATE_NAME = "compile"
 COMPILER = "compiler"
 """Name of the check of a target's processes; unlike the names of programs, it contains no dot."""
 
@@ -91,8 +84,6 @@ class CompileOptions:
             not stored.
         jobs: number of processes; None derives the number from cores and memory.
         rocm: a real ROCm; None makes stubs.
-        before: code to compare with; None selects the set that was promoted last in the
-            index.
         limits: limits of each process; None selects the default times and an equal
             share of the memory.
         compiler: function that returns the environment that compiles, and its ROCm.
@@ -103,7 +94,6 @@ class CompileOptions:
     programs: tuple[str, ...] = ()
     jobs: int | None = None
     rocm: RocmTree | None = None
-    before: PreviousCode | None = None
     limits: ProcessLimits | None = None
     compiler: Callable[[GateContext, RocmTree | None], tuple[Site, RocmLibraries]] = (
         install_compiler
@@ -111,17 +101,9 @@ class CompileOptions:
     tasks: Tasks | None = None
 
 
-def make_gate(
-    corpus: CompileCorpus, options: CompileOptions, budget: Budget | None = None
-) -> Gate:
-    """Return the gate.
-
-    Args:
-        corpus: programs and expected failures.
-        budget: allowed spills; None loads `budget.toml`.
-    """
+def make_gate(corpus: CompileCorpus, options: CompileOptions) -> Gate:
+    """Return the gate for the programs and expected failures of a corpus."""
     programs = corpus.choose(options.corpus, options.programs)
-    allowances = budget or load_budget()
     expired = []
     for entry in corpus.expectations:
         if entry.expired:
@@ -130,14 +112,11 @@ def make_gate(
         name=GATE_NAME,
         tier=Tier.COMPILED,
         per_target=True,
-        run=lambda context: _CompileRun(
-            context, corpus, programs, options, allowances
-        ).checks(),
+        run=lambda context: _CompileRun(context, corpus, programs, options).checks(),
         settings={
             "corpus": options.corpus,
             "programs": ",".join(options.programs),
             "corpus_sha256": corpus.digest,
-            "budget_sha256": allowances.sha256,
             "rocm": options.rocm.sha256 if options.rocm else "",
             "expired": ", ".join(expired),
         },
@@ -154,17 +133,15 @@ class _CompileRun:
         corpus: CompileCorpus,
         programs: Sequence[Program],
         options: CompileOptions,
-        budget: Budget,
     ) -> None:
         self.context = context
         self.corpus = corpus
         self.options = options
-        self.budget = budget
-        self.jax = context.wheel_set.jax_version
         self.stop = threading.Event()
         self.specs: dict[str, str] = {}
         self.programs: dict[str, list[tuple[Program, Expectation]]] = {}
         self.compiled: dict[str, list[str]] = {}
+        jax = context.wheel_set.jax_version
         for target in context.targets:
             processor = GfxTarget.parse(target).processor
             if processor not in corpus.specs:
@@ -173,7 +150,7 @@ class _CompileRun:
             rows = self.programs[target] = []
             names = self.compiled[target] = []
             for program in programs:
-                expected = corpus.expectation(program.name, target, self.jax)
+                expected = corpus.expectation(program.name, target, jax)
                 rows.append((program, expected))
                 # With an expired expectation the program is compiled and must succeed.
                 needs_device = expected.kind is ExpectationKind.NEEDS_DEVICE
@@ -195,19 +172,13 @@ class _CompileRun:
         assert isinstance(runner, HostRunner), (
             "the gate compile needs a runner on this machine"
         )
-        before = PreviousCode() if self.options.programs else self.options.before
-        if before is None:
-            before = previous_code(
-                self.context.bucket, self.context.staged.index, self.jax
-            )
         if self.options.tasks is None:
             results = self._compile_here(runner)
         else:
             results = self._compile_there(self.options.tasks)
         for target, batch_results, rocm in self._by_target(results):
-            checks = list(self._program_checks(target, batch_results))
-            yield from checks
-            yield self._compiler_check(target, batch_results, rocm, checks, before)
+            yield from self._program_checks(target, batch_results)
+            yield _compiler_check(target, batch_results, rocm)
 
     def _by_target(
         self, results: Iterator[tuple[BatchResult, str]]
@@ -317,8 +288,6 @@ class _CompileRun:
         context = TargetContext(
             target=compiled_for(target, self.specs[target]),
             name=target,
-            jax=self.jax,
-            budget=self.budget,
             command=(
                 f"ci_build gate {GATE_NAME} {self.context.staged} --targets {target}"
                 " --test {program} --redo"
@@ -338,34 +307,26 @@ class _CompileRun:
         for folder in folders:
             shutil.rmtree(folder)
 
-    def _compiler_check(
-        self,
-        target: str,
-        batch_results: Sequence[BatchResult],
-        rocm: str,
-        checks: Sequence[Check],
-        before: PreviousCode,
-    ) -> Check:
-        """Return the check of a target's processes, with the drift of the compiled code."""
-        findings: list[Finding] = []
-        for batch_result in batch_results:
-            findings += _problems(target, batch_result)
-        processes, seconds, peak = _cost(batch_results)
-        details: dict[str, Any] = {
+
+def _compiler_check(
+    target: str, batch_results: Sequence[BatchResult], rocm: str
+) -> Check:
+    """Return the check of a target's processes."""
+    findings: list[Finding] = []
+    for batch_result in batch_results:
+        findings += _problems(target, batch_result)
+    processes, seconds, peak = _cost(batch_results)
+    return Check(
+        name=COMPILER,
+        target=target,
+        findings=tuple(findings),
+        details={
             "rocm": rocm,
             "processes": processes,
             "seconds": round(seconds, 3),
             "peak_bytes": peak,
-        }
-        if before.set_digest:
-            now = code_of_checks(
-                [{"name": check.name, **check.details} for check in checks]
-            )
-            changes, details["drift"] = compare(before, target, now)
-            findings += changes
-        return Check(
-            name=COMPILER, target=target, findings=tuple(findings), details=details
-        )
+        },
+    )
 
 
 def _results(batch_results: Iterable[BatchResult]) -> Iterator[Result]:

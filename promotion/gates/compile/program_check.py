@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,9 @@ from core.model import Finding, GfxTarget
 from promotion.corpus.expectations import Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate_context import Check, error, warning
-from promotion.gates.compile.budget import Budget
 from promotion.gates.compile.child_run import CompileStatus, Result
-from promotion.gates.compile.compiled_code import (
-    CompiledCode,
-    header_finding,
-    matrix_cores,
-    read_code_object,
-)
+from wheelkit.elf.elf_tables import ElfImage
+from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, read_metadata
 
 _ARCHITECTURE = re.compile(r'gcn_arch_name:\s*"([^"]+)"')
 _CODES = {
@@ -30,10 +25,6 @@ _CODES = {
     CompileStatus.NOT_RUN: ("compile-not-run", "could not be run"),
 }
 _MOST_CHARACTERS = 400
-_ALLOW = (
-    "if this is intended, add an entry with the reason to"
-    " promotion/gates/compile/budget.toml."
-)
 
 
 def compiled_for(target: str, spec: str) -> GfxTarget:
@@ -59,14 +50,11 @@ class TargetContext:
     Attributes:
         target: target of the code, with its features.
         name: gfx target of the set.
-        jax: version of jax.
         command: command that repeats one program, with the placeholder {program}.
     """
 
     target: GfxTarget
     name: str
-    jax: str
-    budget: Budget
     command: str
 
     def check(self, program: Program, result: Result, expected: Expectation) -> Check:
@@ -89,11 +77,8 @@ class TargetContext:
             else:
                 findings.append(_failure(result, where, repeat, known_failure))
         else:
-            code, damage = self._read(result, where, repeat)
-            details["code"] = [
-                {"size": item.size, "sha256": item.sha256} for item in code
-            ]
-            findings += (*damage, *self._code_findings(program, code, where, repeat))
+            details["code"], damage = self._read(result, where, repeat)
+            findings += damage
             if known_failure:
                 text = (
                     f"{where} compiles, but is expected to fail: {known_failure.reason}"
@@ -110,17 +95,17 @@ class TargetContext:
 
     def _read(
         self, result: Result, where: str, repeat: str
-    ) -> tuple[list[CompiledCode], list[Finding]]:
-        """Return the code objects of a program, and findings on damaged code objects."""
+    ) -> tuple[list[dict[str, Any]], list[Finding]]:
+        """Return size and digest of a program's code objects, and findings on wrong ones."""
         code = []
         damage = []
         for file in result.files:
             data = file.read_bytes()
             label = f"{where}: {file.name}"
-            if problem_finding := header_finding(data, label, self.target):
-                damage.append(problem_finding)
+            if wrong := header_finding(data, label, self.target):
+                damage.append(wrong)
             try:
-                code.append(read_code_object(data, label, self.target.processor))
+                read_metadata(ElfImage.parse(data, label))
             except ElfError as problem:
                 damage.append(
                     error(
@@ -129,41 +114,27 @@ class TargetContext:
                         f"Compile the program again: {repeat}",
                     )
                 )
+            else:
+                digest = hashlib.sha256(data).hexdigest()
+                code.append({"size": len(data), "sha256": digest})
         return code, damage
 
-    def _code_findings(
-        self, program: Program, code: Sequence[CompiledCode], where: str, repeat: str
-    ) -> Iterator[Finding]:
-        """Yield findings on spills and on idle matrix cores that the program should use."""
-        processor = self.target.processor
-        for clause in self.budget.excesses(program.name, processor, self.jax, code):
-            yield error(
-                "spills-over-budget",
-                f"{where}: {clause}.",
-                f"Find the change in the compiler; {_ALLOW}",
-            )
-        family = matrix_cores(processor)
-        if family not in program.matrix_cores:
-            return
-        used = any(item.matrix_instructions for item in code)
-        why_idle = self.budget.idle(program.name, processor, self.jax)
-        if not used and not why_idle:
-            text = (
-                f"{where}: its code has no {family.upper()} instruction, so the matrix"
-                " cores are idle."
-            )
-            yield error(
-                "matrix-cores-idle",
-                text,
-                f"Compile the program alone: {repeat}; {_ALLOW}",
-            )
-        elif used and why_idle:
-            text = f"{where} uses the matrix cores, but is allowed not to: {why_idle}"
-            yield warning(
-                "budget-unneeded",
-                text,
-                "Remove the entry from promotion/gates/compile/budget.toml.",
-            )
+
+def header_finding(data: bytes, label: str, target: GfxTarget) -> Finding | None:
+    """Return a finding if the ELF header of a code object does not match its target.
+
+    Args:
+        data: content of the code object.
+        label: name of the code object in findings.
+        target: requested target with its features.
+    """
+    if not (clause := code_object_problem(data[:HEAD_SIZE], target)):
+        return None
+    return error(
+        "code-object-wrong",
+        f"{label}: the code object for {target} {clause}.",
+        "Do not promote the set for this target, which the compiler in the wheel ignores.",
+    )
 
 
 def _failure(

@@ -34,7 +34,7 @@ from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.cluster import cluster_processes
-from tests.support.made_code import END, MFMA, MI300, kernel, made_code
+from tests.support.made_code import MI300, made_code
 from tests.support.silent import Silent
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
@@ -44,10 +44,8 @@ SPECS = {
     "gfx950": SPEC.format("gfx950:sramecc+:xnack-"),
 }
 CODE = {
-    "good": made_code(text=MFMA + END),
-    "plain": made_code(),
+    "good": made_code(),
     "wrong": made_code(MI300 & ~0xFF | 0x3F),
-    "spilling": made_code(kernels=[kernel("fat_fusion", vgpr_spill_count=7)]),
 }
 LIMITS = ProcessLimits(start_seconds=60, program_seconds=60, memory=400 << 20)
 SHORT = ProcessLimits(start_seconds=60, program_seconds=10, memory=400 << 20)
@@ -72,17 +70,13 @@ class Bench:
     def gate(
         self,
         *names: str,
-        matrix: tuple[str, ...] = (),
         limits: ProcessLimits = LIMITS,
         expectations: tuple[Expectation, ...] = (),
         jobs: int = 1,
         **options: Any,
     ) -> Gate:
         corpus = CompileCorpus(
-            programs=tuple(
-                Program(n, (), corpus="small", matrix_cores=("mfma",) * (n in matrix))
-                for n in names
-            ),
+            programs=tuple(Program(name, (), corpus="small") for name in names),
             specs=SPECS,
             expectations=expectations,
             child=self.child / "child.py",
@@ -161,15 +155,15 @@ def test_gate_passes_programs_that_compile(bench: Bench) -> None:
         kind=ExpectationKind.NEEDS_DEVICE,
         reason="it asks the GPU",
     )
-    names = ("numpy.one", "code.good", "code.plain", "bad.hang")
-    gate = bench.gate(*names, matrix=("code.good",), expectations=(needs,))
+    names = ("numpy.one", "code.good", "bad.hang")
+    gate = bench.gate(*names, expectations=(needs,))
     evidence, other = bench.run_for("gfx942", "gfx906", gate=gate)
     assert errors(evidence) == []
     assert (evidence.outcome, other.outcome) == (Outcome.PASSED, Outcome.SKIPPED)
     assert evidence.counts == {
-        "collected": 5,
-        "run": 4,
-        "passed": 4,
+        "collected": 4,
+        "run": 3,
+        "passed": 3,
         "failed": 0,
         "known": 0,
         "skipped": 1,
@@ -203,7 +197,6 @@ def test_cluster_gives_the_evidence_of_one_machine(
     names = [
         "numpy.one",
         "code.good",
-        "code.spilling",
         "code.wrong",
         "bad.fail",
         "bad.abort",
@@ -218,7 +211,7 @@ def test_cluster_gives_the_evidence_of_one_machine(
             there = bench.run(bench.gate(*names, tasks=tasks))
     assert told(there) == told(here)
     assert (there.outcome, there.counts) == (here.outcome, here.counts)
-    assert len(errors(there)) == 4
+    assert len(errors(there)) == 3
 
 
 DEATHS = {

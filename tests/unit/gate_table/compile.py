@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from core.model import Finding, GfxTarget
 from core.targets import machs
 from promotion.corpus.expectations import COMPILES, Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
-from promotion.gates.compile.budget import Allowance, Budget
 from promotion.gates.compile.child_run import ChildRun, CompileStatus, Result
 from promotion.gates.compile.compile_gate import _problems
-from promotion.gates.compile.drift import PreviousCode, code_of_checks, compare
 from promotion.gates.compile.program_check import TargetContext
 from promotion.gates.compile.schedule import Batch, BatchResult
-from tests.support.made_code import END, MFMA, MI300, kernel, made_code
+from tests.support.made_code import MI300, made_code
 from tests.unit.gate_table.model import Row, Scene
 
 GATE = "compile"
-PROGRAM = Program("lax.dot", (), matrix_cores=("mfma",))
+PROGRAM = Program("lax.dot", ())
 KNOWN = Expectation(
     kind=ExpectationKind.FAILS,
     error="no hipFFT",
     reason="hipFFT is missing",
     expires=date(2026, 12, 31),
 )
-REASON: dict[str, Any] = {
-    "programs": ("lax.*",),
-    "targets": ("gfx942",),
-    "jax": SpecifierSet(">=0.10"),
-    "reason": "a reason",
-}
 
 
 @dataclass
@@ -46,16 +35,13 @@ class Compiled:
 
     Attributes:
         code: its code object; None if it was not compiled.
-        before: size of its code in the set promoted last; 0 for the same code.
         problem: problem of the process.
     """
 
     fate: CompileStatus = CompileStatus.COMPILED
     error: str = ""
-    code: bytes = field(default_factory=lambda: made_code(text=MFMA + END))
+    code: bytes = field(default_factory=made_code)
     expected: Expectation = COMPILES
-    allowances: tuple[Allowance, ...] = ()
-    before: int = 0
     problem: str = ""
 
 
@@ -69,25 +55,14 @@ def _check(compiled: Compiled, folder: Path) -> Iterable[Finding]:
     context = TargetContext(
         target=GfxTarget.parse("gfx942:sramecc+:xnack-"),
         name="gfx942",
-        jax="0.10.2",
-        budget=Budget(allowances=compiled.allowances, sha256=""),
         command="compile {program}",
     )
-    check = context.check(PROGRAM, result, compiled.expected)
-    yield from check.findings
+    yield from context.check(PROGRAM, result, compiled.expected).findings
     run = ChildRun(results=(result,), problem=compiled.problem, seconds=1.0, peak=1)
     batch = Batch(target="gfx942", programs=(PROGRAM.name,))
     yield from _problems(
         "gfx942", BatchResult(batch=batch, results=(result,), runs=(run,))
     )
-    now = code_of_checks([{"name": PROGRAM.name, **check.details}])
-    same = {
-        "size": len(compiled.code),
-        "sha256": hashlib.sha256(compiled.code).hexdigest(),
-    }
-    old = {"size": compiled.before, "sha256": "0"} if compiled.before else same
-    before = PreviousCode(set_digest="f" * 64, code={"gfx942": {PROGRAM.name: [old]}})
-    yield from compare(before, "gfx942", now)[0]
 
 
 def change(**fields: Any) -> Callable[[Compiled], object]:
@@ -98,11 +73,6 @@ def change(**fields: Any) -> Callable[[Compiled], object]:
 def failed(fate: CompileStatus, **fields: Any) -> Callable[[Compiled], object]:
     """Let the program fail."""
     return change(fate=fate, error="it said no", **fields)
-
-
-def spilling(**counts: Any) -> Callable[[Compiled], object]:
-    """Let a kernel spill registers or use private memory."""
-    return change(code=made_code(text=MFMA + END, kernels=[kernel(**counts)]))
 
 
 SCENE = Scene(lambda _: Compiled(), _check)
@@ -130,21 +100,12 @@ _EDITS: list[tuple[str, str, Callable[[Compiled], object]]] = [
     (
         "code-object-wrong",
         "gfx90a",
-        change(code=made_code(MI300 & ~0xFF | machs()["gfx90a"], text=MFMA + END)),
+        change(code=made_code(MI300 & ~0xFF | machs()["gfx90a"])),
     ),
     (
         "code-object-damaged",
         "metadata",
-        change(code=made_code(text=MFMA + END, note=b"\xc1")),
-    ),
-    ("spills-over-budget", "vector registers", spilling(vgpr_spill_count=1)),
-    ("spills-over-budget", "scalar registers", spilling(sgpr_spill_count=1)),
-    ("spills-over-budget", "private memory", spilling(private_segment_fixed_size=4)),
-    ("matrix-cores-idle", "no MFMA", change(code=made_code(text=END))),
-    (
-        "budget-unneeded",
-        "uses MFMA",
-        change(allowances=(Allowance(**REASON, matrix_cores_idle=True),)),
+        change(code=made_code(note=b"\xc1")),
     ),
     (
         "compiler-unusable",
@@ -156,7 +117,5 @@ _EDITS: list[tuple[str, str, Callable[[Compiled], object]]] = [
         "processes left",
         change(problem="The process left others behind."),
     ),
-    ("code-grown", "half as large before", change(before=200)),
-    ("code-drift", "other code", change(before=10_000)),
 ]
 ROWS = [Row(GATE, code, fault, SCENE, edit) for code, fault, edit in _EDITS]

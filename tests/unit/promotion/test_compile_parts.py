@@ -1,4 +1,4 @@
-"""The pure parts of the compile gate: shares of the work, blame, budgets, drift, tables."""
+"""The pure parts of the compile gate: shares of the work, blame, tables."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.errors import FormatError, GateError, RequestError
+from core.errors import GateError, RequestError
 from promotion.corpus.program_catalog import CompileCorpus
 from promotion.corpus.programs.declaration import Program
-from promotion.gates.compile.budget import Budget, load_budget
 from promotion.gates.compile.child_run import (
     ChildJournal,
     ChildRun,
@@ -26,7 +24,6 @@ from promotion.gates.compile.child_run import (
     Result,
     interpret_exit,
 )
-from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
 from promotion.gates.compile.schedule import (
     Batch,
     Share,
@@ -362,68 +359,6 @@ def test_watch_measures_time_of_next_request(
     clock[0] = 200
     assert watch(nobody) == "made no progress for 50 s"
     assert watch.started == [100, 149]
-
-
-# Budgets
-
-
-def code(**counts: int) -> CompiledCode:
-    base = KernelMetadata(name="k", vgpr_spills=0, sgpr_spills=0, scratch_bytes=0)
-    return CompiledCode(
-        size=1,
-        sha256="a",
-        kernels=(base, replace(base, name="worst", **counts)),
-        matrix_instructions=0,
-    )
-
-
-def budget(folder: Path, text: str) -> Budget:
-    (folder / "b.toml").write_text(f"schema = 1\n{text}")
-    return load_budget(folder / "b.toml")
-
-
-ENTRY = """
-[[budget]]
-programs = ["a.*"]
-targets = ["gfx11*"]
-jax = ">=0.10,<0.11"
-scratch_bytes = 16
-reason = "indexed array"
-"""
-
-
-def test_budget_forbids_spills_without_entry(tmp_path: Path) -> None:
-    held = budget(tmp_path, ENTRY)
-    assert (
-        list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=16)])) == []
-    )
-    assert list(
-        held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=17)])
-    ) == ["kernel worst has 17 bytes of scratch memory, more than the allowed 16"]
-    assert (
-        len(list(held.excesses("a.b", "gfx942", "0.10.2", [code(scratch_bytes=16)])))
-        == 1
-    )
-    assert list(held.excesses("b.b", "gfx1100", "0.10.2", [])) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        (">=0.10", "about 0.10"),
-        ("[[budget]]", "more = 1\n[[budget]]"),
-        ("schema = 1", "schema = 2"),
-    ],
-)
-def test_load_budget_refuses_invalid_entries(
-    tmp_path: Path, change: tuple[str, str]
-) -> None:
-    (tmp_path / "b.toml").write_text(f"schema = 1\n{ENTRY}".replace(*change))
-    with pytest.raises(FormatError, match=r"b\.toml: "):
-        load_budget(tmp_path / "b.toml")
-
-
-# Drift
 
 
 # Compiled programs

@@ -59,11 +59,6 @@ def test_argument_parses_xla_notation() -> None:
         (("f32[8]@data",), {}, "mesh axes need 8 devices"),
         ((), {"devices": 4}, "devices must be 1 or 8"),
         ((), {"corpus": "tiny"}, "corpus must be 'small' or 'full'"),
-        (
-            (),
-            {"matrix_cores": ("tensor",)},
-            "matrix_cores may only contain 'mfma' and 'wmma'",
-        ),
         ((), {"colour": "red"}, "unexpected keyword argument 'colour'"),
     ],
 )

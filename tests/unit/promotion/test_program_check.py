@@ -1,0 +1,41 @@
+"""Checks of the header of compiled code objects."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from core.errors import GateError
+from core.model import GfxTarget
+from promotion.gates.compile.program_check import compiled_for, header_finding
+from tests.support.made_code import MI300, SRAMECC_ON, XNACK_ON, made_code
+
+TARGET = GfxTarget.parse("gfx942:sramecc+:xnack-")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (MI300 | XNACK_ON, "has xnack+"),
+        (MI300 & ~SRAMECC_ON, "has sramecc open"),
+    ],
+)
+def test_header_with_wrong_flags_is_a_finding(flags: int, says: str) -> None:
+    finding = header_finding(made_code(flags), "gfx942 lax.dot: a.hsaco", TARGET)
+    assert finding is not None
+    assert says in finding.message
+
+
+def test_spec_of_another_processor_is_refused() -> None:
+    with pytest.raises(GateError, match="describes gfx950"):
+        compiled_for("gfx942", 'gcn_arch_name: "gfx950"')
+
+
+def test_header_of_other_file_is_a_finding() -> None:
+    data = bytearray(made_code())
+    struct.pack_into("<H", data, 18, 62)
+    finding = header_finding(bytes(data), "code", TARGET)
+    assert finding is not None
+    assert "is not an AMDGPU shared object (machine 62" in finding.message
+    assert header_finding(b"garbage", "code", TARGET) is not None
