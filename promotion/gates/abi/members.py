@@ -11,12 +11,11 @@ from pathlib import Path, PurePosixPath
 
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, Severity, Wheel
-from promotion.gates.common.gate_context import Check, GateContext, warning
+from promotion.gates.common.gate_context import Check, GateContext
 from promotion.gates.common.libraries import SharedLibraries
 from wheelkit.archive.wheel_archive import WheelArchive
-from wheelkit.elf.build_paths import build_paths
 from wheelkit.elf.snapshot import Elf
-from wheelkit.findings import as_published, finding, some
+from wheelkit.findings import as_published, finding
 from wheelkit.gpu.code_object import is_code_object
 from wheelkit.inspect.library import check_search_path
 from wheelkit.inspect.platform_rules import platform_libraries, platform_verdict
@@ -89,7 +88,7 @@ def read_members(
             ]
     problems |= _platform_findings(files, members, promised_platform(wheel.tags))
     for path, member in members.items():
-        problems[path] += _build_path_findings(member, files[path])
+        problems[path] += _search_path_findings(member)
     checks = []
     reported = set[str]()
     for path in (path for path in found if path in problems):
@@ -180,18 +179,11 @@ def _platform_findings(
     return findings
 
 
-def _build_path_findings(member: ElfMember, file: Path) -> Iterator[Finding]:
-    """Yield findings about paths of the build machine in RUNPATH and strings."""
+def _search_path_findings(member: ElfMember) -> Iterator[Finding]:
+    """Yield findings about paths of the build machine in RUNPATH."""
     entries = member.runpath.split(":") if member.runpath else []
     for item in check_search_path(entries, member.path):
         if item.severity is Severity.ERROR:
             yield replace(
                 item, message=f"has a RUNPATH of the build machine: {item.message}"
             )
-    leaked = build_paths(file, member.elf.sections.values())
-    # An entry has no line breaks, so a text is in one of them if it is in the lines.
-    lines = "\n".join(entries)
-    if strings := [text for text in leaked if text not in lines]:
-        text = f"contains paths of the build machine: {some(strings)}."
-        remedy = "Compile with -ffile-prefix-map, and pass relative paths to tools."
-        yield warning("build-path-in-strings", text, remedy)

@@ -12,7 +12,7 @@ from core.model import Finding, GfxTarget
 from core.rocm_layouts import runpath
 from promotion.gates.abi.abi_gate import make_gate
 from tests.support.gating import gate_findings
-from tests.support.made_wheel import GLIBC, MadeWheel, library, with_sections
+from tests.support.made_wheel import GLIBC, MadeWheel, library
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import PJRT_LIBRARY, TARGETS, pjrt, set_wheel
 from tests.unit.gate_table.model import Row, Scene, folder_of
@@ -163,8 +163,6 @@ def short_runpath(installed: Installed) -> None:
     del installed.made.files[BUILD_INFO]
 
 
-BUILD_PATH = b"\0/root/.cache/bazel/_bazel_root/12ab/execroot/xla/file.cc\0"
-
 SCENE = Scene(lambda _: installed(), _judge)
 _EDITS: list[tuple[str, str, Callable[[Installed], object]]] = [
     (
@@ -241,11 +239,6 @@ _EDITS: list[tuple[str, str, Callable[[Installed], object]]] = [
         "elf-unreadable",
         "for auditwheel",
         content(native(needed=(HIP, "libc.so.6", "libc.musl-x86_64.so.1"))),
-    ),
-    (
-        "build-path-in-strings",
-        "source file",
-        content(with_sections(native(), (".rodata", 1, 2, BUILD_PATH))),
     ),
     ("member-damaged", "wrong CRC", damaged_member),
     ("archive-damaged", "two dist-info folders", second_dist_info),
