@@ -12,7 +12,6 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
 import urllib3
-from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError, InvalidHeader
 
 from core.errors import InputError, RequestError
@@ -50,26 +49,39 @@ class StoppedError(Exception):
     """A download was cancelled."""
 
 
-class Tries:
-    """The tries of one request, with longer and longer waits between them.
+class Session(requests.Session):
+    """HTTP connection for one URL and its redirects, with the tries of one request.
 
     Args:
-        name: URL without credentials, for messages.
         stop: event that ends all waits.
+
+    Attributes:
+        name: URL without credentials, for messages.
     """
 
-    def __init__(self, name: str, client: Client, stop: threading.Event) -> None:
-        self._name = name
-        self._client = client
-        self._stop = stop
+    def __init__(
+        self, url: str, client: Client, stop: threading.Event | None = None
+    ) -> None:
+        super().__init__()
+        self.name = without_credentials(url)
+        self._stop = stop or threading.Event()
         self._failed = 0
+        self._client = client
+        # The environment is read by the command line only; a .netrc is never used.
+        self.trust_env = False
+        self.max_redirects = _MAX_REDIRECTS
+        trusted = ssl.get_default_verify_paths()
+        self.verify = trusted.cafile or trusted.capath or True
+        self.headers.update(
+            {"Accept-Encoding": "identity", "User-Agent": "jax-rocm-release"}
+        )
 
     def reset(self) -> None:
-        """Forget the failures, since bytes arrived."""
+        """Forget the failed tries, since bytes arrived."""
         self._failed = 0
 
     def failed(self, reason: object, retry_after: float = 0) -> None:
-        """Log a failure, and wait for the next try.
+        """Log a failed try, and wait longer and longer for the next one.
 
         Args:
             retry_after: seconds that the server requests.
@@ -83,67 +95,31 @@ class Tries:
         self._failed += 1
         if self._failed == policy.tries:
             raise InputError(
-                f"Cannot download {self._name}: {policy.tries} tries failed;"
+                f"Cannot download {self.name}: {policy.tries} tries failed;"
                 f" the last error was: {text}.",
                 hint="Run the same command again to resume.",
             )
         wait = max(policy.first_wait * 2 ** (self._failed - 1), retry_after)
         wait = min(wait, policy.longest_wait)
         attempt = f"try {self._failed + 1} of {policy.tries} in {wait:g} s"
-        self._client.notice(f"{self._name}: {text}; {attempt}")
+        self._client.notice(f"{self.name}: {text}; {attempt}")
         if self._stop.wait(wait):
             raise StoppedError
 
-
-class Session(requests.Session):
-    """HTTP connections for one URL and its redirects.
-
-    Attributes:
-        name: URL without credentials, for messages.
-        stop: event that ends all waits.
-    """
-
-    def __init__(
-        self, url: str, client: Client, stop: threading.Event | None = None
-    ) -> None:
-        super().__init__()
-        self.name = without_credentials(url)
-        self.stop = stop or threading.Event()
-        self._client = client
-        # The environment is read by the command line only; a .netrc is never used.
-        self.trust_env = False
-        self.max_redirects = _MAX_REDIRECTS
-        trusted = ssl.get_default_verify_paths()
-        self.verify = trusted.cafile or trusted.capath or True
-        self.headers.update(
-            {"Accept-Encoding": "identity", "User-Agent": "jax-rocm-release"}
-        )
-        for scheme in ("http://", "https://"):
-            self.mount(scheme, HTTPAdapter(pool_maxsize=client.connections + 1))
-
-    def tries(self) -> Tries:
-        """Return the tries of another request."""
-        return Tries(self.name, self._client, self.stop)
-
     def open(
-        self,
-        url: str,
-        headers: Mapping[str, str],
-        accept: Collection[int] = (),
-        tries: Tries | None = None,
+        self, url: str, headers: Mapping[str, str], accept: Collection[int] = ()
     ) -> requests.Response:
         """Send a GET request and follow redirects; the caller reads the body.
 
         Raises:
             InputError: the status is not 200, 206 or in `accept`, or all tries failed.
         """
-        tries = tries or self.tries()
         while True:
             try:
                 response = self._get_once(url, headers)
             except (requests.ConnectionError, requests.Timeout) as error:
                 cause = error.args[0] if error.args else error
-                tries.failed(getattr(cause, "reason", cause))
+                self.failed(getattr(cause, "reason", cause))
                 continue
             if response.status_code in (200, 206, *accept):
                 return response
@@ -151,7 +127,7 @@ class Session(requests.Session):
             response.close()
             if response.status_code not in _RETRIED:
                 raise self._error(f"the server returned {status}")
-            tries.failed(f"the server returned {status}", _retry_after(response))
+            self.failed(f"the server returned {status}", _retry_after(response))
 
     def _get_once(self, url: str, headers: Mapping[str, str]) -> requests.Response:
         policy = self._client.policy
@@ -226,14 +202,12 @@ class Client:
 
     Attributes:
         find_proxy: URL -> proxy for this URL, or None.
-        connections: number of ranges that are downloaded concurrently.
         notice: callback for a line about each failed try except the last, called from
             any thread.
     """
 
     find_proxy: FindProxy = lambda _: None
     policy: RetryPolicy = RetryPolicy()
-    connections: int = 4
     notice: Notice = lambda _: None
 
     def fetch(
@@ -255,14 +229,13 @@ class Client:
         """
         url = canonical(url)
         with Session(url, self) as session:
-            tries = session.tries()
             while True:
-                answer = session.open(url, {}, accept, tries)
+                answer = session.open(url, {}, accept)
                 with closing(answer) as response:
                     try:
                         body = response.raw.read(limit + 1, decode_content=True)
                     except TRANSIENT as error:
-                        tries.failed(error)
+                        session.failed(error)
                         continue
                 if len(body) > limit:
                     raise InputError(

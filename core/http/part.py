@@ -15,7 +15,7 @@ from core.unpack.decompress import chunks_of
 class PartFile:
     """The first bytes of a file on a server, in a folder that the caller has locked.
 
-    A killed process loses only the pieces that had not arrived in order. Files:
+    A killed process loses only bytes that were not written yet. Files:
 
         data          the bytes
         version.json  the version of the file on the server

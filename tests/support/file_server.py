@@ -63,6 +63,7 @@ class Behaviour:
     wrong_range: bool = False
     seen: list[tuple[str, str]] = field(default_factory=list)
     authorizations: list[str] = field(default_factory=list)
+    conditions: list[str] = field(default_factory=list)
     sent: int = 0
     url: str = ""
 
@@ -79,6 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.path.partition("?")[0]
         path = unquote(raw.replace("+", " ") if told.plain_plus else raw)
         told.seen.append((self.path, self.headers.get("Range", "")))
+        told.conditions.append(self.headers.get("If-Range", ""))
         told.authorizations.append(self.headers.get("Authorization", ""))
         if told.answers:
             self._empty(told.answers.pop(0))

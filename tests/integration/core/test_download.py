@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
+from core.digests import sha256_of
 from core.errors import InputError, RequestError
-from core.http import download
 from core.http.client import Client, RetryPolicy, Session, StoppedError
 from core.http.download import ChangedError, RemoteFile
 from tests.support.file_server import Behaviour, serving
@@ -33,11 +33,6 @@ from tests.support.file_server import Behaviour, serving
 NAME = "/tarball/therock-dist-linux-gfx94X-dcgpu-7.10.0.dev0+abc.tar.gz"
 DATA = random.Random(5).randbytes(3_000_001)
 QUICK = RetryPolicy(connect=2, read=1, tries=4, first_wait=0.01, longest_wait=0.05)
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "PIECE", 256 << 10)
 
 
 def fetched(told: Behaviour, start: int = 0, prefix: bytes | None = None) -> bytes:
@@ -79,11 +74,13 @@ def test_download_survives_server_faults(more: dict[str, Any], start: int) -> No
         assert fetched(told, start) == DATA[start:]
 
 
-def test_download_fetches_ranges_in_parallel_once() -> None:
-    with serving(behaviour(pause=0.05)) as told:
+def test_download_requests_each_byte_once() -> None:
+    with serving(behaviour(drop_after=1_000_000, drops=1)) as told:
         assert fetched(told) == DATA
-        assert len(told.seen) == 1 + -(-len(DATA) // download.PIECE)
-        assert told.sent <= len(DATA) + 1
+        ranges = [wanted for _, wanted in told.seen]
+        assert ranges == ["", "bytes=1000000-"]
+        assert told.conditions == ["", f'"{sha256_of(DATA)[:8]}"']
+        assert told.sent == len(DATA)
 
 
 def test_download_follows_redirects_and_keeps_plus() -> None:
@@ -106,7 +103,6 @@ def test_download_follows_redirects_and_keeps_plus() -> None:
         ),
         ({"longer": 1000, "ranges": False}, "4 tries failed"),
         ({"pause": 1.5}, "4 tries failed"),
-        ({"wrong_range": True}, "the server returned the range"),
     ],
     ids=str,
 )
@@ -135,6 +131,7 @@ def test_download_refuses_file_that_changes(*, ranges: bool) -> None:
     [
         ({}, DATA + b"x", "changed during the download"),
         ({"ranges": False}, b"x", "changed during the download"),
+        ({"wrong_range": True}, DATA[:2000], "the server returned the range"),
         (
             {"ranges": False, "length": False, "drop_after": 1000},
             DATA[:2000],
@@ -147,31 +144,6 @@ def test_resumed_download_refuses_other_file(
 ) -> None:
     with serving(behaviour(**more)) as told, pytest.raises(InputError, match=words):
         fetched(told, len(prefix), prefix)
-
-
-def test_download_refuses_whole_file_for_a_range() -> None:
-    with serving(behaviour()) as told:
-
-        def end_ranges(_: int) -> bool:
-            told.ranges = False
-            return False
-
-        told.holds = end_ranges
-        with pytest.raises(InputError, match="no longer supports ranges"):
-            fetched(told)
-
-
-def test_download_of_short_ranges_ends() -> None:
-    with serving(behaviour(longer=-1)) as told:
-
-        def delete_late(_: int) -> bool:
-            if len(told.seen) > 200:
-                told.files.clear()
-            return False
-
-        told.holds = delete_late
-        with pytest.raises(InputError, match="ended too early"):
-            fetched(told)
 
 
 def test_download_interrupt_returns_at_once() -> None:
