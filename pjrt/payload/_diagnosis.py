@@ -372,10 +372,11 @@ def blocked(
     Args:
         reason: why `own` cannot be used.
     """
-    others = [
-        major for major in usable_majors(candidates, need_gpu=need_gpu) if major != own
-    ]
-    if own not in loaded_majors() or not others:
+    if own not in loaded_majors():
+        return None
+    usable = usable_majors(candidates, need_gpu=need_gpu)
+    others = [major for major in usable if major != own]
+    if not others:
         return None
     packages = (f"jax-rocm{own}-plugin", f"jax-rocm{own}-pjrt")
     return problem(

@@ -6,7 +6,7 @@ import enum
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.version import Version
@@ -98,7 +98,7 @@ class PinTable:
     tags: Mapping[str, str]
     unsupported: Mapping[str, str]
     pins: Mapping[str, SourcePins]
-    amd: Mapping[str, str]
+    amd: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

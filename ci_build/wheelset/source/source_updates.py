@@ -246,7 +246,7 @@ def write(path: Path, table: PinTable) -> None:
             }
             for release, pins in _sorted(table.pins).items()
         },
-        "amd": _sorted(table.amd),
+        **({"amd": _sorted(table.amd)} if table.amd else {}),
     }
     write_whole(path, (_HEADER + tomli_w.dumps(body)).encode())
 
