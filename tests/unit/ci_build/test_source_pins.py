@@ -79,7 +79,7 @@ def test_write_round_trips(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "pins = 1", "[tags]\n[unsupported]\n[pins.'1']\njax = 'x'"]
+    "text", ["", "pins = 1", "[tags]\n[unsupported]\n[pins.'1']\nxla = 'x'"]
 )
 def test_load_pins_refuses_other_files(tmp_path: Path, text: str) -> None:
     (tmp_path / "pins.toml").write_text(text)
