@@ -29,7 +29,7 @@ def write_summary(summary: RunSummary, file: Path) -> None:
 
 def as_markdown(summary: RunSummary) -> str:
     """Return a summary as Markdown (GitHub Flavored Markdown, tables)."""
-    # Start-up time: only a run with --summary needs it.
+    # Start-up time: only a release in GitHub Actions writes a summary.
     import jinja2
 
     environment = jinja2.Environment(  # noqa: S701 - Markdown, escaped by `shown`

@@ -22,14 +22,22 @@ from ci_build.wheelset.source.build_py import (
 from ci_build.wheelset.source.native import SourceBuilder
 from ci_build.wheelset.source.source_checkouts import check_complete
 from core.digests import sha256_of
-from core.errors import InputError, OtherRocmError, ProcessError
+from core.errors import InputError, OtherRocmError, ProcessError, RepairError
 from core.pip import InputStore
 from core.process import ProcessResult
 from core.source_request import Checkout, SourceRequest
 from core.versions import set_version
 from tests.support.golden_build_py import inputs, request
-from tests.support.made_wheel import LIB, clean_pjrt, fat_binary, library, with_sections
+from tests.support.made_wheel import (
+    GLIBC,
+    LIB,
+    clean_pjrt,
+    fat_binary,
+    library,
+    with_sections,
+)
 from tests.support.silent import Silent
+from tests.support.tiny_elf import TinySymbol
 from wheelkit.inspect.compiled_rocm import BuildRocm
 
 ASKED = request("0.10.2")
@@ -81,6 +89,7 @@ class FakeBuilder:
         says: printed lines.
         version: version of the wheel; empty for no wheel.
         needed, clang: needed libraries and compiler of the wheel's library.
+        symbol: symbol that the wheel's library needs.
     """
 
     out: Path
@@ -88,6 +97,7 @@ class FakeBuilder:
     version: str = VERSION
     needed: tuple[str, ...] = ("libc.so.6", "libamdhip64.so.7", "librocsolver.so.0")
     clang: str = CLANG
+    symbol: TinySymbol = GLIBC
     returncode: int = 0
     runs: list[tuple[str, ...]] = field(default_factory=list)
     listener: Callable[[str], None] = print
@@ -118,7 +128,7 @@ class FakeBuilder:
         if self.version:
             made = clean_pjrt()
             made.version = self.version
-            compiled = library(fatbins=[fat_binary()], needed=self.needed)
+            compiled = library(self.symbol, fatbins=[fat_binary()], needed=self.needed)
             made.files[LIB] = with_sections(
                 compiled, (".comment", 1, 0x30, self.clang.encode() + b"\0")
             )
@@ -193,6 +203,20 @@ def test_build_reuses_record_unless_wheel_changed(bench: Bench) -> None:
     made.write_bytes(b"something else")
     assert sha256_of(bench.build()) == made.parent.name
     assert len(bench.builder.runs) == 2
+
+
+def test_build_refuses_newer_platform_and_continues_with_kept_wheel(
+    bench: Bench,
+) -> None:
+    bench.builder.symbol = TinySymbol("new", "libc.so.6", "GLIBC_2.34")
+    with pytest.raises(RepairError, match=r"GLIBC_2\.34") as caught:
+        bench.build()
+    assert "--platform-tag=manylinux_2_34" in caught.value.hint
+    kept = Path(caught.value.message.rpartition("was kept: ")[2].rstrip("."))
+    assert kept.is_file()
+    bench.native.platform = "manylinux_2_34_x86_64"
+    assert bench.build() == kept
+    assert len(bench.builder.runs) == 1
 
 
 @pytest.mark.parametrize("change", ["rocm", "builder", "xla_commit"])
