@@ -277,6 +277,25 @@ class InputFile:
     url: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmPackage:
+    """A wheel of ROCm on AMD's server, which the wheels of a set are installed with.
+
+    Attributes:
+        project: normalised name (PEP 503), such as rocm-sdk-device-gfx942.
+        url: address of the file, without credentials and fragment.
+        sha256: 64 hexadecimal digits.
+        size: bytes of the file; 0 if unknown.
+    """
+
+    project: str
+    filename: str
+    version: str
+    url: str
+    sha256: str
+    size: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class WheelSet:
     """Wheels that are built, tested and promoted together; the digest of the set is its name.
@@ -291,6 +310,8 @@ class WheelSet:
         files: name -> sha256 of each file beside the wheels: constraints, lock, debug
             files.
         file_sizes: name -> size in bytes of each of `files`.
+        rocm_packages: wheels of the set's ROCm; empty if their digests are unknown, or
+            if its ROCm has no wheels.
     """
 
     index: str
@@ -305,6 +326,7 @@ class WheelSet:
     wheels: tuple[Wheel, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     file_sizes: Mapping[str, int] = field(default_factory=dict)
+    rocm_packages: tuple[RocmPackage, ...] = ()
 
     @functools.cached_property
     def digest(self) -> str:

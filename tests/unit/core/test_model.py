@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import FormatError, RequestError, WheelSetError
-from core.model import GfxTarget, RocmVersion, to_json
+from core.model import GfxTarget, RocmPackage, RocmVersion, to_json
 from core.wheels_json import dump_wheel_set, load_wheel_set
 from core.wheelset import read_set
 from tests.support.sets import wheel_set
@@ -67,9 +67,18 @@ def test_wheel_set_round_trip() -> None:
 
 
 def test_set_digest_covers_every_field() -> None:
-    body = to_json(wheel_set())
-    text = dump_wheel_set(wheel_set())
-    assert len(body) == 12
+    url = "https://rocm.test/rocm_sdk_core-7.14.0-py3-none-linux_x86_64.whl"
+    package = RocmPackage(
+        project="rocm-sdk-core",
+        filename=url.rpartition("/")[2],
+        version="7.14.0",
+        url=url,
+        sha256="0" * 64,
+    )
+    made = replace(wheel_set(), rocm_packages=(package,))
+    body = to_json(made)
+    text = dump_wheel_set(made)
+    assert len(body) == 13
     for name, value in body.items():
         changed = json.loads(text)
         if isinstance(value, (str, list)):
