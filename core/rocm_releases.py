@@ -1,17 +1,19 @@
-"""ROCm releases by their compiler, and the ROCm of JAX's published wheels."""
+"""ROCm releases: their compilers and wheels, and the ROCm of JAX's published wheels."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
 
 from core.errors import RequestError
+from core.model import GfxTarget, RocmVersion
 from core.records import read_toml
+from core.targets import lists, processors_of
 from core.versions import native_release
 
 AMD_CLANG = re.compile(r"AMD clang version (\S+)")
@@ -19,6 +21,21 @@ AMD_CLANG = re.compile(r"AMD clang version (\S+)")
 _RELEASE = re.compile(r"\broc-(\d+(?:\.\d+)+)")
 _COMMIT = re.compile(r"\bllvm-project(?:\.git)? ([0-9a-f]{40})\b")
 _POST = re.compile(r"\.post\d+$")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmWheels:
+    """AMD's wheels of ROCm.
+
+    Attributes:
+        since: first release with a wheel for each GPU.
+        packages: projects that run the programs of a GPU, with a field {gpu}.
+        devices: GPUs that have a wheel.
+    """
+
+    since: str
+    packages: tuple[str, ...]
+    devices: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +49,7 @@ class RocmReleases:
         published: JAX release -> proven ROCm of its published wheels.
         contradictory: JAX release -> contradiction between the marks of its published
             wheels.
+        wheels: AMD's wheels of ROCm itself.
     """
 
     published_major: int
@@ -39,6 +57,7 @@ class RocmReleases:
     development: Mapping[str, tuple[str, ...]]
     published: Mapping[str, str]
     contradictory: Mapping[str, str]
+    wheels: RocmWheels
 
 
 @functools.cache
@@ -63,6 +82,31 @@ def rocm_of_compiler(comment: str) -> tuple[str, ...]:
         if match and match[1] == commit:
             return (release, *table.development.get(release, ()))
     return ()
+
+
+def rocm_extras(
+    rocm: RocmVersion, targets: Sequence[GfxTarget] | None
+) -> Mapping[str, tuple[str, ...]]:
+    """Return extra -> required wheels of ROCm, for each GPU of a wheel of JAX.
+
+    The extras are named like those of AMD's project rocm: device-gfx942. Empty for a
+    ROCm without wheels.
+
+    Args:
+        targets: targets of the wheel; None for all targets that XLA supports.
+    """
+    wheels = load_releases().wheels
+    if Version(str(rocm)) < Version(wheels.since):
+        return {}
+    gpus = lists()["compiler-supported"]
+    if targets is not None:
+        gpus = processors_of(targets)
+    extras = {}
+    for gpu in gpus:
+        if gpu in wheels.devices:
+            names = [package.format(gpu=gpu) for package in wheels.packages]
+            extras[f"device-{gpu}"] = tuple(f"{name}=={rocm}" for name in names)
+    return extras
 
 
 def base_version(text: str) -> Version:

@@ -3,8 +3,8 @@
 The pjrt wheel has XLA's PJRT plugin for AMD GPUs and its loader for jax, and serves every
 Python. A plugin wheel has jaxlib's extension modules for one Python.
 
-The wheels have no extra that installs ROCm: AMD publishes the `rocm` wheels in a separate
-index for each GPU family, so the index of these wheels could not meet such a requirement.
+If AMD publishes their ROCm as wheels, both have an extra for each GPU, such as
+device-gfx942, which requires these wheels in exactly the ROCm of the build.
 """
 
 from __future__ import annotations

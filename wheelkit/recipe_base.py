@@ -16,13 +16,14 @@ from packaging.version import Version
 from core import rocm_layouts as layouts
 from core import targets, versions
 from core.model import BuildRequest, RocmVersion, to_json
+from core.rocm_releases import load_releases, rocm_extras
 from core.rocm_servers import load_servers
 from wheelkit.repair.platform_tags import platform_of
 from wheelkit.repair.repair_plan import RepairPlan
 
 RECIPE = "recipe"
 """Field of `build_info.json` with the `recipe_digest`."""
-_FORMAT = 2
+_FORMAT = 3
 """Version of what recipes write for the same payload and tables.
 
 A change of texts or fields needs another number.
@@ -75,6 +76,7 @@ def repair_plan(
         summary=f"JAX on AMD GPUs: {about} ({content(request)})",
         requires_python=requires_python(request.jax_version),
         requires_dist=versions.pins(kind, version, major=rocm.major),
+        extras=rocm_extras(rocm, request.targets),
         license_text=license_text(),
         files=payload_files(payload, folder, version),
         build_info=build_info(kind, request, version, sources)
@@ -143,6 +145,7 @@ def recipe_digest(payload: Sequence[Path]) -> str:
         licence,
         to_json(targets.load_table()),
         to_json(layouts.load_layouts()),
+        to_json(load_releases().wheels),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

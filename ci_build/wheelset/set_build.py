@@ -231,11 +231,13 @@ def _step_lines(
 
 
 def recipe_lines(recipe: RepairPlan) -> Iterator[str]:
-    """Yield the lines of a dry run about RUNPATHs and requirements of a repair."""
+    """Yield the lines of a dry run about RUNPATHs, requirements and extras of a repair."""
     for glob, path in recipe.runpath.items():
         yield f"RUNPATH of {glob}: {path}"
     for requirement in recipe.requires_dist:
         yield f"requires {requirement}"
+    if recipe.extras:
+        yield f"extras {', '.join(recipe.extras)} require wheels of ROCm"
 
 
 def kernel_lines(request: BuildRequest, version: str, cache: Path) -> Iterator[str]:

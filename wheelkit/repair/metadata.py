@@ -160,8 +160,11 @@ def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
     headers.set("Version", str(Version(plan.version)))
     headers.set("Summary", plan.summary)
     headers.set("Requires-Python", plan.requires_python)
-    headers.set("Requires-Dist", *plan.requires_dist)
-    headers.set("Provides-Extra")
+    requirements = [*plan.requires_dist]
+    for extra, needs in plan.extras.items():
+        requirements += [f'{need}; extra == "{extra}"' for need in needs]
+    headers.set("Requires-Dist", *requirements)
+    headers.set("Provides-Extra", *plan.extras)
     headers.set("License")
     headers.set("License-Expression", "Apache-2.0")
     headers.set(

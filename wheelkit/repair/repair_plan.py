@@ -39,8 +39,9 @@ class RepairPlan:
             library, and no other library may have device code.
         summary: METADATA Summary.
         requires_python: METADATA Requires-Python, such as >=3.11.
-        requires_dist: all Requires-Dist values; the source's requirements and extras
-            are removed.
+        requires_dist: all Requires-Dist values without a marker; the source's
+            requirements and extras are removed.
+        extras: extra -> its requirements.
         license_text: content of `licenses/LICENSE.txt` in the dist-info folder.
         entry_points: group -> name -> object reference; None keeps the source's
             entry_points.txt.
@@ -67,6 +68,7 @@ class RepairPlan:
     summary: str
     requires_python: str
     requires_dist: tuple[str, ...] = ()
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     license_text: bytes
     entry_points: Mapping[str, Mapping[str, str]] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)

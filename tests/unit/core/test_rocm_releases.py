@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from core.errors import RequestError
-from core.rocm_releases import published_rocm, rocm_of_compiler
+from core.model import RocmVersion
+from core.rocm_releases import published_rocm, rocm_extras, rocm_of_compiler
+from core.targets import expand
 
 ROCM_LLVM = "AMD clang version 22.0.0git (https://github.com/ROCm/llvm-project.git "
 C849 = "c849bc16b0e49951d313756f20b73c2b28d321d7"
@@ -64,3 +66,27 @@ def test_published_rocm_refuses_unproven_release(jax: str, words: str) -> None:
         published_rocm(jax)
     assert words in caught.value.message
     assert "--rocm-version" in caught.value.hint
+
+
+@pytest.mark.parametrize("rocm", ["7.14.0", "10.1.0a20260901"])
+def test_extra_requires_exact_rocm_of_each_gpu_with_wheels(rocm: str) -> None:
+    # The generic target runs on gfx942 and gfx950; gfx1250 has no wheel.
+    targets = expand("gfx9-4-generic,gfx1250")
+    extras = rocm_extras(RocmVersion(text=rocm), targets)
+    assert list(extras) == ["device-gfx942", "device-gfx950"]
+    assert extras["device-gfx942"] == (
+        f"rocm-sdk-core=={rocm}",
+        f"rocm-sdk-libraries=={rocm}",
+        f"rocm-sdk-device-gfx942=={rocm}",
+    )
+
+
+def test_extras_of_all_targets_are_gpus_that_xla_accepts() -> None:
+    extras = rocm_extras(RocmVersion(text="7.14.0"), None)
+    assert "device-gfx1151" in extras
+    assert "device-gfx906" not in extras
+
+
+@pytest.mark.parametrize("rocm", ["7.2.0", "7.12.0", "7.13.0a20260312"])
+def test_rocm_without_device_wheels_gives_no_extras(rocm: str) -> None:
+    assert rocm_extras(RocmVersion(text=rocm), expand("gfx942")) == {}

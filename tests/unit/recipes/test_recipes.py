@@ -63,6 +63,12 @@ def test_pjrt() -> None:
     )
 
 
+def test_extras_install_rocm_of_wheel(kind: versions.Kind) -> None:
+    made = plan(kind, rocm_version=RocmVersion(text="7.14.0"))
+    assert list(made.extras) == ["device-gfx942", "device-gfx950"]
+    assert not plan(kind).extras
+
+
 def test_plugin() -> None:
     made = plan("plugin")
     assert made.project == "jax-rocm7-plugin"

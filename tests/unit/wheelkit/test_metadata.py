@@ -71,6 +71,19 @@ def test_rewrite_metadata_sets_planned_fields() -> None:
     assert message["Provides-Extra"] is None
 
 
+def test_rewrite_metadata_declares_extras() -> None:
+    needs = ("rocm-sdk-core==7.14.0", "rocm-sdk-device-gfx942==7.14.0")
+    made = rewrite_metadata(PUBLISHED, plan(extras={"device-gfx942": needs}))
+    message = message_from_bytes(made)
+    assert message.get_all("Provides-Extra") == ["device-gfx942"]
+    assert message.get_all("Requires-Dist") == [
+        "jax-rocm7-pjrt==0.10.2+rocm7.2.0",
+        "jaxlib>=0.10.2,<0.10.3",
+        'rocm-sdk-core==7.14.0; extra == "device-gfx942"',
+        'rocm-sdk-device-gfx942==7.14.0; extra == "device-gfx942"',
+    ]
+
+
 def test_rewrite_metadata_keeps_other_lines() -> None:
     old = PUBLISHED.splitlines()
     new = rewrite_metadata(PUBLISHED, plan()).splitlines()
