@@ -26,6 +26,8 @@ MULTI_ARCH = "multi-arch"
 """The index for sets whose targets are not all in one per-family index."""
 NATIVE = "native"
 """The word that requests the targets of this machine's GPUs; see `requested`."""
+UNSUPPORTED = "unsupported"
+"""The word that permits targets that XLA rejects at run time; see `requested`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,18 +237,53 @@ def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
     return in_order(selected)
 
 
-def requested(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
+def requested(
+    spec: str | Sequence[str], *, published: bool = False
+) -> tuple[GfxTarget, ...]:
     """Expand a user's request like `expand`.
 
     The word `native` means the targets of this machine's GPUs.
+
+    Args:
+        published: whether the native code is that of published wheels, whose XLA nobody
+            can change. Words without a target that it accepts are refused, unless the
+            request contains `unsupported`.
 
     Raises:
         MachineError: the request contains `native`, and the kernel driver reports no
             GPU, or a GPU without a target.
     """
-    words = split_words(spec)
-    others = [word for word in words if word.lower() != NATIVE]
-    return expand(words if words == others else [*others, *_native()])
+    words: list[str] = []
+    permitted = not published
+    for word in split_words(spec):
+        if word.lower() == UNSUPPORTED:
+            permitted = True
+        elif word.lower() == NATIVE:
+            words += _native()
+        else:
+            words.append(word)
+    expanded = expand(words)
+    if not permitted:
+        _refuse_unsupported(words)
+    return expanded
+
+
+def _refuse_unsupported(words: Iterable[str]) -> None:
+    """Refuse words without a target that XLA accepts."""
+    refused = []
+    for word in words:
+        if not any(_row(target).xla for target in expand(word)):
+            refused.append(word)
+    if refused:
+        names = ", ".join(refused)
+        raise RequestError(
+            f"The XLA in published wheels rejects {names} at run time: jax would not see"
+            " these GPUs.",
+            hint=(
+                f"Choose from {', '.join(lists()['compiler-supported'])}, or append"
+                f" {UNSUPPORTED!r} to the list to build the wheels regardless."
+            ),
+        )
 
 
 def _native() -> tuple[str, ...]:

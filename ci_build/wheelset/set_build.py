@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,10 +29,11 @@ from ci_build.wheelset.source_build import PreparedBuild, SourceBuildContext
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import targets
 from core.errors import InputError, RequestError
-from core.model import BuildRequest, Payload, Wheel
+from core.model import BuildRequest, Payload, Wheel, WheelSet
 from core.process import HostRunner, render
 from core.report import Reporter
 from core.units import human
+from core.versions import KERNELS_PROJECT
 from wheelkit.repair.platform_tags import excluded_line, shown_platform
 from wheelkit.repair.repair_plan import RepairPlan
 from wheelkit.rocm_manifest import dump_manifest, load_manifest
@@ -302,6 +304,7 @@ def receipt(result: BuildResult) -> dict[str, Any]:
     return {
         "digest": result.wheel_set.digest,
         "folder": str(result.folder),
+        "install": install_line(result),
         "up_to_date": result.up_to_date,
         "wheels": wheels,
     }
@@ -328,3 +331,35 @@ def show_receipt(result: BuildResult, reporter: Reporter) -> None:
                 reporter.line(line)
     reporter.line(f"wheel set {result.wheel_set.digest}")
     reporter.line(f"  in {result.folder}")
+    if line := published_line(result.wheel_set):
+        reporter.line(line)
+
+
+def published_line(wheel_set: WheelSet) -> str:
+    """Return a line that compares a set with the published wheels that it is made from.
+
+    Empty for a set that was built from source, or keeps all targets.
+    """
+    request = wheel_set.request
+    if request["payload"] != Payload.PUBLISHED or request["targets"] is None:
+        return ""
+    before = 0
+    after = 0
+    for wheel in wheel_set.wheels:
+        if wheel.source_sha256 != wheel.sha256 and wheel.name != KERNELS_PROJECT:
+            before += wheel.source_size
+            after += wheel.size
+    return (
+        f"The published wheels run on {', '.join(request['targets'])} too; the set's are"
+        f" smaller: {human(before)} -> {human(after)} ({after / before - 1:+.0%})."
+    )
+
+
+def install_line(result: BuildResult) -> str:
+    """Return the command that installs a set from its folder."""
+    # Start-up time: a dry run installs nothing.
+    from promotion.index.pages import install_requirements
+
+    wheel_set = result.wheel_set
+    needs = install_requirements(wheel_set.wheels, wheel_set.pins)
+    return shlex.join(("pip", "install", "--find-links", str(result.folder), *needs))

@@ -44,3 +44,4 @@ def dist_wheels(state: State, /, **after: object) -> None:
         print_json(build.receipt(result))
     else:
         build.show_receipt(result, reporter)
+        reporter.command(build.install_line(result))

@@ -23,7 +23,7 @@ from core.errors import FormatError, ReproducibilityError, RequestError
 from core.model import ROCM_LOCK, WheelSet
 from core.process import HostRunner
 from core.report import Reporter, print_line
-from core.targets import ALL
+from core.targets import ALL, UNSUPPORTED
 from promotion.stage import fetch_set
 from promotion.storage.object_keys import StagedSet, is_digest
 from wheelkit.rocm_manifest import ROCM_MANIFEST
@@ -209,12 +209,15 @@ def _manifest(place: Path) -> Path:
 
 def _given_wheels(request: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """Return the options of every build."""
+    targets = ALL
+    if request["targets"] is not None:
+        targets = ",".join((*request["targets"], UNSUPPORTED))
     return {
         "payload": request["payload"],
         "jax_version": request["jax_version"],
         "rocm_version": request["rocm_version"],
         "python_versions": ",".join(request["python_versions"]),
-        "targets": ALL if request["targets"] is None else ",".join(request["targets"]),
+        "targets": targets,
         "wheel_post_release": request["post_release"],
         "no_rocm_version_extra": not request["rocm_version_extra"],
         "no_strip": not request["strip"],

@@ -226,8 +226,13 @@ def build_request(
             settings, jax_version, problems, accept_cached=accept_cached
         )
     spec = settings.text("targets")
-    every = payload is Payload.PUBLISHED and is_all(spec)
-    targets = problems.read(lambda: all_targets if every else requested(spec))
+    published = payload is Payload.PUBLISHED
+    every = published and is_all(spec)
+    # Kernels alone (`all_targets`) contain no XLA.
+    refuses = published and all_targets is None
+    targets = problems.read(
+        lambda: all_targets if every else requested(spec, published=refuses)
+    )
     post = settings.given("wheel_post_release")
     post_release = (
         problems.read(lambda: settings.positive("wheel_post_release")) if post else None

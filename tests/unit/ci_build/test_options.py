@@ -27,6 +27,7 @@ from core import kfd
 from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError
 from core.model import BuildRequest, Payload
+from core.targets import ALL, expand
 from tests.support.fake_site import kfd_tree
 
 PUBLISHED = {"payload": "published"}
@@ -194,6 +195,18 @@ def test_native_targets_are_recorded_by_name(
     made = make_plan(request({"targets": "native"}))
     assert made.record()["targets"] == ["gfx942"]
     assert "native" not in str(made.record())
+
+
+def test_targets_that_xla_rejects_are_refused_only_with_published_xla() -> None:
+    given = {"targets": "gfx906"}
+    with pytest.raises(RequestError, match="rejects gfx906 at run time"):
+        request(given)
+    kernels = settings({**PUBLISHED, **given})
+    assert build_request(kernels, all_targets=expand(ALL))[0].targets == expand(
+        "gfx906"
+    )
+    source = {**given, "payload": "source", "rocm_version": "7.10.0"}
+    assert request(source).targets == expand("gfx906")
 
 
 def test_unknown_target_has_its_own_exit_code() -> None:

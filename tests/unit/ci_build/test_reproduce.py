@@ -158,6 +158,7 @@ def test_reproduce_refuses_adopted_wheels(tmp_path: Path) -> None:
     [
         {},
         {"targets": "all"},
+        {"targets": "gfx906,unsupported"},
         {"no_strip": True, "wheel_post_release": "2", "no_rocm_version_extra": True},
     ],
 )

@@ -205,6 +205,20 @@ def test_targets_outside_allow_list_warn() -> None:
     assert gfx.warnings_for(gfx.expand("default")) == ()
 
 
+@pytest.mark.parametrize("spec", ["gfx906", "gfx942,gfx101X-all", "gfx9-generic"])
+def test_published_words_without_accepted_target_are_refused(spec: str) -> None:
+    word = spec.split(",")[-1]
+    with pytest.raises(RequestError, match=f"rejects {word} at run time"):
+        gfx.requested(spec, published=True)
+    permitted = gfx.requested(f"{spec},Unsupported", published=True)
+    assert permitted == gfx.requested(spec) == gfx.expand(spec)
+
+
+def test_published_families_may_have_rejected_targets() -> None:
+    spec = "gfx103X-all"
+    assert gfx.requested(spec, published=True) == gfx.expand(spec)
+
+
 def test_families_equal_to_targets() -> None:
     assert not gfx.is_default(gfx.expand("default")[:-1])
     assert gfx.families_equal_to(gfx.expand("gfx120X-all")) == ("gfx120X-all",)

@@ -1,0 +1,34 @@
+"""The end of a build's receipt: comparison with the published wheels, and installation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ci_build.wheelset.execute import BuildResult
+from ci_build.wheelset.set_build import install_line, published_line, receipt
+from ci_build.wheelset.set_plan import make_plan
+from tests.support.sets import published_request, wheel_set
+
+
+def test_published_line_compares_sizes_of_repaired_wheels() -> None:
+    record = make_plan(published_request("gfx942")).record()
+    *repaired, copy, _ = wheel_set().wheels
+    copy = replace(copy, source_sha256=copy.sha256)
+    line = published_line(wheel_set(request=record, wheels=(*repaired, copy)))
+    assert "run on gfx942 too" in line
+    assert line.endswith("6.0 kB -> 3.0 kB (-50%).")
+
+
+def test_published_line_is_empty_for_other_sets() -> None:
+    every = make_plan(published_request()).record()
+    for request in (every, {"payload": "source", "targets": ["gfx942"]}):
+        assert published_line(wheel_set(request=request)) == ""
+
+
+def test_install_line_names_folder_and_exact_versions() -> None:
+    result = BuildResult(wheel_set=wheel_set(), folder=Path("/a b"))
+    line = install_line(result)
+    assert line.startswith("pip install --find-links '/a b' ")
+    assert "jax-rocm7-plugin==0.10.2+rocm7.2.0.gfx942" in line
+    assert receipt(result)["install"] == line
