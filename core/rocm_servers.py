@@ -18,12 +18,17 @@ class RocmServer:
 
     Attributes:
         serves: kind of the builds.
+        channel: stable, prerelease, nightly or dev, if it is an index of pip packages;
+            otherwise empty.
+        families: whether each GPU family has an index of its own below the URL.
         since, until: versions of its oldest and newest build; empty if unknown.
         successor: name of the server with newer builds; empty for a current server.
     """
 
     url: str
     serves: str
+    channel: str = ""
+    families: bool = False
     since: str = ""
     until: str = ""
     successor: str = ""
@@ -33,6 +38,24 @@ class RocmServer:
 def load_servers() -> Mapping[str, RocmServer]:
     """Read `rocm_servers.toml`, once per process: name -> server."""
     return read_toml(Path(__file__).with_suffix(".toml"), dict[str, RocmServer])
+
+
+def package_server(version: str) -> RocmServer | None:
+    """Return AMD's index of the pip packages of a ROCm version; None if none has it."""
+    # Start-up time: `packaging` takes longer to import than this module.
+    from packaging.version import Version
+
+    wanted = Version(version)
+    channel = "dev" if wanted.is_devrelease else "stable"
+    if wanted.pre is not None:
+        channel = "nightly" if wanted.pre[0] == "a" else "prerelease"
+    found = None
+    since = Version("0")
+    for server in load_servers().values():
+        if server.channel == channel and since < Version(server.since) <= wanted:
+            found = server
+            since = Version(server.since)
+    return found
 
 
 def successor_line(url: str) -> str:

@@ -17,7 +17,7 @@ from core import rocm_layouts as layouts
 from core import targets, versions
 from core.model import BuildRequest, RocmVersion, to_json
 from core.rocm_releases import load_releases, rocm_extras
-from core.rocm_servers import load_servers
+from core.rocm_servers import load_servers, package_server
 from wheelkit.repair.platform_tags import platform_of
 from wheelkit.repair.repair_plan import RepairPlan
 
@@ -122,9 +122,14 @@ def build_info(
 
 
 def _rocm_index(rocm: RocmVersion) -> str:
-    """Return the index of ROCm's Python packages, which the loader recommends."""
-    name = "stable-packages" if rocm.major >= 10 else "stable-packages-before-10"
-    return load_servers()[name].url
+    """Return the index of ROCm's Python packages, which the loader recommends.
+
+    A ROCm without an index for all families has newer releases of its major in one.
+    """
+    server = package_server(str(rocm))
+    if server is None or server.families:
+        server = load_servers()["stable-packages-before-10"]
+    return server.url
 
 
 def recipe_digest(payload: Sequence[Path]) -> str:

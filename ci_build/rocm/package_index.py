@@ -7,14 +7,17 @@ are therefore requested by name.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build.rocm.pip_rocm import CORE, DEVEL, DEVICE, LIBRARIES, Packages
 from ci_build.rocm.rocm_request import PipIndex, RocmRequest
 from core.errors import InputError
+from core.http.client import Client
 from core.model import Progress
 from core.pip import (
     InputStore,
@@ -24,8 +27,9 @@ from core.pip import (
     pip_argv,
     run_pip,
 )
-from core.process import Runner
+from core.process import Runner, without_credentials
 from core.rocm_layouts import family_packages
+from core.targets import processors_of, sort_key
 
 
 def newest_version(url: str, runner: Runner) -> str:
@@ -42,6 +46,7 @@ def fetch_packages(
     index: PipIndex,
     locked: Mapping[str, str],
     *,
+    client: Client,
     runner: Runner,
     store: InputStore,
     progress: Progress,
@@ -52,38 +57,17 @@ def fetch_packages(
         locked: file name -> sha256 of locked packages; empty searches the index.
 
     Raises:
-        InputError: the index does not answer, lacks the version or its libraries, or
-            serves files that differ from its digests or the lock.
+        InputError: the index does not answer, lacks the version or packages for the
+            targets, or serves files that differ from its digests or the lock.
     """
     url = index.url
     version = request.full_version or newest_version(url, runner)
     if locked:
-        packages = [_of_lock(name, sha256) for name, sha256 in sorted(locked.items())]
+        packages = tuple(_of_lock(name, digest) for name, digest in locked.items())
     else:
         progress.step(f"find the packages of ROCm {version}")
-        packages = [*_resolve(runner, url, f"{CORE}=={version}", f"{DEVEL}=={version}")]
-        # An index may have only some of these packages.
-        libraries = [LIBRARIES]
-        for family in family_packages(request.targets or None):
-            libraries.append(f"{LIBRARIES}-{family.replace('_', '-').lower()}")
-        devices = dict.fromkeys(
-            f"{DEVICE}-{target.processor}" for target in request.targets
-        )
-        offered = list[Resolved]()
-        for name in libraries:
-            offered += _if_offered(runner, url, f"{name}=={version}")
-        if not offered:
-            raise InputError(
-                f"The index has no libraries of ROCm {version}: neither"
-                f" {' nor '.join(libraries)}.",
-                hint=(
-                    "Give the index of a family that serves the targets, or another"
-                    " --rocm-version."
-                ),
-            )
-        packages += offered
-        for name in devices:
-            packages += _if_offered(runner, url, f"{name}=={version}")
+        _check_devices(request, index, client)
+        packages = _find(request, index, version, runner)
     missing = [item for item in packages if not store.has(item)]
     if missing:
         progress.step(f"fetch {', '.join(item.filename for item in missing)}")
@@ -94,6 +78,52 @@ def fetch_packages(
         files={item.filename: store.path(item) for item in packages},
         sha256={item.filename: item.sha256 for item in packages},
     )
+
+
+def _check_devices(request: RocmRequest, index: PipIndex, client: Client) -> None:
+    """Refuse targets without a device package, according to the index's list of projects.
+
+    An index of one family has no device packages; a server may omit the list.
+    """
+    page = client.text(index.url) or ""
+    devices = set(re.findall(rf"\b{DEVICE}-(gfx[0-9a-f]+)", page))
+    missing = set(processors_of(request.targets)) - devices
+    if devices and missing:
+        raise InputError(
+            f"{index} has no {DEVICE} package for {_listed(missing)}.",
+            hint=f"It has packages for {_listed(devices)}; give --targets of these.",
+        )
+
+
+def _listed(processors: Iterable[str]) -> str:
+    return ", ".join(sorted(processors, key=sort_key))
+
+
+def _find(
+    request: RocmRequest, index: PipIndex, version: str, runner: Runner
+) -> tuple[Resolved, ...]:
+    """Return the packages of `rocm[libraries,devel,device-…]`.
+
+    Of an index of one family: its libraries, which have the device code.
+    """
+
+    def resolve(*names: str) -> tuple[Resolved, ...]:
+        return _resolve(runner, index.url, *(f"{name}=={version}" for name in names))
+
+    devices = [f"{DEVICE}-{name}" for name in processors_of(request.targets)]
+    try:
+        # pip downloads the wheels of an index without metadata one after another, so
+        # that the smallest ones, which are the most likely to be missing, come first.
+        return resolve(*devices, LIBRARIES, CORE, DEVEL)
+    except NothingFitsError as error:
+        for family in family_packages(request.targets or None):
+            with suppress(NothingFitsError):
+                libraries = f"{LIBRARIES}-{family.replace('_', '-').lower()}"
+                return resolve(libraries, CORE, DEVEL)
+        raise InputError(
+            f"{index} has no ROCm {version} for the targets: {error.message}",
+            hint="Give another --rocm-version, --targets or --therock-index-url.",
+        ) from error
 
 
 def _only_index(url: str) -> dict[str, str]:
@@ -139,12 +169,10 @@ def _resolve(runner: Runner, url: str, *requirements: str) -> tuple[Resolved, ..
         "--only-binary=:all:",
     )
     argv = pip_argv(*words, "--report=-", *requirements)
-    return parse_report(run_pip(argv, runner, env=_only_index(url)))
-
-
-def _if_offered(runner: Runner, url: str, requirement: str) -> tuple[Resolved, ...]:
-    """Return the package, or nothing if the index does not have it."""
     try:
-        return _resolve(runner, url, requirement)
-    except NothingFitsError:
-        return ()
+        return parse_report(run_pip(argv, runner, env=_only_index(url)))
+    except InputError as error:
+        # Indexes in pip's configuration are not used.
+        shown = without_credentials(url)
+        error.hint = f"Check the index {shown}; -v prints the output of pip."
+        raise

@@ -239,7 +239,7 @@ def _fetch(
     match request.source:
         case PipIndex() as index:
             packages, origin = _packages(
-                request, index, pinned, store, runner, progress
+                request, index, pinned, store, client, runner, progress
             )
             wheels = tuple(packages.files.values())
             stored = store.from_packages(packages, chosen, partial(prefix_of, wheels))
@@ -327,6 +327,7 @@ def _packages(
     index: PipIndex,
     pinned: RocmLock | None,
     store: RocmStore,
+    client: Client,
     runner: Runner,
     progress: Progress,
 ) -> tuple[Packages, ChecksumOrigin]:
@@ -340,6 +341,7 @@ def _packages(
         request,
         index,
         locked if request.locked else {},
+        client=client,
         runner=runner,
         store=InputStore(store.root / "tarballs"),
         progress=progress,

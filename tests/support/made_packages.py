@@ -125,4 +125,5 @@ def index_of(wheels: Mapping[str, bytes]) -> dict[str, bytes]:
         project = name.partition("-")[0].replace("_", "-").lower()
         link = f'<a href="/files/{quote(name)}#sha256={sha256_of(data)}">{name}</a>'
         pages.setdefault(f"/simple/{project}/", []).append(link)
+    pages["/simple/"] = [f'<a href="{path}">{path}</a>' for path in sorted(pages)]
     return files | {path: "<br>".join(links).encode() for path, links in pages.items()}

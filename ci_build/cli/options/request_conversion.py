@@ -82,7 +82,7 @@ def wheel_set_request(
         settings = settings.with_defaults(source_defaults(settings))
     check_output_dir(Path(settings.text("out")))
     targets: tuple[GfxTarget, ...] = ()
-    if settings.given("therock") or settings.given("therock_index_url"):
+    if any(map(settings.given, ("therock", "therock_index_url", "rocm_version"))):
         # The selection of a ROCm may use the network, so all other contradictions are
         # reported before.
         unknown = Setting(value="0.0", origin="not known yet")
@@ -108,8 +108,8 @@ def wheel_set_request(
         raise RequestError(
             "A build from source needs a ROCm.",
             hint=(
-                "Give --therock-path, --therock or a released --rocm-version, or"
-                " --payload=published."
+                "Give --therock-path, --therock, or the --rocm-version of a release or"
+                " nightly; or --payload=published."
             ),
         )
     manifest = settings.get("rocm_manifest").value

@@ -30,10 +30,10 @@ from ci_build.rocm.tarball_listing import (
     list_builds,
 )
 from core.errors import RequestError
-from core.model import GfxTarget
+from core.model import GfxTarget, RocmVersion
 from core.process import HostRunner, without_credentials
 from core.report import Reporter
-from core.rocm_servers import naming_successor
+from core.rocm_servers import naming_successor, package_server
 from core.targets import MULTI_ARCH, family_of, load_table, split_words
 from core.units import parse_size
 
@@ -43,9 +43,8 @@ if TYPE_CHECKING:  # At run time, it would load requests.
 _NAMES_A_ROCM = ("therock_path", "therock", "therock_index_url")
 SELECTS_A_ROCM = (*_NAMES_A_ROCM, "rocm_version", "rocm_build_job", "locked")
 """Options that select the ROCm of a build from source."""
-_RELEASE = re.compile(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)?")
-_FIRST_OF_DNF, _FIRST_OF_THEROCK = (7, 0), (7, 9)
-"""First release that wheels are built for, and first one that TheRock built."""
+_RELEASE_OF_DNF = re.compile(r"7\.[0-8](?:\.[0-9]+)?")
+"""Releases that wheels are built for, and that AMD built before TheRock."""
 _NEED_A_SOURCE = ("therock_sha256", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
 
@@ -83,15 +82,15 @@ def find_rocm(
     `--therock-index-url` without a version queries the index.
 
     Args:
-        use_amd: whether `--rocm-version` alone names AMD's dnf repository.
-        targets: targets of the build, from which `--therock` without `--family` derives
-            the family.
+        use_amd: whether `--rocm-version` alone names AMD's own packages.
+        targets: targets of the build, from which `--therock` without `--family`, and
+            `--rocm-version` alone, derive the family.
 
     Raises:
         RequestError: options contradict each other or have no effect.
     """
-    amd = use_amd and _means_dnf(settings)
-    _refuse_contradictions(settings, amd=amd)
+    amd = _amds_packages(settings, targets) if use_amd else None
+    _refuse_contradictions(settings, amd=amd is not None)
     _limit(settings)
     path = settings.get("therock_path").value
     choice = settings.get("therock").value
@@ -113,8 +112,10 @@ def find_rocm(
         source = parse_source(str(path))
     elif pinned is not None:
         source = locked_source(pinned, lock)
-    elif amd:
-        source = dnf_repository(settings.text("rocm_version"))
+    elif amd is not None:
+        source = amd
+        version = settings.text("rocm_version")
+        reporter.line(f"--rocm-version={version}: AMD's packages, {source}")
     else:
         return None
     return RocmRequest(
@@ -153,30 +154,38 @@ def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> PipInd
     return PipIndex(url=canonical(index), version=version)
 
 
-def _means_dnf(settings: Settings) -> bool:
-    """Return whether `--rocm-version` alone names a release.
+def _amds_packages(
+    settings: Settings, targets: tuple[GfxTarget, ...]
+) -> PipIndex | DnfRepository | None:
+    """Return AMD's packages of `--rocm-version` alone.
 
-    False for nightlies, or if options name a ROCm.
+    None if other options name a ROCm, or for versions that AMD does not publish.
 
     Raises:
-        RequestError: the release is one of TheRock, which started with 7.9; the
-            repository has none of them.
+        RequestError: AMD has one index for each family of such versions, and the
+            targets are of several families.
     """
     version = settings.text("rocm_version") if settings.given("rocm_version") else ""
     named = settings.get("therock_path").value or any(
         settings.given(name) for name in _NAMES_A_ROCM
     )
-    release = _RELEASE.fullmatch(version)
-    if named or settings.flag("locked") or release is None:
-        return False
-    numbers = (int(release[1]), int(release[2]))
-    if numbers >= _FIRST_OF_THEROCK:
+    if named or settings.flag("locked") or not version:
+        return None
+    if _RELEASE_OF_DNF.fullmatch(version):
+        return dnf_repository(version)
+    server = package_server(str(RocmVersion(text=version)))
+    if server is None:
+        return None
+    if not server.families:
+        return PipIndex(url=server.url)
+    family = family_of(targets)
+    if family == MULTI_ARCH:
         raise RequestError(
-            f"--rocm-version={version}: AMD's repository for RHEL 8 ends before 7.9,"
-            " the first release of TheRock.",
-            hint=f"Give --therock={version}.",
+            f"--rocm-version={version}: AMD has an index of this ROCm for each family,"
+            " and no family has all --targets.",
+            hint="Give the targets of one family, or a ROCm since 7.13.",
         )
-    return numbers >= _FIRST_OF_DNF
+    return PipIndex(url=f"{server.url}{family}/")
 
 
 def rocm_defaults(settings: Settings, rocm: RocmRequest) -> Mapping[str, Setting]:

@@ -100,7 +100,8 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
         _option(
             "--rocm-version",
             metavar="X.Y.Z",
-            help="ROCm of the native code.  [default: of published wheels]",
+            help="ROCm of the native code; a source build downloads it from AMD."
+            "  [default: of published wheels]",
         ),
         _option(
             "--targets",

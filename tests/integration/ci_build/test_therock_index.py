@@ -64,6 +64,24 @@ def test_index_packages_become_locked_prefix(tmp_path: Path) -> None:
     assert verified.returncode == 0, verified.stderr
 
 
+def test_target_without_device_package_is_refused_before_download(
+    tmp_path: Path,
+) -> None:
+    wheels = make_packages(tmp_path / "made", "7.14.0", split=True)
+    with serving(Behaviour(files=index_of(wheels))) as server:
+        index = f"{server.url}/simple/"
+        words = ("--targets=gfx942,gfx1103",)
+        done = run(tmp_path, *words, index=index, version="7.14.0")
+        assert [path for path, _ in server.seen] == ["/simple/"]
+        # A server may omit the list of projects.
+        del server.files["/simple/"]
+        unlisted = run(tmp_path, *words, index=index, version="7.14.0")
+    assert (done.returncode, unlisted.returncode) == (6, 6)
+    assert "has no rocm-sdk-device package for gfx1103" in done.stderr
+    assert "It has packages for gfx942" in done.stderr
+    assert "no distribution for rocm-sdk-device-gfx1103==7.14.0" in unlisted.stderr
+
+
 def test_index_without_version_gives_newest_of_three_days(tmp_path: Path) -> None:
     new = nightly(1, "7.10.0")
     old = make_packages(tmp_path / "old", VERSION)

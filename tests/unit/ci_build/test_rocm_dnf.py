@@ -1,4 +1,4 @@
-"""A ROCm before 7.9, which dnf installs in the builder image.
+"""A ROCm of `--rocm-version` alone, and one before 7.9, which dnf installs in the builder image.
 
 The options, the plan of the image, and the lock.
 """
@@ -30,6 +30,7 @@ from core.http.client import Client
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
 from core.rocm_trust import ChecksumOrigin, RocmTrust
+from core.targets import requested
 from tests.support.made_rocm import make_rocm, rocm_request
 
 REPORTER = Reporter(terminal=False)
@@ -37,36 +38,53 @@ SOURCE = "dnf+https://repo.radeon.com/rocm/rhel8/7.2/main"
 HIP = "hip-runtime-amd-7.2.26015.70200-43.el8.x86_64"
 
 
-def found(given: Mapping[str, Any], *, use_amd: bool = True) -> RocmRequest | None:
+def found(
+    given: Mapping[str, Any], *, use_amd: bool = True, targets: str = "gfx942"
+) -> RocmRequest | None:
     settings = Settings({"payload": "source", **given})
-    return find_rocm(settings, REPORTER, HostRunner({}), Client, use_amd=use_amd)
-
-
-@pytest.mark.parametrize(("version", "folder"), [("7.2.0", "7.2"), ("7.2.1", "7.2.1")])
-def test_release_alone_names_amds_repository(version: str, folder: str) -> None:
-    rocm = found({"rocm_version": version})
-    assert rocm is not None
-    assert str(rocm.source) == f"dnf+https://repo.radeon.com/rocm/rhel8/{folder}/main"
+    return find_rocm(
+        settings,
+        REPORTER,
+        HostRunner({}),
+        Client,
+        use_amd=use_amd,
+        targets=requested(targets),
+    )
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("version", "source"),
     [
-        {},
-        {"rocm_version": "7.10.0a20251120"},
-        {"rocm_version": "7.2.0rc1"},
-        {"rocm_version": "6.4.0"},
+        ("7.2.0", "dnf+https://repo.radeon.com/rocm/rhel8/7.2/main"),
+        ("7.2.1", "dnf+https://repo.radeon.com/rocm/rhel8/7.2.1/main"),
+        ("7.10.0", "pip+https://repo.amd.com/rocm/whl/gfx94X-dcgpu/"),
+        ("7.14.0", "pip+https://repo.amd.com/rocm/whl-multi-arch/"),
+        ("10.1.0a20260901", "pip+https://nightly.repo.amd.com/rocm/whl-next/"),
     ],
 )
-def test_other_versions_name_no_repository(given: Mapping[str, Any]) -> None:
+def test_version_alone_names_amds_packages(
+    version: str, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rocm = found({"rocm_version": version})
+    assert rocm is not None
+    assert str(rocm.source) == source
+    assert (
+        f"--rocm-version={version}: AMD's packages, {source}" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"rocm_version": "7.2.0rc1"}, {"rocm_version": "6.4.0"}]
+)
+def test_other_versions_name_no_packages(given: Mapping[str, Any]) -> None:
     assert found(given) is None
     assert found({"rocm_version": "7.2.0"}, use_amd=False) is None
 
 
-def test_release_of_therock_alone_is_refused() -> None:
+def test_index_of_family_refuses_targets_of_several() -> None:
     with pytest.raises(RequestError) as refused:
-        found({"rocm_version": "7.9.0"})
-    assert "--therock=7.9.0" in refused.value.hint
+        found({"rocm_version": "7.9.0"}, targets="gfx942,gfx1151")
+    assert "targets of one family" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.rocm import package_index, source
+from ci_build.rocm import source
 from ci_build.rocm.facts import selection
 from ci_build.rocm.lock import RocmLock, write_lock
 from ci_build.rocm.package_index import fetch_packages
@@ -193,24 +193,7 @@ def test_packages_refuse_lock_without_wheels(tmp_path: Path) -> None:
             asked,
             PipIndex(url="https://host/"),
             {"x": "0" * 64},
-            runner=HostRunner({}),
-            store=InputStore(tmp_path),
-            progress=progress,
-        )
-
-
-def test_index_without_libraries_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("_resolve", "_if_offered"):
-        monkeypatch.setattr(package_index, name, lambda *_: ())
-    asked = rocm_request("pip+https://host/", version=VERSION)
-    progress = Reporter(terminal=False)
-    with pytest.raises(InputError, match="has no libraries of ROCm"):
-        fetch_packages(
-            asked,
-            PipIndex(url="https://host/"),
-            {},
+            client=Client(),
             runner=HostRunner({}),
             store=InputStore(tmp_path),
             progress=progress,

@@ -4,7 +4,12 @@ import pytest
 
 from core.defaults import defaults
 from core.errors import InputError
-from core.rocm_servers import load_servers, naming_successor, successor_line
+from core.rocm_servers import (
+    load_servers,
+    naming_successor,
+    package_server,
+    successor_line,
+)
 
 SEED = (
     "https://rocm.nightlies.amd.com/tarball/"
@@ -47,3 +52,24 @@ def test_successors_are_current_and_default_listing_is_one_of_them() -> None:
             assert servers[server.successor].successor == ""
     listing = defaults()["build"]["therock_listing"]
     assert listing == servers["nightly-tarballs"].url
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("7.2.0", None),
+        ("7.10.0", "stable-packages-of-families"),
+        ("7.13.0", "stable-packages-before-10"),
+        ("7.14.1", "stable-packages-before-10"),
+        ("10.1.0", "stable-packages"),
+        ("10.1.0rc1", "prerelease-packages"),
+        ("7.10.0a20251120", "old-nightly-packages-of-families"),
+        ("10.1.0a20260822", "old-nightly-packages"),
+        ("10.1.0a20260901", "nightly-packages"),
+        ("10.2.0.dev0+4d76ea1a1", "dev-packages"),
+        ("7.15.0.dev0+4d76ea1a1", None),
+    ],
+)
+def test_form_of_version_gives_package_index(version: str, name: str | None) -> None:
+    expected = load_servers()[name] if name else None
+    assert package_server(version) == expected
