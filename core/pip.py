@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -20,6 +20,8 @@ from core.process import ByteSink, LineSink, Runner, render, without_credentials
 from core.store import ContentStore, mark_used
 
 _PROGRESS = "Progress "
+_ORIGIN = "origin"
+"""Name of the file with the URL of an input whose index has no digest."""
 _CHECKED = "device-code-checked"
 """Name of the file with the digest of the program that verified an input's device code."""
 
@@ -148,8 +150,11 @@ def links_options(find_links: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"--find-links={place}" for place in find_links)
 
 
-def parse_report(text: str) -> tuple[Resolved, ...]:
+def parse_report(text: str, *, hashed: bool = True) -> tuple[Resolved, ...]:
     """Read pip's installation report (its format version 1).
+
+    Args:
+        hashed: refuse distributions without a sha256, which is empty otherwise.
 
     Raises:
         InputError: the format is unknown, or a distribution has no sha256 or is not a
@@ -166,19 +171,19 @@ def parse_report(text: str) -> tuple[Resolved, ...]:
             f"pip's installation report has format {report.get('version')!r}, not 1.",
             hint="Update pip.",
         )
-    return tuple(_resolved(item) for item in report["install"])
+    return tuple(_resolved(item, hashed=hashed) for item in report["install"])
 
 
-def _resolved(item: dict[str, Any]) -> Resolved:
+def _resolved(item: dict[str, Any], *, hashed: bool) -> Resolved:
     metadata = item["metadata"]
     download = item["download_info"]
     parts = urlsplit(download["url"])
     url = urlunsplit(
         parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="")
     )
-    sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256")
+    sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256", "")
     filename = unquote(parts.path.rpartition("/")[2])
-    if sha256 is None or not filename.endswith(".whl"):
+    if (hashed and not sha256) or not filename.endswith(".whl"):
         raise InputError(
             f"{url} is not a wheel with a sha256.",
             hint="Use an index of wheels with hashes.",
@@ -249,6 +254,43 @@ class InputStore(ContentStore):
                     )
                 self.path(item).parent.mkdir(exist_ok=True)
                 came.rename(self.path(item))
+
+    def download(
+        self,
+        item: Resolved,
+        runner: Runner,
+        on_bytes: ByteSink,
+        env: Mapping[str, str] | None = None,
+    ) -> Resolved:
+        """Download an input without a digest, once, and return it with its sha256.
+
+        Raises:
+            InputError: pip downloads no such file.
+        """
+        for path in self.root.glob(f"[!.]*/{item.filename}"):
+            stored = replace(item, sha256=path.parent.name)
+            origin = path.parent / _ORIGIN
+            known = origin.is_file() and origin.read_text(encoding="utf-8") == item.url
+            if known and self.has(stored):
+                return stored
+        with self.scratch() as folder:
+            words = ("download", "--no-deps", "--only-binary=:all:", f"--dest={folder}")
+            argv = pip_argv(
+                *words, "--progress-bar=raw", f"{item.name}=={item.version}"
+            )
+            log = self.log(f"download-{item.name}")
+            run_pip(argv, runner, log=log, env=env, on_line=_progress_reader(on_bytes))
+            came = folder / item.filename
+            if not came.is_file():
+                raise InputError(
+                    f"pip did not download {item.filename}.",
+                    hint="Try again; the index may have changed.",
+                )
+            item = replace(item, sha256=sha256_of(came))
+            self.path(item).parent.mkdir(exist_ok=True)
+            came.rename(self.path(item))
+            (self.path(item).parent / _ORIGIN).write_text(item.url, encoding="utf-8")
+        return item
 
     def log(self, name: str) -> Path:
         """Return the file for the output of a failed pip command, beside the store.

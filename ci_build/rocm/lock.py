@@ -42,6 +42,7 @@ class RocmLock:
             is none.
         device_libraries: path of a device library -> sha256.
         packages: sha256 of each package, see `Packages`; empty for a tarball or folder.
+        urls: file name -> URL of each wheel, without credentials.
     """
 
     source: str
@@ -55,6 +56,7 @@ class RocmLock:
     libraries: Mapping[str, str]
     device_libraries: Mapping[str, str]
     packages: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    urls: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def device_library_folder(self) -> str:
@@ -62,7 +64,7 @@ class RocmLock:
         return next((path.rpartition("/")[0] for path in self.device_libraries), "")
 
 
-_OPTIONAL = ("files", "packages")
+_OPTIONAL = ("files", "packages", "urls")
 """Fields that a lock omits if they are empty."""
 _NOT_A_LOCK = (
     "Give the rocm.lock of a build, or remove this file; the next build writes a new"
@@ -81,6 +83,8 @@ def make_lock(
     packages: Packages | None,
 ) -> RocmLock:
     """Return the lock of a ROCm from its facts."""
+    wheels = packages.wheels if packages else ()
+    urls = {wheel.filename: wheel.url for wheel in wheels if wheel.url}
     # The version is in the link target: libamdhip64.so.7 links to
     # libamdhip64.so.7.2.53211.
     files = {
@@ -106,6 +110,7 @@ def make_lock(
         libraries={soname: name.partition(".so.")[2] for soname, name in files.items()},
         device_libraries=dict(facts.device_libraries),
         packages=dict(sorted(packages.sha256.items())) if packages else {},
+        urls=dict(sorted(urls.items())),
     )
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from urllib.parse import urlsplit, urlunsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from ci_build.rocm.lock import RocmLock
 from ci_build.rocm.pip_rocm import CORE, DEVEL, DEVICE, LIBRARIES, Packages
 from ci_build.rocm.rocm_request import PipIndex, RocmRequest
 from core.errors import InputError
 from core.http.client import Client
-from core.model import Progress
+from core.model import Progress, RocmPackage
 from core.pip import (
     InputStore,
     NothingFitsError,
@@ -29,6 +31,7 @@ from core.pip import (
 )
 from core.process import Runner, without_credentials
 from core.rocm_layouts import family_packages
+from core.rocm_servers import naming_successor
 from core.targets import processors_of, sort_key
 
 
@@ -44,7 +47,7 @@ def newest_version(url: str, runner: Runner) -> str:
 def fetch_packages(
     request: RocmRequest,
     index: PipIndex,
-    locked: Mapping[str, str],
+    locked: RocmLock | None,
     *,
     client: Client,
     runner: Runner,
@@ -54,7 +57,7 @@ def fetch_packages(
     """Find the packages, and download the missing ones.
 
     Args:
-        locked: file name -> sha256 of locked packages; empty searches the index.
+        locked: lock with the packages; None searches the index.
 
     Raises:
         InputError: the index does not answer, lacks the version or packages for the
@@ -62,12 +65,13 @@ def fetch_packages(
     """
     url = index.url
     version = request.full_version or newest_version(url, runner)
-    if locked:
-        packages = tuple(_of_lock(name, digest) for name, digest in locked.items())
+    if locked is not None:
+        packages = tuple(_locked(locked))
     else:
         progress.step(f"find the packages of ROCm {version}")
         _check_devices(request, index, client)
-        packages = _find(request, index, version, runner)
+        found = _find(request, index, version, runner)
+        packages = tuple(_hashed(found, url, runner, store, progress))
     missing = [item for item in packages if not store.has(item)]
     if missing:
         progress.step(f"fetch {', '.join(item.filename for item in missing)}")
@@ -77,6 +81,59 @@ def fetch_packages(
         version=packages[0].version if locked else version,
         files={item.filename: store.path(item) for item in packages},
         sha256={item.filename: item.sha256 for item in packages},
+        wheels=tuple(_record(item, store) for item in packages),
+    )
+
+
+def find_wheels(
+    url: str,
+    requirements: Iterable[str],
+    *,
+    runner: Runner,
+    store: InputStore,
+    progress: Progress,
+) -> tuple[RocmPackage, ...]:
+    """Return the wheels of an index that meet requirements.
+
+    Wheels without a digest on their page are downloaded to the store, once.
+
+    Raises:
+        InputError: the index does not answer, or has no such wheel.
+    """
+    progress.step(f"find the wheels of ROCm in {without_credentials(url)}")
+    with naming_successor(url):
+        found = _resolve(runner, url, *requirements)
+        items = [*_hashed(found, url, runner, store, progress)]
+    return tuple(_record(item, store) for item in items)
+
+
+def _hashed(
+    items: Iterable[Resolved],
+    url: str,
+    runner: Runner,
+    store: InputStore,
+    progress: Progress,
+) -> Iterator[Resolved]:
+    """Yield packages with their digest; those without one on their page are downloaded."""
+    for item in items:
+        if item.sha256:
+            yield item
+            continue
+        progress.step(f"fetch {item.filename}, whose page has no sha256")
+        yield store.download(item, runner, progress.advance, _only_index(url))
+
+
+def _record(item: Resolved, store: InputStore) -> RocmPackage:
+    path = store.path(item)
+    # A query may have a token.
+    parts = urlsplit(item.url)
+    return RocmPackage(
+        project=item.name,
+        filename=item.filename,
+        version=item.version,
+        url=urlunsplit(parts._replace(query="")),
+        sha256=item.sha256,
+        size=path.stat().st_size if path.is_file() else 0,
     )
 
 
@@ -140,25 +197,30 @@ def _only_index(url: str) -> dict[str, str]:
     }
 
 
-def _of_lock(filename: str, sha256: str) -> Resolved:
-    try:
-        name, version, _, _ = parse_wheel_filename(filename)
-    except InvalidWheelFilename as error:
-        raise InputError(
-            f"The lock of the ROCm lists files that are not wheels: {error}.",
-            hint="Remove the lock; the next build writes a new one.",
-        ) from error
-    return Resolved(
-        name=name,
-        version=str(version),
-        filename=filename,
-        url="",
-        sha256=sha256,
-        requires_python="",
-    )
+def _locked(lock: RocmLock) -> Iterator[Resolved]:
+    for filename, sha256 in lock.packages.items():
+        try:
+            name, version, _, _ = parse_wheel_filename(filename)
+        except InvalidWheelFilename as error:
+            raise InputError(
+                f"The lock of the ROCm lists files that are not wheels: {error}.",
+                hint="Remove the lock; the next build writes a new one.",
+            ) from error
+        yield Resolved(
+            name=name,
+            version=str(version),
+            filename=filename,
+            url=lock.urls.get(filename, ""),
+            sha256=sha256,
+            requires_python="",
+        )
 
 
 def _resolve(runner: Runner, url: str, *requirements: str) -> tuple[Resolved, ...]:
+    """Return the packages that meet requirements, perhaps without a digest.
+
+    pip knows no digest of a file whose page has metadata, but no digest.
+    """
     words = (
         "install",
         "--dry-run",
@@ -170,7 +232,8 @@ def _resolve(runner: Runner, url: str, *requirements: str) -> tuple[Resolved, ..
     )
     argv = pip_argv(*words, "--report=-", *requirements)
     try:
-        return parse_report(run_pip(argv, runner, env=_only_index(url)))
+        report = run_pip(argv, runner, env=_only_index(url))
+        return parse_report(report, hashed=False)
     except InputError as error:
         # Indexes in pip's configuration are not used.
         shown = without_credentials(url)

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.errors import ArchiveError, InputError
+from core.model import RocmPackage
 from core.unpack.decompress import chunks_of, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
@@ -52,11 +53,13 @@ class Packages:
         files: file name -> path of a wheel; empty for packages that dnf installed.
         sha256: file name -> sha256 of a wheel, or name and version -> sha256 of the
             header of an installed package.
+        wheels: the wheels with their URLs; empty for packages that dnf installed.
     """
 
     version: str
     files: Mapping[str, Path]
     sha256: Mapping[str, str]
+    wheels: tuple[RocmPackage, ...] = ()
 
     @property
     def digest(self) -> str:

@@ -34,7 +34,7 @@ from ci_build.rocm.set_lock import locked_source
 from core import cache_entries as cache
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.client import Client, Connect, canonical, without_user
-from core.model import Progress
+from core.model import Progress, RocmPackage
 from core.pip import InputStore
 from core.process import Runner, without_credentials
 from core.report import Reporter
@@ -56,6 +56,7 @@ class Rocm:
         contents: all paths of the tarball or the packages; None for a folder.
         trust: how the files were verified.
         trust_text: reason to trust the files, for the log.
+        wheels: wheels of an index that the ROCm was unpacked from; otherwise empty.
         notes: remarks for the user.
     """
 
@@ -66,6 +67,7 @@ class Rocm:
     trust: RocmTrust
     trust_text: str
     notes: tuple[str, ...]
+    wheels: tuple[RocmPackage, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,6 +321,7 @@ def _inspect(
         trust=trust,
         trust_text=trust_text(request, files.origin, packages=packages is not None),
         notes=(*notes, *worse, *trust_notes(request, trust, files.problem)),
+        wheels=packages.wheels if packages else (),
     )
 
 
@@ -340,7 +343,7 @@ def _packages(
     packages = fetch_packages(
         request,
         index,
-        locked if request.locked else {},
+        pinned if request.locked and locked else None,
         client=client,
         runner=runner,
         store=InputStore(store.root / "tarballs"),

@@ -113,7 +113,7 @@ def _rocm_references(lock: RocmLock) -> Iterator[Part]:
     if isinstance(source, PipIndex):
         yield _reference(source.url, comment="package index")
     for name, sha256 in lock.packages.items():
-        yield _reference(name, sha256, comment=name)
+        yield _reference(lock.urls.get(name, name), sha256, comment=name)
     if lock.sha256 and not lock.packages:
         yield _reference(lock.source, lock.sha256)
 

@@ -7,6 +7,7 @@ import json
 import lzma
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -39,6 +40,13 @@ def make_wheel(
     with tempfile.TemporaryDirectory() as folder:
         path = made.write(Path(folder))
         return path.name, path.read_bytes()
+
+
+def metadata_of(wheel: bytes) -> bytes:
+    """Return METADATA of a wheel."""
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        names = archive.namelist()
+        return archive.read(next(name for name in names if name.endswith("/METADATA")))
 
 
 def make_packages(
@@ -117,13 +125,23 @@ def make_packages(
     return dict(wheels)
 
 
-def index_of(wheels: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the content of a server: decoded path -> pages (PEP 503) and wheels below /simple/."""
+def index_of(wheels: Mapping[str, bytes], *, digests: bool = True) -> dict[str, bytes]:
+    """Return the content of a server: decoded path -> pages (PEP 503) and wheels below /simple/.
+
+    Args:
+        digests: whether pages have the digests of wheels; otherwise, they have those of
+            the metadata only, as AMD's (TheRock, manage_structured.py).
+    """
     files: dict[str, bytes] = {f"/files/{name}": data for name, data in wheels.items()}
     pages: dict[str, list[str]] = {}
     for name, data in wheels.items():
         project = name.partition("-")[0].replace("_", "-").lower()
         link = f'<a href="/files/{quote(name)}#sha256={sha256_of(data)}">{name}</a>'
+        if not digests:
+            metadata = metadata_of(data)
+            files[f"/files/{name}.metadata"] = metadata
+            mark = f'data-core-metadata="sha256={sha256_of(metadata)}"'
+            link = f'<a href="/files/{quote(name)}" {mark}>{name}</a>'
         pages.setdefault(f"/simple/{project}/", []).append(link)
     pages["/simple/"] = [f'<a href="{path}">{path}</a>' for path in sorted(pages)]
     return files | {path: "<br>".join(links).encode() for path, links in pages.items()}

@@ -5,8 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tomllib
 from pathlib import Path
+from urllib.parse import quote
 
+from ci_build.rocm.package_index import find_wheels
+from core.digests import sha256_of
+from core.pip import InputStore
+from core.process import HostRunner
+from core.report import Reporter
 from tests.integration.conftest import ci_build
 from tests.support.fake_therock import nightly
 from tests.support.file_server import Behaviour, serving
@@ -40,7 +47,8 @@ def test_index_packages_become_locked_prefix(tmp_path: Path) -> None:
         text = lock.read_text()
         assert "secret" not in text
         assert f'source = "pip+{server.url}/simple/"' in text
-        assert all(name in text for name in wheels)
+        urls = tomllib.loads(text)["urls"]
+        assert urls == {name: f"{server.url}/files/{quote(name)}" for name in wheels}
         shown = ci_build("rocm", str(lock), "--json")
         assert json.loads(shown.stdout)["targets"] == ["gfx942"]
 
@@ -80,6 +88,30 @@ def test_target_without_device_package_is_refused_before_download(
     assert "has no rocm-sdk-device package for gfx1103" in done.stderr
     assert "It has packages for gfx942" in done.stderr
     assert "no distribution for rocm-sdk-device-gfx1103==7.14.0" in unlisted.stderr
+
+
+def test_wheel_without_digest_on_its_page_is_downloaded_once(tmp_path: Path) -> None:
+    wheels = make_packages(tmp_path / "made", VERSION, split=True)
+    needs = (f"rocm-sdk-core=={VERSION}", f"rocm-sdk-device-gfx942=={VERSION}")
+    with serving(Behaviour(files=index_of(wheels, digests=False))) as server:
+        found = []
+        for _ in range(2):
+            found.append(
+                find_wheels(
+                    f"{server.url}/simple/",
+                    needs,
+                    runner=HostRunner(dict(os.environ)),
+                    store=InputStore(tmp_path / "store"),
+                    progress=Reporter(terminal=False),
+                )
+            )
+        paths = [path for path, _ in server.seen if path.endswith(".whl")]
+    assert found[0] == found[1]
+    assert len(paths) == len(set(paths)) == 2
+    for wheel in found[0]:
+        data = wheels[wheel.filename]
+        assert (wheel.sha256, wheel.size) == (sha256_of(data), len(data))
+        assert wheel.url == f"{server.url}/files/{quote(wheel.filename)}"
 
 
 def test_index_without_version_gives_newest_of_three_days(tmp_path: Path) -> None:

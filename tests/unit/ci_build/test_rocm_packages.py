@@ -10,6 +10,7 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -157,30 +158,31 @@ def test_device_package_without_its_kernels_is_refused(tmp_path: Path) -> None:
         unpack(tmp_path, wheels)
 
 
+LOCK = RocmLock(
+    source="pip+https://host/",
+    sha256="",
+    size=0,
+    version=VERSION,
+    families=(),
+    targets=(),
+    compiler="",
+    libraries={},
+    device_libraries={},
+    packages={"a.whl": "1" * 64},
+)
+
+
 def test_replaced_package_of_the_lock_is_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lock = tmp_path / "rocm.lock"
-    index = "pip+https://host/"
-    locked = RocmLock(
-        source=index,
-        sha256="",
-        size=0,
-        version=VERSION,
-        families=(),
-        targets=(),
-        compiler="",
-        libraries={},
-        device_libraries={},
-        packages={"a.whl": "1" * 64},
-    )
-    write_lock(lock, locked)
+    write_lock(lock, LOCK)
     packages = Packages(version=VERSION, files={}, sha256={"a.whl": "2" * 64})
     monkeypatch.setattr(source, "fetch_packages", lambda *_, **__: packages)
     progress = Reporter(terminal=False)
     store = RocmStore(tmp_path / "store", progress=progress)
-    asked = rocm_request(index, lock=lock)
+    asked = rocm_request(LOCK.source, lock=lock)
     with pytest.raises(InputError, match=r"differ from .*rocm.lock: a.whl"):
         source.obtain(asked, store, Client(), progress=progress, runner=HostRunner({}))
 
@@ -192,7 +194,7 @@ def test_packages_refuse_lock_without_wheels(tmp_path: Path) -> None:
         fetch_packages(
             asked,
             PipIndex(url="https://host/"),
-            {"x": "0" * 64},
+            replace(LOCK, packages={"x": "0" * 64}),
             client=Client(),
             runner=HostRunner({}),
             store=InputStore(tmp_path),
