@@ -191,6 +191,21 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
     )
 
 
+def needed_sonames(rocm: RocmVersion) -> frozenset[str]:
+    """Return the sonames of the libraries that every build of the wheels needs.
+
+    These are the libraries in the lists of all ROCm releases; the others depend on the
+    release of jax, and TheRock omits some of them for some GPUs, such as hipSPARSELt.
+
+    Raises as `allowed_sonames` does.
+    """
+    allowed = allowed_sonames(rocm)
+    always = {_stem(soname) for soname in allowed}
+    for sonames in load_layouts().sonames.values():
+        always &= {_stem(soname) for soname in sonames}
+    return frozenset(soname for soname in allowed if _stem(soname) in always)
+
+
 def hip_soname(rocm: RocmVersion) -> str:
     """Return the soname of this ROCm's HIP runtime, whose major is not that of ROCm.
 
@@ -222,8 +237,13 @@ def package_of(soname: str) -> str:
 
     Empty if unknown.
     """
+    return load_layouts().packages.get(_stem(soname), "")
+
+
+def _stem(soname: str) -> str:
+    """Return amdhip64 for libamdhip64.so.7; empty for another form of name."""
     match = re.fullmatch(r"lib(.+?)\.so(?:\.[0-9]+)*", soname)
-    return load_layouts().packages.get(match[1], "") if match else ""
+    return match[1] if match else ""
 
 
 def _folders(

@@ -11,18 +11,19 @@ import fnmatch
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ci_build.rocm.rocm_store import Selection
-from ci_build.rocm.tree import read_tree
+from ci_build.rocm.tree import LIBRARY_FOLDERS, folders_in, read_tree, version_of
 from core import targets
 from core.digests import sha256_of
 from core.errors import InputError
-from core.model import GfxTarget, Progress
+from core.model import GfxTarget, Progress, RocmVersion
 from core.records import read_table
+from core.rocm_layouts import needed_sonames
 from core.unpack.tree_contents import Contents
 from wheelkit.rocm_manifest import RocmManifest
 
@@ -92,55 +93,96 @@ def read_facts(
     """
     shown = shown or str(root)
     manifest, notes = read_tree(root, version, shown=shown, progress=progress)
-    if contents is not None:
-        names = list(contents)
-    else:
-        folders = set[str]()
-        for row in parts()["kernels"].values():
-            folders |= {*row["folders"], row["packs"].partition("/")[0]}
-        names = []
-        for folder in folders:
-            paths = (root / folder).rglob("*")
-            names += [path.relative_to(root).as_posix() for path in paths]
     facts = RocmFacts(
         version=manifest.rocm_version,
         compiler=_compiler(root, shown),
         device_libraries=_device_libraries(root),
-        kernels={
-            library: _processors(row, names)
-            for library, row in parts()["kernels"].items()
-        },
+        kernels=_kernels(root, contents),
         manifest=manifest,
     )
     return facts, notes
 
 
-def problems(
-    facts: RocmFacts, wanted: Iterable[GfxTarget]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the problems that prevent a build with a tree, and its lesser defects."""
-    files = {Path(path).name for path in facts.device_libraries}
-    common = parts()["device_libraries"]["common"]
-    lacking = [
-        f"The ROCm has no device library {name}."
-        for name in common
-        if name not in files
-    ]
-    worse = list[str]()
+def check_folder(root: Path, version: str, wanted: Sequence[GfxTarget]) -> None:
+    """Check a ROCm in a folder for a build, by the names of its files.
+
+    Raises as `read_facts` and `check_targets` do.
+    """
+    version = version_of(root, version)
+    _compiler(root, str(root))
+    check_targets(root, _kernels(root, None), version, wanted)
+
+
+def check_targets(
+    root: Path,
+    kernels: Mapping[str, Sequence[str]],
+    version: str,
+    wanted: Sequence[GfxTarget],
+    *,
+    shown: str = "",
+) -> tuple[str, ...]:
+    """Check that a tree has what a build for targets needs, and return its lesser defects.
+
+    Args:
+        kernels: library -> processors, as in `RocmFacts`.
+        shown: as in `read_facts`.
+
+    Raises:
+        InputError: the tree lacks libraries, device libraries or kernels.
+    """
+    if not wanted:
+        return ()
+    bitcode = root / device_library_folder(root)
+    lacking = list(_missing_libraries(root, version))
+    for name in parts()["device_libraries"]["common"]:
+        if not (bitcode / name).exists():
+            lacking.append(f"device library {name}")
+    lesser = []
     for processor in dict.fromkeys(target.processor for target in wanted):
-        if (
-            name := f"oclc_isa_version_{processor.removeprefix('gfx')}.bc"
-        ) not in files:
-            lacking.append(f"The ROCm has no device library for {processor} ({name}).")
+        name = f"oclc_isa_version_{processor.removeprefix('gfx')}.bc"
+        if not (bitcode / name).exists():
+            lacking.append(f"device library for {processor} ({name})")
         served = targets.covers().get(processor, (processor,))
         for library, row in parts()["kernels"].items():
-            if set(served) & set(facts.kernels[library]):
+            if not set(served).isdisjoint(kernels[library]):
                 continue
-            needed = row.get("always") or set(served) & set(row["targets"])
-            (lacking if needed else worse).append(
-                f"{library} of the ROCm has no kernels for {processor}."
-            )
-    return tuple(lacking), tuple(worse)
+            if row.get("always") or set(served) & set(row["targets"]):
+                lacking.append(f"{library} kernels for {processor}")
+            else:
+                lesser.append(f"{library} of the ROCm has no kernels for {processor}.")
+    if lacking:
+        names = ", ".join(map(str, wanted))
+        raise InputError(
+            f"{shown or root} cannot be used to build for {names}: it has no"
+            f" {', no '.join(lacking)}.",
+            hint=(
+                "Give a whole ROCm for these targets, such as AMD's packages"
+                " (--rocm-version alone), or other --targets."
+            ),
+        )
+    return tuple(lesser)
+
+
+def _missing_libraries(root: Path, version: str) -> Iterator[str]:
+    """Yield the sonames of the libraries that each build needs and that a tree lacks."""
+    folders = tuple(folders_in((root,), LIBRARY_FOLDERS))
+    for soname in sorted(needed_sonames(RocmVersion(text=version))):
+        if not any((folder / soname).exists() for folder in folders):
+            yield soname
+
+
+def _kernels(root: Path, contents: Contents | None) -> dict[str, tuple[str, ...]]:
+    """Return the processors for which each library has kernels."""
+    table = parts()["kernels"]
+    names = list(contents or ())
+    if contents is None:
+        folders = set[str]()
+        for row in table.values():
+            folders |= {*row["folders"], row["packs"].partition("/")[0]}
+        for folder in folders:
+            paths = (root / folder).rglob("*")
+            names += [path.relative_to(root).as_posix() for path in paths]
+    return {library: _processors(row, names) for library, row in table.items()}
 
 
 def _compiler(root: Path, shown: str) -> str:

@@ -299,6 +299,7 @@ def _check_file(path: Path) -> None:
 
 def _check_folder(request: RocmRequest, path: Path) -> None:
     # Start-up time: help does not need the decompressors.
+    from ci_build.rocm import facts
     from ci_build.rocm.local_rocm import check_folder
 
     if request.sha256:
@@ -312,6 +313,7 @@ def _check_folder(request: RocmRequest, path: Path) -> None:
             hint="Give a tarball, or omit --require-checksum.",
         )
     check_folder(path)
+    facts.check_folder(path, request.full_version, request.targets)
 
 
 def _check_name(request: RocmRequest) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ci_build.rocm.checksum import expected_sha256, transport, trust_notes, trust_text
-from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
+from ci_build.rocm.facts import RocmFacts, check_targets, read_facts, selection
 from ci_build.rocm.installed import DnfRocm
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
 from ci_build.rocm.package_index import fetch_packages
@@ -306,12 +306,9 @@ def _inspect(
             f"{recorded} differs from {request.lock}: {_some(wrong)}.",
             hint="Restore the locked ROCm, or give another lock.",
         )
-    lacking, worse = problems(facts, request.targets)
-    if lacking and request.targets:
-        raise InputError(
-            f"{recorded} cannot be used for this build. {' '.join(lacking)}",
-            hint="Give a ROCm for these targets, or other --targets.",
-        )
+    lesser = check_targets(
+        root, facts.kernels, facts.version, request.targets, shown=recorded
+    )
     trust = RocmTrust(checksum=files.origin, transport=transport(source))
     return Rocm(
         root=root,
@@ -320,7 +317,7 @@ def _inspect(
         lock=lock,
         trust=trust,
         trust_text=trust_text(request, files.origin, packages=packages is not None),
-        notes=(*notes, *worse, *trust_notes(request, trust, files.problem)),
+        notes=(*notes, *lesser, *trust_notes(request, trust, files.problem)),
         wheels=packages.wheels if packages else (),
     )
 

@@ -134,13 +134,13 @@ def read_tree(
             f"{shown} is not a folder.",
             hint="Give the folder in which ROCm is installed.",
         )
-    prefixes = (root, *sorted(path for path in root.glob(PACKAGES) if path.is_dir()))
-    version = _version(prefixes, rocm_version, shown, required=not unknown)
+    version = version_of(root, rocm_version, shown, required=not unknown)
+    prefixes = _prefixes(root)
     reading = _Reading(root=root)
-    for folder in _folders(prefixes, LIBRARY_FOLDERS):
+    for folder in folders_in(prefixes, LIBRARY_FOLDERS):
         progress.step(f"read the libraries in {folder}")
         reading.folder(folder)
-    compiler = tuple(_folders(prefixes, COMPILER_FOLDERS))
+    compiler = tuple(folders_in(prefixes, COMPILER_FOLDERS))
     while sonames := reading.missing():
         before = len(reading.libraries)
         for folder in compiler:
@@ -202,7 +202,7 @@ def _is_library(path: Path) -> bool:
         return False
 
 
-def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[Path]:
+def folders_in(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[Path]:
     """Yield existing folders, each once, even if lib64 links to lib."""
     seen: set[Path] = set()
     for prefix in prefixes:
@@ -215,14 +215,25 @@ def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[
                     yield folder
 
 
-def _version(
-    prefixes: tuple[Path, ...], given: str, shown: str, *, required: bool
-) -> str:
-    """Return the version of the tree without the package revision: 7.2.0 for 7.2.0-43.
+def _prefixes(root: Path) -> tuple[Path, ...]:
+    """Return a prefix, or the prefixes of the `_rocm_sdk_*` packages in a folder."""
+    return (root, *sorted(path for path in root.glob(PACKAGES) if path.is_dir()))
 
-    Empty if unknown.
+
+def version_of(
+    root: Path, given: str, shown: str = "", *, required: bool = True
+) -> str:
+    """Return the version of a tree without the package revision: 7.2.0 for 7.2.0-43.
+
+    Empty if it is unknown and not required; see `read_tree` for the arguments.
+
+    Raises:
+        RequestError: the version is unknown, or differs from the given one.
     """
-    files = [path for prefix in prefixes if (path := prefix / VERSION_FILE).is_file()]
+    shown = shown or str(root)
+    files = [
+        path for prefix in _prefixes(root) if (path := prefix / VERSION_FILE).is_file()
+    ]
     versions = {
         path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0]
         for path in files

@@ -15,6 +15,8 @@ from isal import igzip
 
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.rocm_request import RocmRequest, parse_source
+from core.model import RocmVersion
+from core.rocm_layouts import needed_sonames
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 
 VERSION = "7.10.0a20251120"
@@ -43,6 +45,7 @@ TOOLS = (
 """Tools of a build from source."""
 HIP = "libamdhip64.so.7"
 BLAS = "librocblas.so.5"
+LIBRARIES = sorted(needed_sonames(RocmVersion(text=VERSION)))
 _TABLE = Path(__file__).parents[1] / "data" / "therock_layouts.toml"
 LAYOUTS: dict[str, dict[str, Any]] = {
     row["name"]: row for row in tomllib.loads(_TABLE.read_text())["layouts"]
@@ -136,8 +139,11 @@ def make_rocm(
 def lay_out(root: Path, layout: str, targets: Sequence[str]) -> None:
     """Add to a tree with compiler and device libraries what else a layout has.
 
-    Links, kernels and configuration.
+    Links, libraries without symbols, kernels and configuration.
     """
+    for soname in LIBRARIES:
+        if not (root / "lib" / soname).exists():
+            tiny_elf(root / "lib" / soname, soname=soname)
     row = LAYOUTS[layout]
     files = dict(row["configs"])
     for target in targets:

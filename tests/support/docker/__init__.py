@@ -24,7 +24,7 @@ from core.store import hold_lock
 from tests.support import forky
 from tests.support.engines import Engine
 from tests.support.machine import alive
-from tests.support.made_rocm import LAYOUTS, lay_out
+from tests.support.made_rocm import LAYOUTS, LIBRARIES, lay_out
 
 CLIENT = "/usr/bin/docker"
 """Debian's client. Another client on PATH may lack features that image builds need."""
@@ -72,9 +72,8 @@ def rocm(version: str, layout: str = "llvm-only") -> Path:
     """
     row = LAYOUTS[layout]
     base = forky.made("rocm", _HERE / "rocm.sh", version, row["device_libraries"])
-    tree = base.with_name(
-        f"{base.name}-{sha256_of(json.dumps(row, default=str).encode())[:12]}"
-    )
+    digest = sha256_of(json.dumps([row, LIBRARIES], default=str).encode())
+    tree = base.with_name(f"{base.name}-{digest[:12]}")
     with hold_lock(Path(f"{tree}.lock")):
         if not tree.exists():
             fresh = tree.with_suffix(".new")

@@ -17,6 +17,7 @@ from core.rocm_layouts import (
     allowed_sonames,
     family_packages,
     hip_soname,
+    needed_sonames,
     runpath,
     search_dirs,
 )
@@ -119,3 +120,10 @@ def test_rocm_10_has_hip_7_and_its_own_amd_smi() -> None:
         "libamd_smi.so.26",
         "libamd_smi.so.27",
     }
+
+
+def test_needed_libraries_are_those_of_all_releases() -> None:
+    needed = needed_sonames(RocmVersion(text="7.10.0a20251120"))
+    assert {"libamdhip64.so.7", "librccl.so.1", "librocsolver.so.0"} <= needed
+    # TheRock has it for few processors, and not all releases of jax use it.
+    assert "libhipsparselt.so.0" not in needed

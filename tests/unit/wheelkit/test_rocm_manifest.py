@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import FormatError
+from core.model import RocmVersion
+from core.rocm_layouts import needed_sonames
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import (
@@ -15,6 +17,7 @@ from wheelkit.rocm_manifest import (
     dump_manifest,
     from_needs,
     load_manifest,
+    shipped_manifest,
 )
 
 HIP = RocmLibrary(
@@ -80,3 +83,11 @@ def test_from_needs_gives_weak_manifest(tmp_path: Path) -> None:
         "librccl.so.1": {"ncclSend": ("",)},
     }
     assert load_manifest(dump_manifest(manifest)) == manifest
+
+
+@pytest.mark.parametrize("version", ["7.1.0", "7.2.0", "7.12.0", "7.14.0", "10.1.0"])
+def test_published_wheels_need_what_a_build_requires(version: str) -> None:
+    rocm = RocmVersion(text=version)
+    manifest = shipped_manifest(rocm)
+    assert manifest is not None
+    assert needed_sonames(rocm) <= manifest.libraries.keys()
