@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import click
@@ -11,18 +10,19 @@ import cloup
 from ci_build.cli.common import State, host_runner, print_json
 from ci_build.cli.options.release_options import json_option
 from ci_build.cli.options.settings import refuse_typed
-from ci_build.wheelset.source import pins, source_updates
+from ci_build.wheelset.source import pins
 from ci_build.wheelset.source.pins import PinTable
-from ci_build.wheelset.source.source_updates import (
-    JAX_TAG,
-    ROCM_JAX_TAG,
-    TaggedRepository,
-)
-from core.report import Reporter, print_line, print_table
+from ci_build.wheelset.source.upstream_tables import read_upstream
+from core.report import print_line, print_table
+from promotion.policy.families import FAMILIES_FILE
 
 
 @cloup.command()
-@click.option("--update", is_flag=True, help="Pin every release that has no pins yet.")
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Add new releases, AMD's branches and TheRock's runners.",
+)
 @click.option(
     "--pins",
     "path",
@@ -34,7 +34,7 @@ from core.report import Reporter, print_line, print_table
 @click.option(
     "--source-mirror",
     metavar="URL|DIR",
-    help="With --update: server or folder that replaces GitHub.",
+    help="With --update: server, or folder of checkouts, that replaces GitHub.",
 )
 @click.option(
     "--dry-run",
@@ -54,8 +54,12 @@ def sources(
 ) -> None:
     """List the commits that a build from source compiles, by release of jax.
 
-    With --update, pin every release of jax that has a tag and no pins yet. Pins are
-    never changed: a tag that was moved is an error.
+    With --update, pin every release of jax that has a tag and no pins yet, and every
+    release branch of ROCm/jax; write TheRock's runners into
+    promotion/policy/families.toml; and print which of its targets and families
+    core/targets.toml lacks. Pins are never changed: a tag that was moved is an error.
+    A folder of checkouts has jax-ml/jax, ROCm/rocm-jax, ROCm/jax and ROCm/TheRock, or
+    some of them.
     """
     before = pins.load_pins(path)
     if not update:
@@ -64,21 +68,20 @@ def sources(
         _list(before, as_json=as_json)
         return
     reporter = state.reporter()
-    after = _updated(before, source_mirror or "", reporter)
-    new = [release for release in after.tags if release not in before.tags]
-    if after != before and not dry_run:
-        source_updates.write(path, after)
+    with reporter.group("sources update"):
+        found = read_upstream(
+            before, source_mirror or "", host_runner(reporter), reporter
+        )
+    if not dry_run:
+        found.write(before, path)
     if as_json:
-        print_json({"added": new, "table": after})
-    for release in new:
-        reason = after.unsupported.get(release)
-        if reason is None:
-            pinned = after.pins[release]
-            reason = f"jax {pinned.jax}, XLA {pinned.xla}"
-        reporter.line(f"{release}: {reason}")
-    count = f"{len(new)} release{'' if len(new) == 1 else 's'}"
-    changed = f"{count} {'would be added' if dry_run else 'added'} to {path}"
-    reporter.line(changed if new else "nothing changed")
+        print_json(found)
+    for line in found.lines(before):
+        reporter.line(line)
+    verb = "would be changed" if dry_run else "changed"
+    files = [str(path)] * (found.table != before)
+    files += [str(FAMILIES_FILE)] * bool(found.runners)
+    reporter.line(f"{verb}: {', '.join(files)}" if files else "nothing changed")
 
 
 def _list(table: PinTable, *, as_json: bool) -> None:
@@ -98,22 +101,3 @@ def _list(table: PinTable, *, as_json: bool) -> None:
     print_table(("jax", "jax commit", "XLA commit", "rocm-jax commit", "Bazel"), rows)
     for release, reason in table.unsupported.items():
         print_line(f"{release} cannot be built: {reason}")
-
-
-def _updated(before: PinTable, mirror: str, reporter: Reporter) -> PinTable:
-    """Return the table with the tags of jax and rocm-jax on the server."""
-    runner = host_runner(reporter)
-    with (
-        tempfile.TemporaryDirectory(prefix="ci_build-sources-") as folder,
-        reporter.group("sources update"),
-    ):
-
-        def fetch(name: str, prefix: str) -> TaggedRepository:
-            url = pins.repository_url(name, mirror)
-            return source_updates.fetch_tags(
-                url, prefix, Path(folder) / name, runner, reporter
-            )
-
-        return source_updates.updated(
-            before, fetch("jax", JAX_TAG), fetch("rocm-jax", ROCM_JAX_TAG)
-        )

@@ -25,6 +25,8 @@ from core.process import Runner
 
 JAX_TAG, ROCM_JAX_TAG = "jax-v", "rocm-jax-v"
 """Prefixes of the release tags of jax-ml/jax and ROCm/rocm-jax."""
+AMD_BRANCH = "/rocm-jaxlib-v"
+"""Part of the names of ROCm/jax's release branches; those of a clone are in refs/remotes."""
 _HEADER = """\
 # Commits of each JAX release, written by `ci_build sources --update`.
 #
@@ -37,7 +39,8 @@ _HEADER = """\
 #             repository that builds the wheels, used as SOURCE_DATE_EPOCH
 #             (both are read from the fetched jax if they are not recorded)
 # amd         release -> commit of ROCm/jax that AMD's wheels name in version.py
-#             (_git_hash), as jaxlib's name the commit of jax's tag
+#             (_git_hash), as jaxlib's name the commit of jax's tag; of a release that
+#             was added before its wheels, the head of the branch rocm-jaxlib-v<release>
 
 """
 _GIT = ("git", "-c", "core.hooksPath=/dev/null")
@@ -163,16 +166,23 @@ def updated(
     ready = {
         release: text for release, text in unsupported.items() if release not in pins
     }
-    return replace(table, tags=found, pins=pins, unsupported=ready)
+    return replace(
+        table, tags=_sorted({**table.tags, **found}), pins=pins, unsupported=ready
+    )
 
 
 def moved(recorded: Mapping[str, str], found: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a line for each recorded tag that is missing or names another commit."""
+    """Return a line for each recorded tag that is missing or names another commit.
+
+    Tags newer than all that were found are missing in an older checkout.
+    """
+    newest = max(map(Version, found))
     return tuple(
         f"{JAX_TAG}{release} is {found.get(release, 'missing')}, and pins.toml has"
         f" {commit}"
         for release, commit in recorded.items()
         if found.get(release) != commit
+        and (release in found or Version(release) < newest)
     )
 
 
@@ -197,40 +207,56 @@ def problems(table: PinTable) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def fetch_tags(
+def open_repository(
     url: str, prefix: str, folder: Path, runner: Runner, progress: Progress
 ) -> TaggedRepository:
-    """Fetch the commits of a repository's release tags into a new bare repository.
+    """Return a checkout on this machine, or fetch commits of a server into a new repository.
+
+    Args:
+        url: path of a checkout, or URL.
+        prefix: prefix of the tags to fetch; empty fetches the newest commit as HEAD.
 
     Raises:
         ProcessError: the repository cannot be reached.
-        InputError: the repository has no release tags.
     """
-    progress.step(f"fetch the release tags of {url}")
-    listed = runner.run(
-        (*_GIT, "ls-remote", "--tags", "--refs", url, f"refs/tags/{prefix}*")
-    ).stdout
-    names = [line.partition("\t")[2] for line in listed.splitlines()]
-    wanted = [
-        name for name in names if _is_release(name.removeprefix(f"refs/tags/{prefix}"))
-    ]
-    runner.run((*_GIT, "init", "--quiet", "--bare", str(folder)))
-    if wanted:
-        refs = [f"{name}:{name}" for name in wanted]
-        runner.run(
-            (
-                *_GIT,
-                "-C",
-                str(folder),
-                "fetch",
-                "--quiet",
-                "--no-tags",
-                "--depth=1",
-                url,
-                *refs,
-            )
-        )
+    if Path(url).is_dir():
+        return TaggedRepository(folder=Path(url), prefix=prefix, runner=runner)
+    progress.step(
+        f"fetch {f'the release tags {prefix}*' if prefix else 'HEAD'} of {url}"
+    )
+    refs = ["HEAD:refs/heads/main"]
+    if prefix:
+        start = f"refs/tags/{prefix}"
+        listed = runner.run(
+            (*_GIT, "ls-remote", "--tags", "--refs", url, f"{start}*")
+        ).stdout
+        names = [line.partition("\t")[2] for line in listed.splitlines()]
+        refs = [
+            f"{name}:{name}" for name in names if _is_release(name.removeprefix(start))
+        ]
+    head = ("-c", "init.defaultBranch=main")
+    runner.run((*_GIT, *head, "init", "--quiet", "--bare", str(folder)))
+    if refs:
+        options = ("-C", str(folder), "fetch", "--quiet", "--no-tags", "--depth=1")
+        runner.run((*_GIT, *options, url, *refs))
     return TaggedRepository(folder=folder, prefix=prefix, runner=runner)
+
+
+def with_amd_branches(table: PinTable, url: str, runner: Runner) -> PinTable:
+    """Return the table with the heads of AMD's release branches that it lacks.
+
+    Raises:
+        ProcessError: the repository cannot be reached.
+    """
+    listed = runner.run((*_GIT, "ls-remote", url, f"*{AMD_BRANCH}*")).stdout
+    amd = dict(table.amd)
+    for line in listed.splitlines():
+        commit, _, name = line.partition("\t")
+        release = name.rpartition(AMD_BRANCH)[2]
+        # Older releases have the commits of ROCm/jax that rocm-jax pins.
+        if _is_release(release) and interface_for(release).kind is BuildRepository.JAX:
+            amd.setdefault(release, commit)
+    return replace(table, amd=amd)
 
 
 def write(path: Path, table: PinTable) -> None:

@@ -8,12 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from ci_build.rocm.therock_families import RUNNERS, TARGETS
 from ci_build.wheelset.source import pins, source_updates
 from ci_build.wheelset.source.source_updates import JAX_TAG
 from tests.integration.conftest import ci_build as run_ci_build
 from tests.support.machine import need
 
 XLA = "0123456789abcdef0123456789abcdef01234567"
+FAMILY = """
+amdgpu_family_info_matrix_nightly = {{
+    "x": {{"linux": {{"family": "{}", "test-runs-on": "{}"}}, "windows": {{}}}},
+}}
+"""
 
 
 class FakeUpstream:
@@ -93,7 +99,7 @@ def update(server: Path, *more: str) -> subprocess.CompletedProcess[str]:
 def test_update_pins_every_release_from_server(server: Path) -> None:
     done = update(server, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["added"] == ["0.8.0", "0.8.1", "0.12.0"]
+    assert {*json.loads(done.stdout)["table"]["tags"]} == {"0.8.0", "0.8.1", "0.12.0"}
     table = pins.load_pins(server / "pins.toml")
     jax = server / "jax-ml" / "jax"
     rocm_jax = server / "ROCm" / "rocm-jax"
@@ -116,6 +122,46 @@ def test_update_pins_every_release_from_server(server: Path) -> None:
     assert list(table.unsupported) == ["0.8.1"]
     assert source_updates.problems(table) == ()
     assert update(server).stderr.strip().endswith("nothing changed")
+
+
+def test_update_fetches_from_server_what_checkouts_have(server: Path) -> None:
+    add_amd(server)
+    local = update(server, "--dry-run", "--json")
+    fetched = update(server, "--dry-run", "--json", f"--source-mirror=file://{server}")
+    assert fetched.returncode == 0, fetched.stderr
+    assert "fetch HEAD of" in fetched.stderr
+    assert json.loads(fetched.stdout) == json.loads(local.stdout)
+
+
+def test_update_adds_branches_of_amd_and_runners_of_therock(server: Path) -> None:
+    without = update(server, "--dry-run")
+    assert f"skipped: {server}/ROCm/TheRock is missing" in without.stderr
+    branch = add_amd(server)
+    done = update(server, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["table"]["amd"] == {"0.12.0": branch}
+    assert found["runners"]["gfx90a"]["single"] == {
+        "linux-gfx90a-0gpu-new": {"weight": 1, "devices": 1}
+    }
+    assert f"0.12.0: ROCm/jax {branch}" in done.stderr
+    assert "gfx90a: linux-gfx90a-0gpu-new" in done.stderr
+    assert "gfx9999 is missing in core/targets.toml" in done.stderr
+    assert "families.toml" in done.stderr.splitlines()[-1]
+
+
+def add_amd(server: Path) -> str:
+    """Add ROCm/jax and ROCm/TheRock to the server; return the commit of a release branch."""
+    therock = {
+        TARGETS: 'therock_add_amdgpu_target(gfx9999 "New" FAMILY dcgpu-all)\n',
+        RUNNERS: FAMILY.format("gfx90a", "linux-gfx90a-0gpu-new"),
+    }
+    FakeUpstream(server / "ROCm" / "TheRock").tag("any", therock)
+    jax = FakeUpstream(server / "ROCm" / "jax")
+    commit = jax.tag("any", {})
+    for release in ("0.8.2", "0.12.0", "0.12.0-fix"):
+        jax.git("branch", f"rocm-jaxlib-v{release}")
+    return commit
 
 
 def test_update_refuses_moved_tag(server: Path) -> None:

@@ -73,21 +73,23 @@ def command(
                 f"--platform rocm --family gfx94X-dcgpu {JAX} --size large --image"
                 f" {IMAGE} --devices 8"
             ),
-            ("linux-mi325-8gpu-ossci-rocm",),
+            ("linux-gfx942-8gpu-ossci-rocm",),
         ),
         (
             "device",
             "gfx942:xnack-",
             {"size": "medium"},
             f"--platform rocm --family gfx94X-dcgpu {JAX} --size medium --devices 1",
-            ("linux-mi325-1gpu-ossci-rocm",),
+            (
+                "linux-gfx942-1gpu-ccs-ossci-rocm",
+                "linux-gfx942-1gpu-ccs-csp-ossci-rocm",
+            ),
         ),
-        # Its index is gfx103X-all, and the family of its runners gfx103X-dgpu.
         (
             "device",
             "gfx1030",
             {},
-            "--platform rocm --family gfx103X-dgpu --devices 1",
+            "--platform rocm --family gfx103X-all --devices 1",
             ("linux-gfx1030-gpu-rocm",),
         ),
         # Without a runner: another target of the family, and a family that is not in

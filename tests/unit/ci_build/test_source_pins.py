@@ -59,6 +59,11 @@ def test_moved_names_both_commits() -> None:
     )
 
 
+def test_moved_ignores_tags_newer_than_the_checkout() -> None:
+    found = {"0.8.0": TABLE.tags["0.8.0"]}
+    assert source_updates.moved(TABLE.tags, found) == ()
+
+
 def test_repository_without_release_tags_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
