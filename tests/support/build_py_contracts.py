@@ -30,6 +30,8 @@ RECORDED = Path(__file__).parents[1] / "data" / "contracts" / "build_py.json"
 MAIN = "main"
 _FAKE_BAZEL = """#!/bin/sh
 case $1 in --version) echo bazel 7.7.0; exit;; esac
+# The program that rocm-jax runs writes the wheel.
+for word; do case $word in --output_path=*) echo "Output wheel: ${word#*=}/$CONTRACT_WHEEL";; esac; done
 mkdir -p bazel-bin/jaxlib/tools/dist
 : >"bazel-bin/jaxlib/tools/dist/$CONTRACT_WHEEL"
 """
@@ -116,10 +118,10 @@ def _export(repository: Path, commit: str, folder: Path) -> None:
 
 
 def _run(command: BuildCommand, place: Path, repositories: dict[str, Path]) -> None:
-    """Run the real build.py with one of our commands; it must find the wheel of its Bazel command.
+    """Run the real build.py with one of our commands; it must name the wheel of its Bazel command.
 
     Raises:
-        RuntimeError: if it fails or finds no wheel.
+        RuntimeError: if it fails or names no wheel.
     """
     cwd = place / command.cwd[1:]
     tools = place / "tools"
@@ -153,9 +155,9 @@ def _run(command: BuildCommand, place: Path, repositories: dict[str, Path]) -> N
         argv, cwd=cwd, env=env, capture_output=True, text=True, check=False
     )
     said = done.stdout + done.stderr
-    if (
-        done.returncode
-        or env["CONTRACT_WHEEL"] not in said.partition("Distribution path: ")[2]
+    wheel = re.escape(env["CONTRACT_WHEEL"])
+    if done.returncode or not re.search(
+        rf"(Distribution path|Output wheel): .*{wheel}", said
     ):
         raise RuntimeError(f"{command.cwd} {command.target}: {said[-2000:]}")
 
