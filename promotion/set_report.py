@@ -115,7 +115,7 @@ def _read(bucket: Bucket, staged: StagedSet, evidence: Evidence) -> EvidenceChec
         ValueError,
         AttributeError,
     ):
-        if evidence.gate in GATES or [*results_names(evidence.details)]:
+        if evidence.gate in GATES or [*results_names(evidence)]:
             return read_checks(bucket, staged.evidence, evidence)
     return EvidenceChecks(evidence=evidence, checks=())
 
@@ -221,7 +221,7 @@ def report_page(
     unread = [
         key.removeprefix(staged.root)
         for key, checked in checks.items()
-        if not checked.results and [*results_names(checked.evidence.details)]
+        if not checked.results and [*results_names(checked.evidence)]
     ]
     files = (*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written)
     return render(

@@ -16,13 +16,12 @@ from core.errors import GateError, MachineError, RequestError
 from core.model import Evidence
 from core.process import HostRunner
 from core.report import Reporter
-from core.tasks import TaskContext
+from core.tasks import TaskContext, Tasks
 from promotion.evidence.evidence import ANY, is_machine_failure
 from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.device_cluster import (
     NOT_SENT,
-    ClusterRun,
     make_cluster_gate,
     with_offered_devices,
 )
@@ -74,7 +73,7 @@ def check_cluster_options(request: DeviceRequest) -> None:
 
 def run_on_cluster(
     config: DeviceGateConfig,
-    run: ClusterRun,
+    tasks: Tasks,
     staged: StagedSet,
     bucket: Bucket,
     reporter: Reporter,
@@ -109,7 +108,7 @@ def run_on_cluster(
         evidences += run_gates(
             bucket,
             staged,
-            [make_cluster_gate(own, run)],
+            [make_cluster_gate(own, tasks)],
             runner,
             reporter,
             targets=(target,) if targets else None,

@@ -17,6 +17,7 @@ from core.model import Evidence, WheelSet
 from core.process import Runner
 from core.report import Reporter
 from core.targets import expand
+from promotion.evidence.evidence import check_records
 from promotion.evidence.known_tests import known_tests_for, load_entries
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_results import TestVerdict
@@ -361,6 +362,5 @@ def _checks(
     evidences: Sequence[Evidence],
 ) -> Iterator[tuple[Evidence, Mapping[str, Any]]]:
     for evidence in evidences:
-        for check in evidence.details.get("checks", ()):
-            if isinstance(check, dict):
-                yield evidence, check
+        for check in check_records(evidence):
+            yield evidence, check

@@ -17,7 +17,6 @@ from core.model import ROCM_LOCK, Evidence, Outcome, Requirement, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.evidence.signing import Signer
-from promotion.gates.device.device_cluster import SHARDS, ClusterRun
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.gpu_machine import detect_machine
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
@@ -92,7 +91,7 @@ def run_device_gate(
                 )
                 found += run_on_cluster(
                     config,
-                    ClusterRun(tasks=tasks, shards=SHARDS),
+                    tasks,
                     staged,
                     bucket,
                     reporter,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ci_build.release.pipeline import Pipeline, SetOutcome, SetState
 from ci_build.release.promotion_steps import receipt_of
@@ -128,16 +127,11 @@ def show_receipt(
         return
     dist_wheels.show_receipt(outcome.built, reporter)
     reporter.line(
-        f"tested at tier: {tiers_text(_tiers(receipt))}; serve the index and install"
+        f"tested at tier: {tiers_text(receipt['tiers'])}; serve the index and install"
         " from it:"
     )
     for line in lines:
         reporter.command(f"  {line}")
-
-
-def _tiers(receipt: Mapping[str, Any]) -> Mapping[str, str]:
-    tiers: Mapping[str, str] = receipt["tiers"]
-    return tiers
 
 
 def _install_lines(outcome: SetOutcome, bucket: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from core.model import Evidence
+from promotion.evidence.evidence import check_records
 from promotion.evidence.test_results import TestResult, TestVerdict, load_results
 from promotion.gates.device.causes import headline
 from promotion.gates.device.device_evidence import results_names
@@ -71,7 +72,7 @@ def read_checks(bucket: Bucket, root: str, evidence: Evidence) -> EvidenceChecks
 
 
 def _checks(evidence: Evidence) -> Iterator[CheckOutcome]:
-    for body in evidence.details.get("checks", ()):
+    for body in check_records(evidence):
         yield CheckOutcome(
             name=str(body["name"]),
             outcome=str(body["outcome"]),
@@ -81,7 +82,7 @@ def _checks(evidence: Evidence) -> Iterator[CheckOutcome]:
 
 def _results(bucket: Bucket, root: str, evidence: Evidence) -> Iterator[TestResult]:
     """Yield the results of each test of a run, which lie beside its evidence."""
-    for name in results_names(evidence.details):
+    for name in results_names(evidence):
         yield from load_results(gzip.decompress(bucket.get(root + name)), name)
 
 

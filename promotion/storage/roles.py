@@ -109,6 +109,15 @@ _RULES: Mapping[Role, tuple[_Rule, ...]] = {
     ),
     Role.READER: (_Rule("Reads", "Allow", ("s3:GetObject",), (_RELEASED, _DOCS)),),
 }
+_NEVER_DELETED = _Rule(
+    "NeverDeleted", "Deny", (*_REMOVE, "s3:DeleteObjectVersion"), _FOREVER
+)
+"""A denial that also binds principals whose own permissions let them delete."""
+_CREATED_ONCE = _Rule("CreatedOnce", "Deny", ("s3:PutObject",), _ONCE)
+_IS_OVERWRITE = {
+    "Null": {"s3:if-none-match": "true"},
+    "Bool": {"s3:ObjectCreationOperation": "true"},
+}
 
 
 def bucket_policy(
@@ -155,9 +164,10 @@ def bucket_policy(
             )
         if arns:
             statements += _statements(name, prefix, role, arns)
-    statements.append(_never_deleted(name, prefix))
+    statements.append(_statement(_NEVER_DELETED, f"{name}/{prefix}"))
     if create_only:
-        statements.append(_create_only(name, prefix))
+        created_once = _statement(_CREATED_ONCE, f"{name}/{prefix}")
+        statements.append({**created_once, "Condition": _IS_OVERWRITE})
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -165,51 +175,24 @@ def _statements(
     name: str, prefix: str, role: Role, arns: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
     principal: Any = "*" if "*" in arns else {"AWS": list(arns)}
+    objects = f"{name}/{prefix}"
     for rule in _RULES[role]:
-        yield {
-            "Sid": f"{role.capitalize()}{rule.name}",
-            "Effect": rule.effect,
-            "Principal": principal,
-            "Action": list(rule.actions),
-            "Resource": [f"arn:aws:s3:::{name}/{prefix}{key}" for key in rule.keys],
-        }
+        yield _statement(rule, objects, principal, role)
     if role is not Role.READER:
-        yield {
-            "Sid": f"{role.capitalize()}NeverShares",
-            "Effect": "Deny",
-            "Principal": principal,
-            "Action": list(_SHARE),
-            "Resource": [f"arn:aws:s3:::{name}/{prefix}*"],
-        }
-        yield {
-            "Sid": f"{role.capitalize()}Lists",
-            "Effect": "Allow",
-            "Principal": principal,
-            "Action": list(_LIST),
-            "Resource": [f"arn:aws:s3:::{name}"],
-        }
+        shares = _Rule("NeverShares", "Deny", _SHARE, ("*",))
+        yield _statement(shares, objects, principal, role)
+        lists = _Rule("Lists", "Allow", _LIST, ("",))
+        yield _statement(lists, name, principal, role)
 
 
-def _never_deleted(name: str, prefix: str) -> Mapping[str, Any]:
-    """Return the denial that also binds principals whose own permissions let them delete."""
+def _statement(
+    rule: _Rule, place: str, principal: object = "*", role: str = ""
+) -> dict[str, Any]:
+    """Return a rule for the objects of a place, which is a bucket with a prefix of keys."""
     return {
-        "Sid": "NeverDeleted",
-        "Effect": "Deny",
-        "Principal": "*",
-        "Action": [*_REMOVE, "s3:DeleteObjectVersion"],
-        "Resource": [f"arn:aws:s3:::{name}/{prefix}{key}" for key in _FOREVER],
-    }
-
-
-def _create_only(name: str, prefix: str) -> Mapping[str, Any]:
-    return {
-        "Sid": "CreatedOnce",
-        "Effect": "Deny",
-        "Principal": "*",
-        "Action": ["s3:PutObject"],
-        "Resource": [f"arn:aws:s3:::{name}/{prefix}{key}" for key in _ONCE],
-        "Condition": {
-            "Null": {"s3:if-none-match": "true"},
-            "Bool": {"s3:ObjectCreationOperation": "true"},
-        },
+        "Sid": f"{role.capitalize()}{rule.name}",
+        "Effect": rule.effect,
+        "Principal": principal,
+        "Action": list(rule.actions),
+        "Resource": [f"arn:aws:s3:::{place}{key}" for key in rule.keys],
     }

@@ -469,15 +469,13 @@ def _test_on_cluster(
     """Run the device gate on the workers of a cluster."""
     # Start-up time: the gates load auditwheel.
     from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
-    from promotion.gates.device.device_cluster import SHARDS, ClusterRun
 
     check_cluster_options(_fields_of(DeviceRequest, values))
     with connected(request, state.reporter()) as tasks:
         assert tasks is not None
-        run = ClusterRun(tasks=tasks, shards=SHARDS)
         on_cluster = partial(run_on_cluster, redo=redo, channel=values["channel"])
         _test_devices(
-            state, values, lambda config, *more: on_cluster(config, run, *more)
+            state, values, lambda config, *more: on_cluster(config, tasks, *more)
         )
 
 

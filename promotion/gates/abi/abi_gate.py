@@ -132,7 +132,9 @@ def _rocm_checks(
     checked = set[str]()
     rocm_name = f"ROCm {rocm.rocm_version}"
     rocm_exports = {
-        name: LibraryExports.of(name, rocm_name, library.symbols, library.needed)
+        name: LibraryExports(
+            origin=rocm_name, symbols=library.symbols, needed=library.needed
+        )
         for name, library in rocm.libraries.items()
     }
     for version in wheel_set.python_versions:
@@ -198,8 +200,10 @@ def _exports(members: Sequence[ElfMember]) -> dict[str, LibraryExports]:
         for name in (member.elf.soname, PurePosixPath(member.path).name):
             if name:
                 elf = member.elf
-                exports[name] = LibraryExports.of(
-                    name, member.wheel.filename, elf.offered, elf.needed
+                exports[name] = LibraryExports(
+                    origin=member.wheel.filename,
+                    symbols=elf.offered,
+                    needed=elf.needed,
                 )
     return exports
 

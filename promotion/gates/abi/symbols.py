@@ -11,6 +11,7 @@ caller prepends the name of the library.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,39 +28,23 @@ _OF_ROCM = re.compile(r"_*(hip|roc|miopen|nccl|hsa|amdsmi|rsmi)\w+")
 """Names of functions in ROCm's libraries."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class LibraryExports:
     """Exports of one library.
 
     Attributes:
         origin: display name of its origin, such as "ROCm 7.2.0".
         symbols: exported symbol -> versions; "" stands for no version.
-        versions: versions of all symbols.
     """
 
-    soname: str
     origin: str
     symbols: Mapping[str, tuple[str, ...]]
     needed: tuple[str, ...]
-    versions: frozenset[str]
 
-    @classmethod
-    def of(
-        cls,
-        soname: str,
-        origin: str,
-        symbols: Mapping[str, tuple[str, ...]],
-        needed: tuple[str, ...],
-    ) -> LibraryExports:
-        """Return the exports of a library."""
-        versions = frozenset[str]().union(*symbols.values()) - {""}
-        return cls(
-            soname=soname,
-            origin=origin,
-            symbols=symbols,
-            needed=needed,
-            versions=versions,
-        )
+    @functools.cached_property
+    def versions(self) -> frozenset[str]:
+        """Versions of all symbols."""
+        return frozenset[str]().union(*self.symbols.values()) - {""}
 
     def has(self, symbol: Symbol) -> bool:
         """Report whether the loader would bind the symbol to this library."""

@@ -135,10 +135,9 @@ def run_gates(
                 pending.append((gate, context))
         progress.plan([_title(gate) for gate, _ in pending])
         new = _run_all(pending, signer, stop)
-    for gate, by_target in zip(gates, results, strict=True):
-        by_target |= {evidence.target: evidence for evidence in new.get(gate.name, ())}
     evidences = []
     for gate, by_target in zip(gates, results, strict=True):
+        by_target |= {evidence.target: evidence for evidence in new.get(gate.name, ())}
         evidences += [by_target[target] for target in gate.subjects(selected)]
     return tuple(evidences)
 
@@ -297,26 +296,22 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
         MachineError: this machine caused every failure, so the gates may pass on
             another machine.
     """
-    bad = [
-        evidence
-        for evidence in evidences
-        if evidence.outcome in (Outcome.FAILED, Outcome.ERROR)
-    ]
-    lines = []
-    for evidence in bad:
+    kinds: set[type[CiBuildError]] = set()
+    texts: dict[str, None] = {}
+    for evidence in evidences:
+        if evidence.outcome not in (Outcome.FAILED, Outcome.ERROR):
+            continue
+        kinds.add(MachineError if is_machine_failure(evidence) else GateError)
         subject = f"{evidence.gate} ({evidence.target})"
-        lines += [
-            f"{subject}: {finding.message} {finding.remedy}".rstrip()
-            for finding in evidence.findings
-            if finding.severity is Severity.ERROR
-        ]
-    if lines := [*dict.fromkeys(lines)]:
-        if len(lines) > _MOST_LISTED:
-            lines = [
-                *lines[:_MOST_LISTED],
-                f"and {len(lines) - _MOST_LISTED} more, in the evidence.",
-            ]
-        kind = MachineError if all(map(is_machine_failure, bad)) else GateError
+        for finding in evidence.findings:
+            if finding.severity is Severity.ERROR:
+                text = f"{subject}: {finding.message} {finding.remedy}"
+                texts[text.rstrip()] = None
+    if texts:
+        lines = list(texts)
+        if more := lines[_MOST_LISTED:]:
+            lines[_MOST_LISTED:] = [f"and {len(more)} more, in the evidence."]
+        kind = MachineError if kinds == {MachineError} else GateError
         raise kind("\n  ".join(("Gates did not pass:", *lines)))
 
 
@@ -344,13 +339,8 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
         failure = (error(code, problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:
         code = ENVIRONMENT if machine_failure(problem) else "gate-error"
-        failure = (
-            error(
-                code,
-                f"{type(problem).__name__}: {problem}.",
-                "Check disk space and memory.",
-            ),
-        )
+        text = f"{type(problem).__name__}: {problem}."
+        failure = (error(code, text, "Check disk space and memory."),)
     except AssertionError:
         raise
     except Exception as problem:
@@ -359,13 +349,8 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
             f"{type(problem).__name__}: {problem}"
             f" ({Path(where.filename).name}:{where.lineno})."
         )
-        failure = (
-            error(
-                "gate-error",
-                text,
-                "Report this internal error of the gate together with the set.",
-            ),
-        )
+        remedy = "Report this internal error of the gate together with the set."
+        failure = (error("gate-error", text, remedy),)
     evidences = []
     for target in gate.subjects(context.targets):
         own = [check for check in checks if check.target in (target, ANY)]

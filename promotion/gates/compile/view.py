@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from core.model import Evidence
+from promotion.evidence.evidence import check_records
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Names of the columns, and rows of cells."""
@@ -54,9 +55,7 @@ def failures(evidences: Iterable[Evidence]) -> Iterator[str]:
 
 
 def _programs(evidence: Evidence) -> Iterator[Mapping[str, Any]]:
-    return (
-        check for check in evidence.details.get("checks", ()) if "." in check["name"]
-    )
+    return (check for check in check_records(evidence) if "." in check["name"])
 
 
 def _result(count: Counter[str]) -> str:

@@ -93,7 +93,7 @@ def baseline(
             continue
         newest = max(comparable, key=lambda evidence: evidence.ended)
         results = ""
-        for name in results_names(newest.details):
+        for name in results_names(newest):
             if (path := f"{EVIDENCE_FOLDER}/{name}") in promoted.files:
                 results = released.set_file(promoted.set_digest, path)
         return Baseline(

@@ -6,7 +6,7 @@ The shards of a run are tasks for workers that offer GPUs as resources.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,10 @@ from promotion.stage import fetch_set
 
 KIND = "device-shard"
 SHARDS = 8
-"""Default number of tasks of a run: some for each worker, so that slow ones get fewer."""
+"""Number of tasks that share the tests of a target.
+
+Some for each worker, so that slow ones get fewer.
+"""
 NOT_SENT = (
     "tests",
     "shard",
@@ -41,18 +44,6 @@ NOT_SENT = (
 """Options of the gate that a run on a cluster does not have."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterRun:
-    """A run on a cluster.
-
-    Attributes:
-        shards: number of tasks that share the tests of a target.
-    """
-
-    tasks: Tasks
-    shards: int
-
-
 def with_offered_devices(config: DeviceGateConfig, target: str) -> DeviceGateConfig:
     """Return the configuration as if this machine had the GPUs that each worker's task gets."""
     if config.platform is not JaxPlatform.ROCM:
@@ -65,14 +56,14 @@ def with_offered_devices(config: DeviceGateConfig, target: str) -> DeviceGateCon
     )
 
 
-def make_cluster_gate(config: DeviceGateConfig, run: ClusterRun) -> Gate:
+def make_cluster_gate(config: DeviceGateConfig, tasks: Tasks) -> Gate:
     """Return the gate for one target, whose tests run on a cluster."""
     return Gate(
         name=config.gate_name,
         tier=config.tier,
         per_target=config.platform is JaxPlatform.ROCM,
         run=lambda context: merged_checks(
-            context, config, run_shards(context, config, run)
+            context, config, run_shards(context, config, tasks)
         ),
         settings=config.settings,
         has_options=True,
@@ -80,7 +71,7 @@ def make_cluster_gate(config: DeviceGateConfig, run: ClusterRun) -> Gate:
 
 
 def run_shards(
-    context: GateContext, config: DeviceGateConfig, run: ClusterRun
+    context: GateContext, config: DeviceGateConfig, tasks: Tasks
 ) -> tuple[ShardResult, ...]:
     """Run all shards on the cluster and return their results in order.
 
@@ -95,7 +86,7 @@ def run_shards(
     failed: list[TaskResult] = []
     work = context.work / "results"
     work.mkdir()
-    for result in run.tasks.run(_tasks(context, config, run), work):
+    for result in tasks.run(_tasks(context, config), work):
         if result.error:
             failed.append(result)
         else:
@@ -127,9 +118,7 @@ def _failure(failed: Sequence[TaskResult]) -> CiBuildError:
     return kind("; ".join(texts), hint="Run the gate again.")
 
 
-def _tasks(
-    context: GateContext, config: DeviceGateConfig, run: ClusterRun
-) -> Sequence[Task]:
+def _tasks(context: GateContext, config: DeviceGateConfig) -> Sequence[Task]:
     """Return the task of each shard."""
     folder = context.work / "set"
     context.progress.step(f"fetch {context.staged}")
@@ -145,8 +134,8 @@ def _tasks(
         resources = {gfx: float(devices)}
         memory_mb = devices * RAM_SHARE // 1_000_000
     tasks = []
-    for number in range(1, run.shards + 1):
-        shard = f"{number}/{run.shards}"
+    for number in range(1, SHARDS + 1):
+        shard = f"{number}/{SHARDS}"
         request = replace(config.request, python=config.python, shard=shard)
         task = Task(
             kind=KIND,

@@ -12,7 +12,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from core.digests import sha256_of
-from core.model import Finding
+from core.model import Evidence, Finding
+from promotion.evidence.evidence import check_records
 from promotion.evidence.test_results import (
     UNWAIVED_FLAKE,
     TestResult,
@@ -311,10 +312,9 @@ def upload(
     return uploaded
 
 
-def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
+def results_names(evidence: Evidence) -> Iterator[str]:
     """Yield the names of the files with a run's results, relative to the folder of the evidence."""
-    checks = details.get("checks")
-    for check in checks if isinstance(checks, list) else []:
-        files = check.get("files") if isinstance(check, dict) else None
+    for check in check_records(evidence):
+        files = check.get("files")
         if isinstance(files, dict) and RESULTS in files:
             yield str(files[RESULTS]["name"])

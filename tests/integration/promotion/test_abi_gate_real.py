@@ -66,7 +66,9 @@ def test_shipped_manifest_has_needs_of_published_wheels(
     shipped = shipped_manifest(RocmVersion(text=rocm))
     assert shipped is not None
     exports = {
-        name: LibraryExports.of(name, rocm, library.symbols, library.needed)
+        name: LibraryExports(
+            origin=rocm, symbols=library.symbols, needed=library.needed
+        )
         for name, library in shipped.libraries.items()
     }
     for path, elf in elves([real_wheel("jax-rocm7-plugin", version)], tmp_path).items():

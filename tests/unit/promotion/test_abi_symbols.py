@@ -23,18 +23,14 @@ SYSTEM = frozenset({"libc.so.6"})
 ROCM = "ROCm 7.2.0"
 
 
-def offer(
-    soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str
-) -> LibraryExports:
-    return LibraryExports.of(soname, ROCM, symbols, needed)
+def offer(symbols: Mapping[str, tuple[str, ...]], *needed: str) -> LibraryExports:
+    return LibraryExports(origin=ROCM, symbols=symbols, needed=needed)
 
 
 OFFERS = {
-    HIP: offer(HIP, {"hipFree": ("hip_4.2",), "hipInit": ("hip_6.0", "hip_4.2")}),
-    "libplain.so.1": offer("libplain.so.1", {"plainCall": ("",)}, "libdeep.so.1"),
-    "libdeep.so.1": offer(
-        "libdeep.so.1", {"deepCall": ("",)}, "libplain.so.1", "libc.so.6"
-    ),
+    HIP: offer({"hipFree": ("hip_4.2",), "hipInit": ("hip_6.0", "hip_4.2")}),
+    "libplain.so.1": offer({"plainCall": ("",)}, "libdeep.so.1"),
+    "libdeep.so.1": offer({"deepCall": ("",)}, "libplain.so.1", "libc.so.6"),
 }
 
 
@@ -97,7 +93,5 @@ def test_unmet_needs_name_rocm_that_has_the_library() -> None:
 
 
 def test_closure_is_breadth_first_and_finite() -> None:
-    names = [
-        found.soname for found in closure(("libplain.so.1", HIP, "libc.so.6"), OFFERS)
-    ]
-    assert names == ["libplain.so.1", HIP, "libdeep.so.1"]
+    found = [*closure(("libplain.so.1", HIP, "libc.so.6"), OFFERS)]
+    assert found == [OFFERS["libplain.so.1"], OFFERS[HIP], OFFERS["libdeep.so.1"]]

@@ -29,7 +29,6 @@ from promotion.gates.common.gate_context import Check, GateContext, error
 from promotion.gates.device import device_cluster as cluster
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.device_cluster import (
-    ClusterRun,
     run_shards,
     with_offered_devices,
 )
@@ -114,8 +113,11 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirBucket, StagedS
 
 @pytest.fixture
 def place(
-    staged: tuple[DirBucket, StagedSet], tmp_path: Path
+    staged: tuple[DirBucket, StagedSet],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[GateContext, DeviceGateConfig, FakeTasks]:
+    monkeypatch.setattr(cluster, "SHARDS", 2)
     bucket, one = staged
     config = with_offered_devices(device_config(suite="s", python="3.12"), "gfx942")
     context = GateContext(
@@ -144,7 +146,7 @@ def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
     )
     config = with_offered_devices(replace(config, request=request), "gfx942:sramecc+")
     tasks.config = config
-    shards = run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
+    shards = run_shards(context, config, tasks)
     assert [str(shard.shard) for shard in shards] == ["1/2", "2/2"]
     first, _ = tasks.tasks
     assert (first.resources, first.memory_mb, first.label) == (
@@ -188,7 +190,7 @@ def test_shards_that_do_not_belong_together_are_refused(
     context, config, tasks = place
     tasks.change = change
     with pytest.raises(GateError) as raised:
-        run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
+        run_shards(context, config, tasks)
     assert message in str(raised.value)
 
 
@@ -198,7 +200,7 @@ def test_failed_and_lost_shards_end_the_gate(place: Place) -> None:
     with pytest.raises(
         CiBuildError, match="device gfx942 shard 1/2 on w: It broke"
     ) as raised:
-        run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
+        run_shards(context, config, tasks)
     assert type(raised.value) is GateError
 
 
@@ -225,7 +227,7 @@ def test_options_of_one_machine_are_refused(given: dict[str, Any], said: str) ->
 
 
 @pytest.mark.parametrize(
-    "run", [device_gate.run, partial(run_on_cluster, run=NO_TASKS)]
+    "run", [device_gate.run, partial(run_on_cluster, tasks=NO_TASKS)]
 )
 def test_python_that_the_set_lacks_is_refused(
     run: Callable[..., object],
