@@ -24,7 +24,8 @@ from core.units import parse_url
 
 PIP = "pip+"
 DNF = "dnf+"
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+"""Start of a URL, also of one that lacks a slash."""
 _LONGEST_NAME = 255
 """Maximum bytes of a file name on Linux."""
 
@@ -199,12 +200,10 @@ class RocmStorage:
 
     Attributes:
         cache: the cache folder; ROCms are below `rocm`.
-        keep_tarballs: keep a tarball after unpacking it.
         limit: maximum bytes of all cached ROCms.
     """
 
     cache: Path
-    keep_tarballs: bool
     limit: int
 
 
@@ -272,14 +271,16 @@ def _check_url(tarball: TarballUrl) -> None:
     # Start-up time: help does not need the decompressors.
     from core.unpack.decompress import format_of
 
-    if urlsplit(tarball.url).scheme.lower() not in ("http", "https"):
+    parts = urlsplit(tarball.url)
+    if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
         raise RequestError(
             f"{str(tarball)!r} is not an http or https URL.",
-            hint="Write it like https://host/path/file.tar.gz.",
+            hint="Write it like https://host/path/file.tar.gz, or give a path.",
         )
-    if "\0" in tarball.name or len(tarball.name.encode()) > _LONGEST_NAME:
+    name = tarball.name
+    if not name or "\0" in name or len(name.encode()) > _LONGEST_NAME:
         raise RequestError(
-            f"{tarball.name[:60]!r} cannot be a file name.",
+            f"{str(tarball)[:200]!r} does not end in the name of a file.",
             hint="Give a URL whose last part is the name of a tarball.",
         )
     format_of(tarball.name)
@@ -292,7 +293,7 @@ def _check_file(path: Path) -> None:
     if not path.exists():
         raise RequestError(
             f"{path} does not exist.",
-            hint="Give a URL, a tarball, or the folder of a ROCm.",
+            hint="Give an https URL, a tarball, or the folder of a ROCm.",
         )
     check_tarball(path)
 

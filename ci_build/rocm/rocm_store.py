@@ -78,21 +78,13 @@ class Selection:
 
 
 class RocmStore:
-    """Trees and tarballs below one folder; leftovers of killed runs are removed.
+    """Trees and tarballs below one folder; leftovers of killed runs are removed."""
 
-    Args:
-        keep_tarballs: keep downloaded tarballs, which also allows interrupted downloads
-            to resume; otherwise only trees are stored.
-    """
-
-    def __init__(
-        self, root: Path, *, progress: Progress, keep_tarballs: bool = True
-    ) -> None:
+    def __init__(self, root: Path, *, progress: Progress) -> None:
         self.root = root
         self._trees = ContentStore(root / "trees")
         self._trees.sweep()
         self._progress = progress
-        self._keep = keep_tarballs
 
     def from_file(
         self, path: Path, selection: Selection, *, sha256: str = ""
@@ -281,8 +273,7 @@ class RocmStore:
         except (ArchiveError, WrongDigestError):
             part.clear()
             raise
-        if self._keep:
-            part.finish(self.root / "tarballs" / tree.sha256 / name)
+        part.finish(self.root / "tarballs" / tree.sha256 / name)
         part.clear()
         origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
         origin.parent.mkdir(exist_ok=True)
@@ -290,12 +281,12 @@ class RocmStore:
         return tree
 
     def _arriving(self, remote: RemoteFile, hashed: Hash, part: PartFile) -> Chunks:
-        """Yield the stored part, then the rest of the download, stored on request."""
+        """Yield the stored part, then the rest of the download, which is stored."""
         for data in part.first_bytes():
             hashed.update(data)
             yield data
         chunks = remote.chunks(part.size, hashed)
-        with closing(part.store(remote, chunks) if self._keep else chunks) as rest:
+        with closing(part.store(remote, chunks)) as rest:
             yield from rest
 
     def _unpack(
@@ -328,6 +319,11 @@ class RocmStore:
             nonlocal size
             with closing(chunks):
                 for chunk in chunks:
+                    if not size and bytes(chunk[:1]) == b"<":
+                        raise ArchiveError(
+                            "It is a web page, not an archive.",
+                            hint="Open it in a browser, and give the URL of the file.",
+                        )
                     size += len(chunk)
                     if total is not None:
                         self._progress.advance(size, total())

@@ -104,11 +104,7 @@ def obtain_rocm(
     """
     shown = str(request.source)
     with reporter.group(f"ROCm: {shown.rpartition('/')[2] or shown}"):
-        store = RocmStore(
-            storage.cache / "rocm",
-            progress=reporter,
-            keep_tarballs=storage.keep_tarballs,
-        )
+        store = RocmStore(storage.cache / "rocm", progress=reporter)
         rocm = obtain(
             request,
             store,

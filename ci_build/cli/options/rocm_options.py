@@ -55,11 +55,7 @@ def rocm_storage(settings: Settings) -> RocmStorage:
     Raises:
         RequestError: the limit is not a size.
     """
-    return RocmStorage(
-        cache=settings.cache_dir,
-        keep_tarballs=True,
-        limit=_limit(settings),
-    )
+    return RocmStorage(cache=settings.cache_dir, limit=_limit(settings))
 
 
 def _limit(settings: Settings) -> int:

@@ -20,8 +20,10 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli import run
+from core import rocm_servers
+from core.rocm_servers import RocmServer
 from tests.support.file_server import Behaviour, serving
-from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
+from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball, useless_tools
 from tests.support.made_wheel import zero_bytes
 from tests.support.wheel_sets import pjrt, plugin
 
@@ -80,6 +82,10 @@ def fill(work: Path) -> None:
     (work / "locked").mkdir(mode=0)
     (work / "other").mkdir()
     (work / "other" / "notes.txt").touch()
+    (work / "empty").mkdir()
+    (work / "empty.tar.gz").touch()
+    make_rocm(work / "older", told="7.2.0")
+    (make_rocm(work / "partial") / "lib/librccl.so.1").unlink()
     (work / "bad.lock").write_text("not a lock")
     (work / "wheels").mkdir()
     pjrt().write(work / "wheels")
@@ -135,6 +141,61 @@ def check(
 
 
 LOCAL = {
+    "nothing": (
+        "--therock-path=nowhere",
+        2,
+        "nowhere does not exist. Give an https URL",
+    ),
+    "empty folder": (
+        "--therock-path=empty",
+        2,
+        "empty is not a ROCm: .* Give a tarball",
+    ),
+    "empty file": ("--therock-path=empty.tar.gz", 2, "is not a .tar.gz file. Give a"),
+    "no tarball": (
+        "--therock-path=bad.lock",
+        2,
+        "'bad.lock' is not a supported tarball",
+    ),
+    "misspelt scheme": (
+        f"--therock-path=htps://host/{NAME}",
+        2,
+        "is not an http or https",
+    ),
+    "one slash": (
+        f"--therock-path=http:/host/{NAME}",
+        2,
+        "is not an http or https URL",
+    ),
+    "URL of file": (f"--therock-path=file:/x/{NAME}", 2, "https URL.* or give a path"),
+    "bucket": (f"--therock-path=s3://bucket/{NAME}", 2, "is not an http or https URL"),
+    "no host": (f"--therock-path=https:///{NAME}", 2, "is not an http or https URL"),
+    "folder on server": (
+        "--therock-path=https://host/x/",
+        2,
+        "does not end in the name",
+    ),
+    "scheme of index": (
+        "--therock-index-url=htps://host/",
+        2,
+        "is not an http or https",
+    ),
+    "other version": (
+        f"--therock-path=https://host/{NAME.replace('20251120', '20251121')}",
+        2,
+        f"is ROCm 7.10.0a20251121, but --rocm-version is {VERSION}",
+    ),
+    "folder of other version": ("--therock-path=older", 2, "for ROCm 7.2.0, not 7.10"),
+    "folder of other target": (
+        "--therock-path=older|--rocm-version=7.2.0|--targets=gfx1100",
+        6,
+        "older cannot be used to build for gfx1100: it has no device library for",
+    ),
+    "folder without library": (
+        "--therock-path=partial|--targets=gfx942",
+        6,
+        "partial cannot be used to build for gfx942: it has no librccl.so.1. Give a whole",
+    ),
     "tarball of something": (
         "--therock-path=readme.tar.gz",
         2,
@@ -195,6 +256,68 @@ def test_build_refuses_bad_input_before_any_work(
         pytest.skip("this machine has the driver of AMD GPUs")
     words = [f"--rocm-version={VERSION}", *place.words(line), "dist_wheels"]
     check(place, [*words, "--dry-run"] if dry else words, code, phrase, capfd)
+
+
+PAGE = b"<!DOCTYPE html><title>Sign in</title>"
+SERVED = {
+    "web page": (
+        f"--therock-path={{url}}/page/{NAME}",
+        7,
+        f"/page/{NAME}: It is a web page, not an archive. Open it in a browser",
+    ),
+    "missing": (
+        f"--therock-path={{url}}/gone/{NAME}",
+        6,
+        "404 Not Found. Check the URL. .*/gone/ has nightlies .*newer ones are on https://n",
+    ),
+    "other version": (
+        "--therock-path={url}/older.tar.gz",
+        2,
+        f"older.tar.gz is for ROCm 7.2.0, not {VERSION}. Give a tree with one",
+    ),
+    "page as index": (
+        "--therock-index-url={url}/page/",
+        6,
+        f"/page/ has no ROCm {VERSION} for the targets: .* Give another --rocm-version",
+    ),
+    "missing index": (
+        "--therock-index-url={url}/gone/",
+        6,
+        f"/gone/ has no ROCm {VERSION} for the targets: .*newer ones are on https://n",
+    ),
+}
+"""Arguments of a build on this machine -> exit code and phrase, after a download."""
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_build_refuses_answer_of_server_and_keeps_none_of_it(
+    name: str,
+    place: Place,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line, code, phrase = SERVED[name]
+    url = place.server.url
+    projects = ("rocm-sdk-core", "rocm-sdk-device-gfx942", "rocm-sdk-libraries")
+    pages = [NAME, f"{NAME}.sha256", "", *(f"{project}/" for project in projects)]
+    place.server.files |= {f"/page/{page}": PAGE for page in pages}
+    place.server.files["/older.tar.gz"] = tarball(place.folder / "work/older")
+    gone = RocmServer(url=f"{url}/gone/", serves="nightlies", successor="new")
+    new = RocmServer(url="https://new/", serves="nightlies")
+    monkeypatch.setattr(
+        rocm_servers, "load_servers", lambda: {"gone": gone, "new": new}
+    )
+    for variable, value in useless_tools(place.folder / "tools").items():
+        monkeypatch.setenv(variable, value)
+    words = [f"--rocm-version={VERSION}", "--targets=gfx942", "--host", line]
+    before = place.files()
+    assert run([*(word.format(url=url) for word in words), "dist_wheels"]) == code
+    errors = re.findall("^error: .*", capfd.readouterr().err, re.MULTILINE)
+    assert len(errors) == 1
+    assert re.search(phrase, errors[0]), errors[0]
+    left = {name for name, data in place.files().items() if data and name not in before}
+    assert not [name for name in left if "/parts/" in name or "/trees/" in name], left
+    assert not [name for name in left if name.startswith("work/")]
 
 
 OTHERS = {

@@ -67,7 +67,7 @@ def staged(tmp_path: Path, rocm_lock: bytes) -> tuple[StagedSet, DirBucket]:
 
 
 def asked(tmp_path: Path, one: StagedSet, bucket: DirBucket) -> DeviceRequest:
-    storage = RocmStorage(cache=tmp_path / "cache", keep_tarballs=False, limit=1 << 40)
+    storage = RocmStorage(cache=tmp_path / "cache", limit=1 << 40)
     return with_rocm_of_set(
         REQUEST,
         one,

@@ -65,8 +65,8 @@ def told(data: bytes) -> Iterator[Behaviour]:
         yield server
 
 
-def store(root: Path, *, keep: bool = True) -> RocmStore:
-    return RocmStore(root, progress=Reporter(terminal=False), keep_tarballs=keep)
+def store(root: Path) -> RocmStore:
+    return RocmStore(root, progress=Reporter(terminal=False))
 
 
 def from_url(
@@ -75,12 +75,11 @@ def from_url(
     *,
     sha256: str = "",
     full: bool = True,
-    keep: bool = True,
     path: str = PATH,
 ) -> StoredTree:
     client = Client(policy=RetryPolicy(read=2, tries=3, first_wait=0.01))
     name = path.rpartition("/")[2]
-    return store(root, keep=keep).from_url(
+    return store(root).from_url(
         client, told.url + path, name, selection(full=full), sha256=sha256
     )
 

@@ -267,7 +267,7 @@ def test_image_gate_without_evidence_ends_with_its_error(
     options = ReleaseOptions(
         bucket="", channel="local", corpus="", key=run.key, actor=""
     )
-    storage = RocmStorage(cache=tmp_path, keep_tarballs=False, limit=0)
+    storage = RocmStorage(cache=tmp_path, limit=0)
     step = DeviceStep(environ={}, container=run.settings, rocm=storage, connect=Client)
     signer = Signer(signing_key().encode(), origin="tests")
     bucket = run.bucket[1]

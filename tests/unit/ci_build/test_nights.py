@@ -71,7 +71,7 @@ def test_night_without_its_record_is_not_listed(bucket: DirBucket) -> None:
 def wheel_set(
     build: BuildRequest, rocm: RocmRequest | None = None, folder: Path = Path("cache")
 ) -> WheelSetRequest:
-    storage = RocmStorage(cache=folder, keep_tarballs=True, limit=1)
+    storage = RocmStorage(cache=folder, limit=1)
     return WheelSetRequest(
         build=build,
         rocm=rocm,

@@ -332,7 +332,10 @@ def test_lock_differences_cover_every_field(tmp_path: Path, file: Path) -> None:
     ("asked", "words"),
     [
         (rocm_request("https://host/rocm.zip"), "not a supported tarball"),
-        (rocm_request("https://host/a%00b.tar.gz"), "cannot be a file name"),
+        (
+            rocm_request("https://host/a%00b.tar.gz"),
+            "does not end in the name of a file",
+        ),
         (
             rocm_request("ftp://me:secret@host/rocm.tar.gz"),
             "not an http or https URL",
