@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from packaging.version import Version
 from core.errors import RequestError
 from core.model import GfxTarget, RocmVersion
 from core.records import read_toml
+from core.rocm_servers import package_server
 from core.targets import lists, processors_of
 from core.versions import native_release
 
@@ -20,6 +21,9 @@ AMD_CLANG = re.compile(r"AMD clang version (\S+)")
 """Start of the name of ROCm's clang in .comment."""
 _RELEASE = re.compile(r"\broc-(\d+(?:\.\d+)+)")
 _COMMIT = re.compile(r"\bllvm-project(?:\.git)? ([0-9a-f]{40})\b")
+_EXTRA = re.compile(
+    r"""(?P<project>[a-z0-9-]+)==[^;]+; extra == ["'](?P<extra>device-\w+)["']"""
+)
 _POST = re.compile(r"\.post\d+$")
 
 
@@ -28,12 +32,10 @@ class RocmWheels:
     """AMD's wheels of ROCm.
 
     Attributes:
-        since: first release with a wheel for each GPU.
         packages: projects that run the programs of a GPU, with a field {gpu}.
         devices: GPUs that have a wheel.
     """
 
-    since: str
     packages: tuple[str, ...]
     devices: tuple[str, ...]
 
@@ -90,13 +92,14 @@ def rocm_extras(
     """Return extra -> required wheels of ROCm, for each GPU of a wheel of JAX.
 
     The extras are named like those of AMD's project rocm: device-gfx942. Empty for a
-    ROCm without wheels.
+    ROCm that AMD does not publish as wheels for all families.
 
     Args:
         targets: targets of the wheel; None for all targets that XLA supports.
     """
     wheels = load_releases().wheels
-    if Version(str(rocm)) < Version(wheels.since):
+    server = package_server(str(rocm))
+    if server is None or server.families:
         return {}
     gpus = lists()["compiler-supported"]
     if targets is not None:
@@ -107,6 +110,15 @@ def rocm_extras(
             names = [package.format(gpu=gpu) for package in wheels.packages]
             extras[f"device-{gpu}"] = tuple(f"{name}=={rocm}" for name in names)
     return extras
+
+
+def declared_extras(requirements: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+    """Return extra -> required projects of ROCm, according to Requires-Dist of wheels."""
+    extras: dict[str, dict[str, None]] = {}
+    for requirement in requirements:
+        if match := _EXTRA.fullmatch(requirement):
+            extras.setdefault(match["extra"], {})[match["project"]] = None
+    return {extra: tuple(projects) for extra, projects in extras.items()}
 
 
 def base_version(text: str) -> Version:

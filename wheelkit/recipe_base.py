@@ -151,6 +151,7 @@ def recipe_digest(payload: Sequence[Path]) -> str:
         to_json(targets.load_table()),
         to_json(layouts.load_layouts()),
         to_json(load_releases().wheels),
+        to_json(load_servers()),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

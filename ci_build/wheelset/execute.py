@@ -80,6 +80,7 @@ def up_to_date(plan: BuildPlan, out: Path) -> BuildResult | None:
         return None
     unchanged = (
         wheel_set.request == plan.record()
+        and wheel_set.rocm_packages == plan.rocm_packages
         and wheel_set.tools == tool_versions()
         and not wheelset.file_problems(out, wheel_set)
         and all(map(_is_unchanged, wheel_set.inputs))
@@ -349,6 +350,7 @@ class SetExecution:
             tools=self.wheels.tools,
             pins=dict(self.plan.pins),
             wheels=tuple(step.wheel for step in self.done),
+            rocm_packages=self.plan.rocm_packages,
         )
         with replacement(self.out) as fresh:
             for step in self.done:

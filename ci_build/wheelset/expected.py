@@ -165,6 +165,7 @@ def files_of_set(wheel_set: WheelSet, read: Callable[[str], bytes]) -> dict[str,
 def _resolved(lock: str, wheel_set: WheelSet) -> dict[str, list[Resolved]]:
     """Return Python version -> the dependencies in a lock file that are not wheels of the set."""
     own = {wheel.name for wheel in wheel_set.wheels}
+    own |= {package.project for package in wheel_set.rocm_packages}
     try:
         packages = Pylock.from_dict(tomllib.loads(lock)).packages
     except PylockValidationError as error:

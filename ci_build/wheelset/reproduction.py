@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,8 @@ def reproduce(
         )
     with reporter.group(f"build {place} again, without cached results"):
         after = SetExecution(
-            plan=prepared.plan,
+            # They do not change the wheels, and need a server.
+            plan=replace(prepared.plan, rocm_packages=before.rocm_packages),
             out=request.out,
             cache=request.built,
             runner=runner,

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from ci_build.rocm.lock import RocmLock
 from ci_build.rocm.rocm_request import DnfRepository, PipIndex, parse_source
-from core.model import InputFile, Wheel, WheelSet
+from core.model import InputFile, RocmPackage, Wheel, WheelSet
 from core.pip import Resolved
 
 _NAMESPACE = "jax-rocm-release"
@@ -52,6 +52,8 @@ def sbom(
             if item.name not in own:
                 reference = _reference(item.url)
                 parts[item.filename] = _component(item, [reference])
+    for package in wheel_set.rocm_packages:
+        parts[package.filename] = _component(package, [_reference(package.url)])
     rocm = _rocm(wheel_set, lock)
     root = {
         "type": "application",
@@ -138,12 +140,15 @@ def _wheel(wheel: Wheel, source: InputFile | None) -> Part:
     return _without_empty(part)
 
 
-def _component(item: Wheel | Resolved, references: Sequence[Part]) -> Part:
-    purl = f"pkg:pypi/{item.name}@{quote(item.version, safe='')}"
+def _component(
+    item: Wheel | Resolved | RocmPackage, references: Sequence[Part]
+) -> Part:
+    name = item.project if isinstance(item, RocmPackage) else item.name
+    purl = f"pkg:pypi/{name}@{quote(item.version, safe='')}"
     part = {
         "type": "library",
         "bom-ref": item.filename,
-        "name": item.name,
+        "name": name,
         "version": item.version,
         "purl": f"{purl}?file_name={quote(item.filename)}",
         "hashes": [_sha256(item.sha256)],

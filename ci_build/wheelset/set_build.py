@@ -15,6 +15,12 @@ from ci_build.rocm.rocm_request import planned_steps
 from ci_build.rocm.tree import read_tree
 from ci_build.wheelset import source_build
 from ci_build.wheelset.kernel_compilers import container_lines, find_compilers
+from ci_build.wheelset.rocm_wheels import (
+    index_url,
+    record_wheels,
+    rocm_line,
+    set_extras,
+)
 from ci_build.wheelset.set_plan import (
     Build,
     BuildKernels,
@@ -30,8 +36,9 @@ from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import targets
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, Payload, Wheel, WheelSet
-from core.process import HostRunner, render
+from core.process import HostRunner, render, without_credentials
 from core.report import Reporter
+from core.rocm_servers import package_server
 from core.units import human
 from core.versions import KERNELS_PROJECT
 from wheelkit.repair.platform_tags import excluded_line, shown_platform
@@ -98,8 +105,14 @@ def prepare(
             before = ("rocm:", *(f"  {line}" for line in lines))
         trust = context.rocm.trust if context.rocm else None
         plan = make_plan(build, rocm_manifest=manifest, rocm_trust=trust)
-        return PreparedBuild(plan=plan, before=before)
-    return source_build.prepare(replace(context, manifest=manifest))
+        prepared = PreparedBuild(plan=plan, before=before)
+    else:
+        prepared = source_build.prepare(replace(context, manifest=manifest))
+    if request.dry_run:
+        return prepared
+    unpacked = context.rocm.wheels if context.rocm else ()
+    packages = record_wheels(request, unpacked, runner, reporter)
+    return replace(prepared, plan=replace(prepared.plan, rocm_packages=packages))
 
 
 def _manifest(request: WheelSetRequest, rocm: Rocm | None, reporter: Reporter) -> bytes:
@@ -177,6 +190,9 @@ def dry_run_lines(prepared: PreparedBuild, request: WheelSetRequest) -> Iterator
         compilers.append(cluster_line(request.cluster))
     yield f"wheel set {plan.version} for {_targets(plan)}, index {plan.index}"
     yield from prepared.before
+    if request.hash_rocm:
+        url = without_credentials(index_url(request))
+        yield f"find the wheels of the ROCm in {url}, and record their digests"
     for stage in plan.stages:
         yield f"{stage.name}:"
         for step in stage.steps:
@@ -333,6 +349,7 @@ def show_receipt(result: BuildResult, reporter: Reporter) -> None:
     reporter.line(f"  in {result.folder}")
     if line := published_line(result.wheel_set):
         reporter.line(line)
+    reporter.line(rocm_line(result.wheel_set))
 
 
 def published_line(wheel_set: WheelSet) -> str:
@@ -356,10 +373,18 @@ def published_line(wheel_set: WheelSet) -> str:
 
 
 def install_line(result: BuildResult) -> str:
-    """Return the command that installs a set from its folder."""
+    """Return the command that installs a set from its folder, with its ROCm if possible."""
     # Start-up time: a dry run installs nothing.
     from promotion.index.pages import install_requirements
 
     wheel_set = result.wheel_set
+    words = ["pip", "install", "--find-links", str(result.folder)]
     needs = install_requirements(wheel_set.wheels, wheel_set.pins)
-    return shlex.join(("pip", "install", "--find-links", str(result.folder), *needs))
+    if extras := [*set_extras(wheel_set)]:
+        server = package_server(wheel_set.rocm_version)
+        assert server is not None  # it is the reason for the extras
+        words += ["--extra-index-url", server.url]
+        needs = tuple(
+            need.replace("-plugin==", f"-plugin[{extras[0]}]==") for need in needs
+        )
+    return shlex.join((*words, *needs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci_build.rocm.lock import load_lock
+from ci_build.wheelset.rocm_wheels import set_extras
 from ci_build.wheelset.sbom import sbom
 from core.digests import sha256_of
 from core.model import (
@@ -48,7 +49,8 @@ def constraints(wheel_set: WheelSet) -> str:
 def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str:
     """Return the lock file of the set (PEP 751).
 
-    Its wheels by path, their dependencies by URL, all with hashes.
+    Its wheels by path, their dependencies and recorded wheels of ROCm by URL, all with
+    hashes. Extras select the latter, as in the metadata of the set's wheels.
 
     Args:
         resolved: Python version -> pip's resolution; entries that the set replaces are
@@ -71,16 +73,39 @@ def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> s
         _package(item, {"url": item.url}, served, pythons)
         for _, (item, served) in sorted(foreign.items())
     ]
+    packages += _rocm(wheel_set)
+    extras = [*set_extras(wheel_set)] if wheel_set.rocm_packages else []
+    if KERNELS_PROJECT in own:
+        extras.append(_KERNELS_EXTRA)
     lock = Pylock(
         lock_version=Version("1.0"),
         requires_python=SpecifierSet(f">={pythons[0]}"),
         environments=[Marker(f"python_version == '{python}'") for python in pythons],
         created_by=CREATED_BY,
-        extras=[canonicalize_name(_KERNELS_EXTRA)] if KERNELS_PROJECT in own else None,
+        extras=[*map(canonicalize_name, extras)] or None,
         packages=packages,
     )
     lock.validate()
     return tomli_w.dumps(dict(lock.to_dict()))
+
+
+def _rocm(wheel_set: WheelSet) -> Iterator[Package]:
+    extras = set_extras(wheel_set)
+    for item in wheel_set.rocm_packages:
+        names = [name for name, needs in extras.items() if item.project in needs]
+        markers = " or ".join(f"'{name}' in extras" for name in names)
+        wheel = PackageWheel(
+            name=item.filename,
+            url=item.url,
+            size=item.size or None,
+            hashes={"sha256": item.sha256},
+        )
+        yield Package(
+            name=canonicalize_name(item.project),
+            version=Version(item.version),
+            marker=Marker(markers),
+            wheels=[wheel],
+        )
 
 
 def _package(

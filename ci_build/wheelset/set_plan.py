@@ -24,6 +24,7 @@ from core.model import (
     SBOM,
     SHA256SUMS,
     BuildRequest,
+    RocmPackage,
     to_json,
 )
 from core.rocm_trust import ROCM_TRUST, RocmTrust
@@ -152,6 +153,7 @@ class BuildPlan:
         rocm_manifest: content of the ROCm manifest in the set; empty for none.
         rocm_lock: content of rocm.lock in the set; empty for none.
         rocm_trust: how the ROCm was verified; None without a ROCm, and in a dry run.
+        rocm_packages: see `WheelSet`.
     """
 
     request: BuildRequest
@@ -163,6 +165,7 @@ class BuildPlan:
     rocm_manifest: bytes = b""
     rocm_lock: bytes = b""
     rocm_trust: RocmTrust | None = None
+    rocm_packages: tuple[RocmPackage, ...] = ()
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -26,6 +26,7 @@ class WheelSetRequest:
         rebuild: folder for build results if cached results must not be used; None uses
             `cache`.
         own_commit: commit of this repository that the wheels record; empty detects it.
+        hash_rocm: record the wheels of the ROCm in its index with their digests.
         dry_run: print the plan; download and write nothing.
         cluster: machines that compile kernels; None for this machine.
     """
@@ -39,6 +40,7 @@ class WheelSetRequest:
     cache: Path
     rebuild: Path | None = None
     own_commit: str = ""
+    hash_rocm: bool = False
     dry_run: bool = False
     cluster: ClusterRequest | None = None
 

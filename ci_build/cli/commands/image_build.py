@@ -12,7 +12,6 @@ import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
 from ci_build.cli.options.rocm_options import (
-    build_job_defaults,
     find_rocm,
     rocm_problems,
     rocm_storage,
@@ -40,7 +39,6 @@ _OF_SET = (
     "therock_index_url",
     "rocm_build_job",
     "rocm_build_num",
-    "rocm_build_url",
     "rocm_lock",
     "locked",
     "require_checksum",
@@ -193,7 +191,6 @@ def _find_rocm(
     """
     if problems := rocm_problems(settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
-    settings = settings.with_defaults(build_job_defaults(settings))
     source = find_rocm(settings, reporter, builder.host, connector(reporter))
     if source is None:
         if builder.base:

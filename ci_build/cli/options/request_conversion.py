@@ -39,7 +39,7 @@ from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
 from core.process import HostRunner
 from core.report import Reporter
-from core.rocm_releases import published_rocm
+from core.rocm_releases import published_rocm, rocm_extras
 from core.targets import ALL, expand, is_all, requested
 from core.units import parse_url
 from wheelkit.recipe_base import requires_python
@@ -112,6 +112,12 @@ def wheel_set_request(
                 " nightly; or --payload=published."
             ),
         )
+    hash_rocm = settings.flag("hash_rocm")
+    if hash_rocm and not rocm_extras(build.rocm_version, build.targets):
+        raise RequestError(
+            f"--hash-rocm: AMD has no wheels of ROCm {build.rocm_version} for the targets.",
+            hint="Omit --hash-rocm.",
+        )
     manifest = settings.get("rocm_manifest").value
     return WheelSetRequest(
         build=build,
@@ -123,6 +129,7 @@ def wheel_set_request(
         cache=settings.cache_dir,
         rebuild=rebuild,
         own_commit=own_commit,
+        hash_rocm=hash_rocm,
         dry_run=settings.flag("dry_run"),
     )
 

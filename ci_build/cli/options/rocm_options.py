@@ -88,7 +88,7 @@ def find_rocm(
     amd = _amds_packages(settings, targets) if use_amd else None
     _refuse_contradictions(settings, amd=amd is not None)
     _limit(settings)
-    path = settings.get("therock_path").value
+    path = _path(settings)
     choice = settings.get("therock").value
     lock = Path(settings.text("rocm_lock"))
     locked = settings.flag("locked")
@@ -105,7 +105,7 @@ def find_rocm(
         url = _choose(settings, reporter, connect, str(choice), targets)
         source = parse_source(url)
     elif path:
-        source = parse_source(str(path))
+        source = parse_source(path)
     elif pinned is not None:
         source = locked_source(pinned, lock)
     elif amd is not None:
@@ -209,47 +209,38 @@ def rocm_defaults(settings: Settings, rocm: RocmRequest) -> Mapping[str, Setting
 
 
 def rocm_problems(settings: Settings) -> list[str]:
-    """Return the contradictions between a build job and other options that name a ROCm."""
-    if settings.given("rocm_build_job"):
-        return settings.objections(_NAMES_A_ROCM, "excludes --rocm-build-job.")
-    # The environment may set the template for a whole machine.
-    unused = ("rocm_build_num", *filter(settings.typed, ("rocm_build_url",)))
-    return settings.objections(unused, "needs --rocm-build-job.")
+    """Return the contradictions of the options that name an internal build job."""
+    template = "{job}" in str(settings.get("therock_path").value)
+    if not settings.given("rocm_build_job"):
+        fields = ("rocm_build_num", *(["therock_path"] if template else []))
+        return settings.objections(fields, "needs --rocm-build-job.")
+    if template:
+        return []
+    example = "https://host/{job}/{num}/rocm.tar.gz"
+    return [f"--rocm-build-job needs --therock-path with {{job}}, such as {example}."]
 
 
-def build_job_defaults(settings: Settings) -> Mapping[str, Setting]:
-    """Return the tarball URL of an internal build job as `therock_path`.
-
-    Empty if no job was named.
+def _path(settings: Settings) -> str:
+    """Return --therock-path with the fields of a build job; empty if it was not given.
 
     Raises:
-        RequestError: no URL template was given, or it has an unknown field.
+        RequestError: it has an unknown field.
     """
+    path = str(settings.get("therock_path").value or "")
     if not settings.given("rocm_build_job"):
-        return {}
-    template = settings.text("rocm_build_url")
-    job = settings.text("rocm_build_job")
-    if not template:
-        raise RequestError(
-            f"No URL template was given for --rocm-build-job: {job}.",
-            hint=(
-                "Give --rocm-build-url, or CI_BUILD_ROCM_BUILD_URL, such as"
-                " https://host/{job}/{num}/rocm.tar.gz."
-            ),
-        )
+        return path
     fields = {
-        "job": job,
+        "job": settings.text("rocm_build_job"),
         "num": str(settings.get("rocm_build_num").value or "lastSuccessfulBuild"),
         "version": settings.text("rocm_version"),
     }
     try:
-        url = template.format_map(fields)
+        return path.format_map(fields)
     except (KeyError, ValueError, IndexError) as error:
         raise RequestError(
-            f"--rocm-build-url cannot be filled in: {template!r}.",
+            f"--therock-path cannot be filled in: {path!r}.",
             hint="Use the fields {job}, {num} and {version}.",
         ) from error
-    return {"therock_path": Setting(value=url, origin="--rocm-build-url")}
 
 
 def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
@@ -272,8 +263,6 @@ def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
     families = split_words(settings.text("family"))
     if settings.given("therock") and not (families or settings.given("targets")):
         problems.append("--therock needs --family or --targets.")
-    # The value may come from an internal build job, whose URL is a default of
-    # --therock-path.
     source = (
         settings.get("therock_path").value
         or amd

@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ci_build.cli.options.container_options import container_args
-from ci_build.cli.options.rocm_options import build_job_defaults
 from ci_build.cli.options.settings import Problems, Setting, Settings
 from ci_build.images.manylinux_image import SEARCH
 from ci_build.wheelset.source.pins import (
@@ -135,9 +134,9 @@ def _unsupported(
 def source_defaults(settings: Settings) -> Mapping[str, Setting]:
     """Return defaults that other options imply.
 
-    The release in `--jax-source-dir`, the ROCm of a build job.
+    The release in `--jax-source-dir`, and the platform tag.
     """
-    found = dict(build_job_defaults(settings))
+    found = {}
     found["platform_tag"] = Setting(
         value=defaults()["source"]["platform_tag"], origin="defaults.toml [source]"
     )

@@ -171,7 +171,9 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
             "--cache-limit", metavar="SIZE", help="Total size of the cached ROCm trees."
         ),
         _option(
-            "--rocm-build-job", metavar="NAME", help="ROCm from an internal build job."
+            "--rocm-build-job",
+            metavar="NAME",
+            help="Internal build job, for --therock-path with {job}, {num}, {version}.",
         ),
         _option(
             "--rocm-build-num",
@@ -179,14 +181,13 @@ _GROUPS: Mapping[str, tuple[BuildOption, ...]] = {
             help="Build number of the job.  [default: lastSuccessfulBuild]",
         ),
         _option(
-            "--rocm-build-url",
-            metavar="TEMPLATE",
-            help="URL of the job's tarball, with {job}, {num}, {version}.",
-        ),
-        _option(
             "--rocm-manifest",
             metavar="FILE|DIR",
             help="Manifest of the ROCm in a set, or the ROCm's tree.",
+        ),
+        _flag(
+            "--hash-rocm",
+            help="Record the digests of the ROCm's wheels that users install.",
         ),
     ),
     "Source build": (
@@ -359,7 +360,6 @@ def _names(title: str) -> tuple[str, ...]:
 REFUSED_WITH_PUBLISHED = (
     "rocm_build_job",
     "rocm_build_num",
-    "rocm_build_url",
     "base_docker",
     "builder_image",
     *_names("Source build"),

@@ -81,7 +81,8 @@ def locked(pylock: str, version: str, own: Iterable[str]) -> list[str]:
     lines = []
     for package in lock.packages:
         if package.name in own or (
-            package.marker and not package.marker.evaluate(environment)
+            package.marker
+            and not package.marker.evaluate(environment, context="lock_file")
         ):
             continue
         hashes = sorted(sha256_of_wheels(package))

@@ -181,7 +181,7 @@ def test_rocm_build_job_is_fetched_by_number_or_latest(
 ) -> None:
     words = [
         "--rocm-build-job=nightly",
-        f"--rocm-build-url={told.url}/{{job}}/{{num}}/{NAME}",
+        f"--therock-path={told.url}/{{job}}/{{num}}/{NAME}",
         "dist_wheels",
     ]
     for number, given in (("7", ["--rocm-build-num=7"]), ("lastSuccessfulBuild", [])):

@@ -259,9 +259,7 @@ def test_settings_refuse_invalid_url_by_option() -> None:
         settings({"therock_path": url})
     with pytest.raises(RequestError, match=r"^CI_BUILD_ACTION_CACHE: "):
         settings({}, {"CI_BUILD_ACTION_CACHE": url})
-    assert settings({"rocm_build_url": "https://host:{num}/[{job}"}).given(
-        "rocm_build_url"
-    )
+    assert settings({"therock_path": "https://host:{num}/[{job}"}).given("therock_path")
 
 
 @pytest.mark.parametrize("name", [*REFUSED_WITH_PUBLISHED, *NEEDS_KERNELS])

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_build.wheelset.execute import BuildResult
+from ci_build.wheelset.rocm_wheels import rocm_line
 from ci_build.wheelset.set_build import install_line, published_line, receipt
 from ci_build.wheelset.set_plan import make_plan
 from tests.support.sets import published_request, wheel_set
+from tests.unit.ci_build.test_set_files import rocm_set
 
 
 def test_published_line_compares_sizes_of_repaired_wheels() -> None:
@@ -32,3 +34,19 @@ def test_install_line_names_folder_and_exact_versions() -> None:
     assert line.startswith("pip install --find-links '/a b' ")
     assert "jax-rocm7-plugin==0.10.2+rocm7.2.0.gfx942" in line
     assert receipt(result)["install"] == line
+    assert "[" not in line
+
+
+def test_install_line_installs_rocm_of_first_gpu() -> None:
+    line = install_line(BuildResult(wheel_set=rocm_set(), folder=Path("dist")))
+    assert "--extra-index-url https://repo.amd.com/rocm/whl-multi-arch/" in line
+    assert "'jax-rocm7-plugin[device-gfx942]==0.10.2+rocm7.2.0.gfx942'" in line
+
+
+def test_rocm_line_says_how_rocm_is_pinned() -> None:
+    made = rocm_set()
+    assert rocm_line(made).startswith("device-gfx942 installs ROCm 7.14.0")
+    assert "device-gfx950" in rocm_line(made)
+    assert "--hash-rocm" not in rocm_line(made)
+    assert "by version only: --hash-rocm" in rocm_line(replace(made, rocm_packages=()))
+    assert rocm_line(wheel_set()).startswith("AMD has no wheels of ROCm 7.2.0")

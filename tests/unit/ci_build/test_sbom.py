@@ -11,7 +11,13 @@ from cyclonedx.schema import SchemaVersion
 
 from ci_build.wheelset.sbom import sbom
 from tests.support.sets import wheel_set
-from tests.unit.ci_build.test_set_files import JAX, NUMPY_311, NUMPY_312, REPLACED
+from tests.unit.ci_build.test_set_files import (
+    JAX,
+    NUMPY_311,
+    NUMPY_312,
+    REPLACED,
+    rocm_set,
+)
 from tests.unit.ci_build.test_set_lock import LOCK
 
 RESOLVED = {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312, REPLACED)}
@@ -39,8 +45,12 @@ def test_sbom_is_valid_and_has_hashes() -> None:
     ("changes", "references"),
     [
         (
-            {"source": "pip+https://host/simple/", "packages": {"a.whl": "3" * 64}},
-            {"https://host/simple/": "", "a.whl": "3" * 64},
+            {
+                "source": "pip+https://host/simple/",
+                "packages": {"a.whl": "3" * 64},
+                "urls": {"a.whl": "https://host/a.whl"},
+            },
+            {"https://host/simple/": "", "https://host/a.whl": "3" * 64},
         ),
         (
             {
@@ -67,6 +77,18 @@ def test_sbom_names_files_of_rocm(
         item["url"]: item.get("hashes", [{"content": ""}])[0]["content"]
         for item in listed
     } == references
+
+
+def test_sbom_lists_recorded_wheels_of_rocm() -> None:
+    text = json.loads(sbom(rocm_set(), RESOLVED))
+    parts = {part["bom-ref"]: part for part in text["components"]}
+    depends = {row["ref"]: row.get("dependsOn", []) for row in text["dependencies"]}
+    pjrt = rocm_set().wheels[0].filename
+    for package in rocm_set().rocm_packages:
+        part = parts[package.filename]
+        assert part["hashes"][0]["content"] == package.sha256
+        assert part["externalReferences"][0]["url"] == package.url
+        assert package.filename in depends[pjrt]
 
 
 def test_sbom_dependencies() -> None:

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from ci_build.cli.options.request_conversion import build_request
-from ci_build.cli.options.rocm_options import build_job_defaults
+from ci_build.cli.options.rocm_options import find_rocm
 from ci_build.cli.options.settings import Settings
 from core.errors import RequestError
+from core.http.client import Client
 from core.model import BuildRequest
+from core.process import HostRunner
+from core.report import Reporter
 from core.source_request import SourceRequest
 
 BASE = {
@@ -130,11 +133,8 @@ def test_source_options_all_have_effect(jax: Path) -> None:
             "--find-links has a user or a password",
         ),
         ({"rocm_build_num": "7"}, "--rocm-build-num needs --rocm-build-job"),
-        ({"rocm_build_url": "{job}"}, "--rocm-build-url needs --rocm-build-job"),
-        (
-            {"rocm_build_job": "x", "therock": "nightly"},
-            "--therock excludes --rocm-build-job",
-        ),
+        ({"therock_path": "/{job}"}, "--therock-path needs --rocm-build-job"),
+        ({"rocm_build_job": "x"}, "--rocm-build-job needs --therock-path with {job}"),
         ({"compiler": "gcc"}, "--compiler=gcc cannot build jax 0.10.2; give clang"),
         ({"jax_version": "0.99.0"}, "jax 0.99.0 has no pinned sources"),
         (
@@ -207,40 +207,32 @@ JOB = {"rocm_build_job": "nightly"}
 @pytest.mark.parametrize(
     ("given", "url"),
     [
-        ({}, ""),
         (
-            {**JOB, "rocm_build_url": "https://h/{job}/{num}.tar.gz"},
+            {**JOB, "therock_path": "https://h/{job}/{num}.tar.gz"},
             "https://h/nightly/lastSuccessfulBuild.tar.gz",
         ),
         (
-            {**JOB, "rocm_build_num": "7", "rocm_build_url": "https://h/{job}/{num}"},
+            {**JOB, "rocm_build_num": "7", "therock_path": "https://h/{job}/{num}"},
             "https://h/nightly/7",
         ),
         (
             {
                 **JOB,
                 "rocm_version": "7.2.0",
-                "rocm_build_url": "https://h/{job}-{version}",
+                "therock_path": "https://h/{job}-{version}",
             },
             "https://h/nightly-7.2.0",
         ),
     ],
 )
-def test_rocm_build_url_fills_template(given: dict[str, str], url: str) -> None:
-    found = build_job_defaults(Settings(given))
-    assert [setting.value for setting in found.values()] == ([url] if url else [])
+def test_build_job_fills_path(given: dict[str, str], url: str) -> None:
+    found = find_rocm(Settings(given), Reporter(terminal=False), HostRunner({}), Client)
+    assert found is not None
+    assert str(found.source) == url
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (JOB, "No URL template"),
-        ({**JOB, "rocm_build_url": "https://h/{job"}, "cannot be filled in"),
-    ],
-)
-def test_rocm_build_url_refuses_incomplete_template(
-    given: dict[str, str], words: str
-) -> None:
-    with pytest.raises(RequestError, match=words) as caught:
-        build_job_defaults(Settings(given))
+def test_build_job_refuses_unknown_field() -> None:
+    settings = Settings({**JOB, "therock_path": "https://h/{job}/{host}"})
+    with pytest.raises(RequestError, match="cannot be filled in") as caught:
+        find_rocm(settings, Reporter(terminal=False), HostRunner({}), Client)
     assert caught.value.exit_code == 2

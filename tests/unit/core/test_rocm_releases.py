@@ -87,6 +87,6 @@ def test_extras_of_all_targets_are_gpus_that_xla_accepts() -> None:
     assert "device-gfx906" not in extras
 
 
-@pytest.mark.parametrize("rocm", ["7.2.0", "7.12.0", "7.13.0a20260312"])
+@pytest.mark.parametrize("rocm", ["7.2.0", "7.12.0", "7.13.0a20260312", "7.14.0.dev0"])
 def test_rocm_without_device_wheels_gives_no_extras(rocm: str) -> None:
     assert rocm_extras(RocmVersion(text=rocm), expand("gfx942")) == {}
