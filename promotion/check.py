@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 
 from core.digests import sha256_of
 from core.errors import PromotionBlockedError
@@ -18,7 +19,7 @@ from promotion.evidence.evidence import EvidenceFile, read_all
 from promotion.evidence.provenance import provenance_name
 from promotion.index.authority import PolicySource
 from promotion.index.core_metadata import core_metadata, disagreements
-from promotion.index.ledger import PromotedSet
+from promotion.index.ledger import Entries, Head, PromotedSet
 from promotion.index.operations import Clock, utc_now
 from promotion.index.pages import metadata_name
 from promotion.index.publish import read_head
@@ -63,7 +64,8 @@ def check(
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
     files = tuple(read_all(bucket, staged).values())
-    baseline, offered, yanked = _visible(bucket, released, wheel_set, policy)
+    head, entries = read_head(bucket, released, policy.authority())
+    baseline, offered, yanked = _visible(head, entries, wheel_set)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
     decision = verdict(
@@ -90,6 +92,7 @@ def check(
         *((f"{unprotected} {ALLOW_UNPROTECTED}",) if unprotected else ()),
         *_staged_problems(bucket, staged, wheel_set, files),
         *_conflicts(bucket, released, wheel_set),
+        *_rocm_conflicts(head, entries, wheel_set),
     )
     digests: dict[str, str] = {}
     for file in files:
@@ -100,12 +103,11 @@ def check(
 
 
 def _visible(
-    bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet, policy: Policy
+    head: Head, entries: Entries, wheel_set: WheelSet
 ) -> tuple[
     PromotedSet | None, Mapping[str, Collection[str]], Mapping[str, Collection[str]]
 ]:
     """Return the newest other visible set, and its projects' visible and yanked versions."""
-    head, entries = read_head(bucket, released, policy.authority())
     sets = entries.sets(sorted(head.state.visible, reverse=True))
     others = (one for one in sets.values() if one.set_digest != wheel_set.digest)
     projects = {wheel.name for wheel in wheel_set.wheels}
@@ -222,3 +224,21 @@ def _conflicts(
             )
         elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:
             yield f"{wheel.filename} was released before and removed; {NEW_NAME}"
+
+
+def _rocm_conflicts(head: Head, entries: Entries, wheel_set: WheelSet) -> Iterator[str]:
+    """Yield a sentence for each wheel of ROCm that a held set records with other bytes."""
+    if not wheel_set.rocm_packages:
+        return
+    held = entries.sets(head.state.held).values()
+    digests: dict[str, str] = {}
+    for package in chain.from_iterable(one.rocm_packages for one in held):
+        digests[package.filename] = package.sha256
+    for package in wheel_set.rocm_packages:
+        known = digests.setdefault(package.filename, package.sha256)
+        if known != package.sha256:
+            yield (
+                f"{package.filename} has sha256 {package.sha256}, and the index lists it"
+                f" with {known}; build the set again with its ROCm, or retire the sets"
+                " with the other one."
+            )

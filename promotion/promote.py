@@ -273,6 +273,7 @@ def _promoted(
             wheel_set.wheels,
         ),
         files={**digests, **{name: sha256_of(data) for name, data in made.items()}},
+        rocm_packages=wheel_set.rocm_packages,
     )
     return promoted, made
 

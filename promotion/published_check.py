@@ -206,7 +206,9 @@ def _ledger_findings(published: PublishedSet) -> Iterator[Finding]:
     entry = published.entry
     wheel_set = published.wheel_set
     in_ledger = {wheel.filename: wheel.sha256 for wheel in entry.wheels}
+    in_ledger |= {one.filename: one.sha256 for one in entry.rocm_packages}
     in_set = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
+    in_set |= {one.filename: one.sha256 for one in wheel_set.rocm_packages}
     for name in sorted(in_ledger.keys() | in_set.keys()):
         if in_ledger.get(name) != in_set.get(name):
             text = (

@@ -5,6 +5,7 @@ Copy a set's folder to an immutable folder in the bucket, named after the set's 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from core.units import human
 from core.wheels_json import load_wheel_set
 from core.wheelset import file_problems, read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
-from promotion.index.index_reader import IndexedWheel
+from promotion.index.index_reader import IndexedWheel, rocm_row
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
 from promotion.storage.bucket import (
@@ -202,6 +203,8 @@ def staged_wheels(
             href=link(staged.simple, wheel.name, staged.file(wheel.filename)),
             set_digest=staged.digest,
         )
+    for row in map(rocm_row, wheel_set.rocm_packages):
+        yield dataclasses.replace(row, set_digest=staged.digest)
 
 
 def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:

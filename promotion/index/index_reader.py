@@ -14,6 +14,7 @@ from typing import IO
 from urllib.parse import urljoin
 
 from core.errors import InputError
+from core.model import RocmPackage
 from core.records import read_json
 from promotion.index.json_types import StatusFile
 from promotion.index.ledger_wheel import LedgerWheel
@@ -30,7 +31,8 @@ class IndexedWheel:
     """A wheel in a released index.
 
     Attributes:
-        href: link from the project's page to the wheel, quoted.
+        href: link from the project's page to the wheel, quoted; for a wheel of ROCm, its
+            address on AMD's server.
         uploaded: time of the promotion in UTC, ISO 8601 with Z. Empty in staging.
         set_digest: the set that added the wheel.
         tier: the weakest of `tiers`. Empty in staging.
@@ -49,6 +51,21 @@ class IndexedWheel:
     tiers: Mapping[str, str] = field(default_factory=dict)
     sets: tuple[int, ...] = ()
     yanked: str = ""
+
+
+def rocm_row(package: RocmPackage) -> IndexedWheel:
+    """Return the row of a wheel of ROCm, whose core metadata is unknown."""
+    wheel = LedgerWheel(
+        project=package.project,
+        filename=package.filename,
+        version=package.version,
+        size=package.size,
+        sha256=package.sha256,
+        metadata_sha256="",
+        requires_python="",
+        requires_dist=(),
+    )
+    return IndexedWheel(wheel=wheel, href=package.url)
 
 
 def newest_set(page: bytes) -> int:

@@ -75,7 +75,10 @@ def read_inventory(ledger: Ledger) -> Inventory:
             kept |= wheel.objects(released)
     rendered = index_pages(ledger.reader, ledger.entries[-1], ledger.head)
     pages = [*rendered.root, rendered.overview, rendered.status]
-    for project in {wheel.project for wheel in wheels}:
+    projects = {wheel.project for wheel in wheels}
+    for one in promoted.values():
+        projects.update(package.project for package in one.rocm_packages)
+    for project in projects:
         rows = rendered.projects.get(project, {}).values()
         pages += project_pair(released.simple, project, rows)
     return Inventory(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.digests import sha256_of
 from core.errors import BucketError, FormatError, RequestError
-from core.model import to_json
+from core.model import RocmPackage, to_json
 from core.number_ranges import NumberRanges
 from core.records import convert
 from promotion.index.authority import ANYONE, ENTRY_TYPE, Authority, PolicySource
@@ -52,6 +52,7 @@ class PromotedSet:
             bypasses and waivers, attested wheels by signer.
         files: name -> sha256 of the files of the set other than wheels, including
             evidence.
+        rocm_packages: wheels of the set's ROCm, which stay on AMD's server.
     """
 
     set_digest: str
@@ -63,6 +64,7 @@ class PromotedSet:
     policy: Mapping[str, Any]
     wheels: tuple[LedgerWheel, ...]
     files: Mapping[str, str]
+    rocm_packages: tuple[RocmPackage, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""A wheel as the ledger of an index records it."""
+"""Wheels as the ledger and the pages of an index describe them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class LedgerWheel:
 
     Attributes:
         project: normalised name (PEP 503).
-        metadata_sha256: sha256 of the core metadata beside the wheel.
+        metadata_sha256: sha256 of the core metadata beside the wheel; empty for a wheel
+            of ROCm, which the index does not have.
         as_published: whether the wheel is a published release of another project, which
             other sets may contain too.
         provenance: sha256 of the provenance file beside the wheel (PEP 740), or empty.

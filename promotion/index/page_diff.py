@@ -6,14 +6,13 @@ dependencies before dependents; then removals, dependents before dependencies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.model import TIER_ORDER
-from promotion.index.index_reader import IndexedWheel
+from promotion.index.index_reader import IndexedWheel, rocm_row
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import IndexState
-from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, write_order
 from promotion.storage.object_keys import ReleasedIndex
 
@@ -42,16 +41,15 @@ def index_files(
     """Return project -> its wheels when exactly these sets are visible.
 
     A wheel of several sets has the row of the first one, with the strongest tier of
-    each target. It is yanked when all its sets are.
+    each target. It is yanked when all its sets are. A wheel of ROCm has the address that
+    the newest set records.
     """
     projects: dict[str, dict[str, IndexedWheel]] = {}
     for number in sorted(numbers):
-        entry = entry_of(number)
-        for wheel in entry.promoted.wheels if entry.promoted else ():
-            files = projects.setdefault(wheel.project, {})
-            row = _indexed_wheel(released, wheel, entry)
-            previous = files.get(wheel.filename)
-            files[wheel.filename] = _merged(previous, row) if previous else row
+        for row in _rows(released, entry_of(number)):
+            files = projects.setdefault(row.wheel.project, {})
+            name = row.wheel.filename
+            files[name] = _merged(files[name], row) if name in files else row
     for files in projects.values():
         for name, row in files.items():
             if state.yanked.keys() >= set(row.sets):
@@ -59,20 +57,29 @@ def index_files(
     return projects
 
 
-def _indexed_wheel(
-    released: ReleasedIndex, wheel: LedgerWheel, entry: LedgerEntry
-) -> IndexedWheel:
-    assert entry.promoted is not None
-    key = released.wheel(wheel.project, wheel.filename)
-    return IndexedWheel(
-        wheel=wheel,
-        href=link(released.simple, wheel.project, key),
-        uploaded=entry.time,
-        set_digest=entry.promoted.set_digest,
-        tier=entry.promoted.tier,
-        tiers=dict(sorted(entry.promoted.tiers.items())),
-        sets=(entry.number,),
-    )
+def _rows(released: ReleasedIndex, entry: LedgerEntry) -> Iterator[IndexedWheel]:
+    """Yield the rows of a set's wheels, and of its ROCm's, which have no tier."""
+    promoted = entry.promoted
+    if promoted is None:
+        return
+    for wheel in promoted.wheels:
+        key = released.wheel(wheel.project, wheel.filename)
+        yield IndexedWheel(
+            wheel=wheel,
+            href=link(released.simple, wheel.project, key),
+            uploaded=entry.time,
+            set_digest=promoted.set_digest,
+            tier=promoted.tier,
+            tiers=dict(sorted(promoted.tiers.items())),
+            sets=(entry.number,),
+        )
+    for row in map(rocm_row, promoted.rocm_packages):
+        yield replace(
+            row,
+            uploaded=entry.time,
+            set_digest=promoted.set_digest,
+            sets=(entry.number,),
+        )
 
 
 def _merged(first: IndexedWheel, second: IndexedWheel) -> IndexedWheel:
@@ -82,6 +89,7 @@ def _merged(first: IndexedWheel, second: IndexedWheel) -> IndexedWheel:
         tiers[target] = max(both, key=tier_rank)
     return replace(
         first,
+        href=second.href,
         sets=(*first.sets, *second.sets),
         tiers=tiers,
         tier=weakest(tiers) if tiers else first.tier,

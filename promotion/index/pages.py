@@ -1,7 +1,8 @@
 """Render the pages of an index: PEP 503 HTML and PEP 691 JSON with the same content.
 
 Both contain hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 714). Links
-are relative, so an index can be moved, mirrored, or opened from a folder.
+to stored files are relative, so an index can be moved, mirrored, or opened from a folder.
+Wheels of ROCm have absolute links to AMD's server, and no core metadata.
 """
 
 from __future__ import annotations
@@ -175,8 +176,10 @@ def project_json(project: str, rows: Sequence[IndexedWheel]) -> Mapping[str, Any
 
     Keys with an underscore are extensions of this project.
     """
+    # PEP 700 makes the size mandatory.
+    complete = all(row.wheel.size for row in rows)
     return {
-        "meta": {"api-version": API_VERSION},
+        "meta": {"api-version": API_VERSION if complete else "1.0"},
         "name": project,
         "versions": list(dict.fromkeys(row.wheel.version for row in rows)),
         "files": [_file_json(row) for row in rows],
@@ -187,14 +190,15 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
     entry: dict[str, Any] = {
         "filename": row.wheel.filename,
         "url": row.href,
-        "size": row.wheel.size,
         "hashes": {"sha256": row.wheel.sha256},
+    }
+    if row.wheel.metadata_sha256:
         # The older name of this key (PEP 658) is omitted: pip 22.3 to 23.1 fail on it
         # in JSON (PEP 714), and with it in HTML on names that are not written as in
         # METADATA, such as jax_rocm7_plugin (pip's changelog, #12038).
-        "core-metadata": {"sha256": row.wheel.metadata_sha256},
-    }
+        entry["core-metadata"] = {"sha256": row.wheel.metadata_sha256}
     optional = {
+        "size": row.wheel.size,
         "requires-python": row.wheel.requires_python,
         "upload-time": row.uploaded,
         "_tier": row.tier,
@@ -220,8 +224,10 @@ def _anchor(row: IndexedWheel) -> str:
     attributes = {
         "href": f"{row.href}#sha256={row.wheel.sha256}",
         "data-requires-python": row.wheel.requires_python,
-        "data-core-metadata": f"sha256={row.wheel.metadata_sha256}",
-        "data-size": str(row.wheel.size),
+        "data-core-metadata": (
+            f"sha256={row.wheel.metadata_sha256}" if row.wheel.metadata_sha256 else ""
+        ),
+        "data-size": str(row.wheel.size or ""),
         "data-upload-time": row.uploaded,
         "data-tier": row.tier,
         "data-tiers": tiers_text(row.tiers),

@@ -13,6 +13,7 @@ from core.model import (
     MemberInfo,
     Outcome,
     Payload,
+    RocmPackage,
     RocmVersion,
     Tier,
     Wheel,
@@ -106,6 +107,28 @@ def wheel_set(**changes: Any) -> WheelSet:
         wheels=(pjrt, *plugins, *jaxlibs),
     )
     return replace(made, **changes)
+
+
+def rocm_packages(
+    version: str = "7.14.0",
+    *,
+    server: str = "https://rocm.test/whl/",
+    sha256: str = "e" * 64,
+) -> tuple[RocmPackage, ...]:
+    """Return the wheels of a ROCm for gfx942, as `dist_wheels` records them."""
+    found = []
+    for project in ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-gfx942"):
+        name = f"{project.replace('-', '_')}-{version}-py3-none-linux_x86_64.whl"
+        package = RocmPackage(
+            project=project,
+            filename=name,
+            version=version,
+            url=f"{server}{name.replace('+', '%2B')}",
+            sha256=sha256,
+            size=1 << 20,
+        )
+        found.append(package)
+    return tuple(found)
 
 
 def evidence(**changes: Any) -> Evidence:

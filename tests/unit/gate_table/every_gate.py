@@ -91,6 +91,11 @@ def other_digest(published: PublishedSet) -> PublishedSet:
     return replace(published, entry=entry)
 
 
+def without_rocm(published: PublishedSet) -> PublishedSet:
+    wheel_set = sets.wheel_set(rocm_packages=sets.rocm_packages())
+    return replace(published, wheel_set=wheel_set)
+
+
 PUBLISHED = Scene(_published, lambda published, _: _ledger_findings(published))
 
 ROWS = [
@@ -100,4 +105,5 @@ ROWS = [
         for fault, run in faults.items()
     ),
     Row(INDEX, "ledger-untrue", "digest of a wheel", PUBLISHED, other_digest),
+    Row(INDEX, "ledger-untrue", "wheels of ROCm", PUBLISHED, without_rocm),
 ]

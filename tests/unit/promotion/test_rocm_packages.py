@@ -1,0 +1,123 @@
+"""Wheels of ROCm on the pages and in the ledger of an index, which does not store them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from core.errors import PromotionBlockedError
+from promotion.index.audit import verify
+from promotion.index.index_reader import rocm_row
+from promotion.index.index_repair import repair
+from promotion.index.ledger_state import EntryKind
+from promotion.index.operations import mark
+from promotion.index.pages import project_html, project_json
+from promotion.index.retention import RetentionRule, apply
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.object_keys import StagedSet
+from tests.support.promoting import NOW, RELEASED, go, objects, offered, staged_in
+from tests.support.sets import rocm_packages
+from tests.support.wheel_sets import make_wheels
+
+CORE, *_ = rocm_packages()
+
+
+def staged_with(
+    bucket: DirBucket, folder: Path, minor: int, server: str = "https://rocm.test/"
+) -> StagedSet:
+    """Stage a set for ROCm 7.MINOR, whose ROCm has wheels."""
+    wheels = make_wheels(
+        folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+    )
+    packages = rocm_packages(server=server)
+    return staged_in(bucket, folder / "sets", wheels, rocm_packages=packages)
+
+
+def test_index_lists_rocm_by_address_and_stores_nothing_of_it(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    staged = staged_with(bucket, tmp_path, 2)
+    page = json.loads(bucket.get(f"{staged.simple}rocm-sdk-core/index.json"))
+    assert page["files"][0]["url"] == f"https://rocm.test/{CORE.filename}"
+    done = go(bucket, staged)
+    assert done.promoted.rocm_packages == rocm_packages(server="https://rocm.test/")
+    file = offered(bucket)[CORE.filename]
+    assert file["url"] == f"https://rocm.test/{CORE.filename}"
+    assert (file["hashes"], file["size"]) == ({"sha256": "e" * 64}, 1 << 20)
+    assert "core-metadata" not in file
+    assert not [key for key in objects(bucket) if key.endswith(CORE.filename)]
+    assert not [*verify(bucket, RELEASED, read=True)]
+    root = json.loads(bucket.get(f"{RELEASED.simple}index.json"))["projects"]
+    assert {"name": "rocm-sdk-device-gfx942"} in root
+
+
+def test_html_page_links_to_the_server_with_digest() -> None:
+    html = project_html(CORE.project, [rocm_row(CORE)])
+    assert f'href="{CORE.url}#sha256={CORE.sha256}"' in html
+    assert "data-core-metadata" not in html
+
+
+def test_unknown_size_is_left_out() -> None:
+    page = project_json(CORE.project, [rocm_row(replace(CORE, size=0))])
+    assert "size" not in page["files"][0]
+    assert page["meta"] == {"api-version": "1.0"}
+
+
+def test_file_of_two_sets_has_one_row_until_both_are_gone(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    for minor, server in ((2, "https://rocm.test/"), (3, "https://new.test/")):
+        go(bucket, staged_with(bucket, tmp_path, minor, server))
+    file = offered(bucket)[CORE.filename]
+    assert file["_sets"] == [1, 2]
+    assert file["url"] == f"https://new.test/{CORE.filename}"
+
+    def change(kind: EntryKind, name: str) -> None:
+        mark(bucket, RELEASED, kind, [name], reason="bad", actor="me", now=lambda: NOW)
+
+    change(EntryKind.QUARANTINE, "2")
+    assert offered(bucket)[CORE.filename]["url"] == f"https://rocm.test/{CORE.filename}"
+    change(EntryKind.YANK, "1")
+    assert offered(bucket)[CORE.filename]["yanked"] == "bad"
+    change(EntryKind.QUARANTINE, "1")
+    assert CORE.filename not in offered(bucket)
+    assert not [*verify(bucket, RELEASED)]
+
+
+def test_retention_and_repair_leave_an_index_with_rocm_sound(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    go(bucket, staged_with(bucket, tmp_path, 2))
+    wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
+    go(bucket, staged_in(bucket, tmp_path / "sets", wheels))
+    rule = RetentionRule(days=1, grace_days=1)
+    clock = count(2, 2)
+    for _ in range(2):
+        apply(
+            bucket,
+            RELEASED,
+            rule,
+            actor="me",
+            now=lambda: NOW + timedelta(days=next(clock)),
+        )
+    assert CORE.filename not in offered(bucket)
+    assert not [*verify(bucket, RELEASED)]
+    repair(bucket, RELEASED)
+    assert not [*verify(bucket, RELEASED)]
+
+
+def test_promote_refuses_rocm_with_other_bytes(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    go(bucket, staged_with(bucket, tmp_path, 2))
+    wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
+    other = rocm_packages(sha256="f" * 64)
+    staged = staged_in(bucket, tmp_path / "sets", wheels, rocm_packages=other)
+    with pytest.raises(PromotionBlockedError) as caught:
+        go(bucket, staged)
+    assert f"{CORE.filename} has sha256 {'f' * 64}" in caught.value.message
