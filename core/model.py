@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 
 from core.errors import RequestError
 from core.number_ranges import NumberRanges
@@ -278,15 +277,9 @@ class InputFile:
     url: str
 
 
-_ROCM_PROJECT = re.compile(r"rocm-sdk-[a-z0-9]+(?:-[a-z0-9]+)*")
-_LOOPBACK = ("127.0.0.1", "localhost")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmPackage:
     """A wheel of ROCm on AMD's server, which the wheels of a set are installed with.
-
-    A value that an index must not list raises ValueError.
 
     Attributes:
         project: normalised name (PEP 503), such as rocm-sdk-device-gfx942.
@@ -301,30 +294,6 @@ class RocmPackage:
     url: str
     sha256: str
     size: int = 0
-
-    def __post_init__(self) -> None:
-        name, version, *_ = self.filename.split("-")
-        project = re.sub(r"[-_.]+", "-", name).lower()
-        known = _ROCM_PROJECT.fullmatch(project) and self.filename.endswith(".whl")
-        if not known or (project, version) != (self.project, self.version):
-            raise ValueError(
-                f"{self.filename!r} is no wheel of {self.project!r} {self.version!r}"
-            )
-        if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
-            raise ValueError(f"{self.filename} has no sha256: {self.sha256!r}")
-        parts = urlsplit(self.url)
-        safe = parts.scheme == "https" or (
-            parts.scheme == "http" and parts.hostname in _LOOPBACK
-        )
-        rest = parts.username or parts.password or parts.query or parts.fragment
-        if not safe or not parts.hostname or rest:
-            # The URL is not shown, since it may contain a password.
-            raise ValueError(
-                f"the URL of {self.filename} is not https, or has credentials, a query or a"
-                " fragment"
-            )
-        if unquote(parts.path).rpartition("/")[2] != self.filename:
-            raise ValueError(f"{self.url} is not the address of {self.filename}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from promotion.index.ledger import Entries, Head, PromotedSet
 from promotion.index.operations import Clock, utc_now
 from promotion.index.pages import metadata_name
 from promotion.index.publish import read_head
+from promotion.index.rocm_packages import package_problems
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
@@ -92,6 +93,7 @@ def check(
         *((f"{unprotected} {ALLOW_UNPROTECTED}",) if unprotected else ()),
         *_staged_problems(bucket, staged, wheel_set, files),
         *_conflicts(bucket, released, wheel_set),
+        *package_problems(wheel_set.rocm_packages),
         *_rocm_conflicts(head, entries, wheel_set),
     )
     digests: dict[str, str] = {}

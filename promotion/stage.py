@@ -19,9 +19,10 @@ from core.units import human
 from core.wheels_json import load_wheel_set
 from core.wheelset import file_problems, read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
-from promotion.index.index_reader import IndexedWheel, rocm_row
+from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
+from promotion.index.rocm_packages import package_problems, rocm_row
 from promotion.storage.bucket import (
     Bucket,
     ConflictError,
@@ -252,6 +253,7 @@ def _metadata(set_dir: Path, wheel_set: WheelSet) -> Mapping[str, bytes]:
         for path in set_dir.glob("*.whl")
         if path.name not in names
     ]
+    problems += package_problems(wheel_set.rocm_packages)
     raise_if_any(
         problems, WheelSetError, "Use the unchanged folder, or build the set again."
     )

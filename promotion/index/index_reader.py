@@ -14,7 +14,6 @@ from typing import IO
 from urllib.parse import urljoin
 
 from core.errors import InputError
-from core.model import RocmPackage
 from core.records import read_json
 from promotion.index.json_types import StatusFile
 from promotion.index.ledger_wheel import LedgerWheel
@@ -51,21 +50,6 @@ class IndexedWheel:
     tiers: Mapping[str, str] = field(default_factory=dict)
     sets: tuple[int, ...] = ()
     yanked: str = ""
-
-
-def rocm_row(package: RocmPackage) -> IndexedWheel:
-    """Return the row of a wheel of ROCm, whose core metadata is unknown."""
-    wheel = LedgerWheel(
-        project=package.project,
-        filename=package.filename,
-        version=package.version,
-        size=package.size,
-        sha256=package.sha256,
-        metadata_sha256="",
-        requires_python="",
-        requires_dist=(),
-    )
-    return IndexedWheel(wheel=wheel, href=package.url)
 
 
 def newest_set(page: bytes) -> int:

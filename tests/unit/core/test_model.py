@@ -130,35 +130,3 @@ def test_wheel_set_refuses_sizes_of_other_files(sizes: dict[str, Any]) -> None:
         load_wheel_set(
             dump_wheel_set(wheel_set(files={"a": "b" * 64}, file_sizes=sizes))
         )
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"url": "http://rocm.test/{name}"}, "is not https"),
-        ({"url": "https://me:secret@rocm.test/{name}"}, "has credentials"),
-        ({"url": "https://rocm.test/{name}?token=secret"}, "has credentials"),
-        ({"url": "https:///{name}"}, "is not https"),
-        ({"url": "https://rocm.test/other.whl"}, "is not the address of"),
-        ({"sha256": "e" * 63}, "has no sha256"),
-        ({"version": "7.13.0"}, "is no wheel of"),
-        ({"project": "rocm-sdk-libraries"}, "is no wheel of"),
-        ({"project": "jax", "filename": "jax-7.14.0-py3-none-any.whl"}, "is no wheel"),
-        ({"filename": "rocm_sdk_core-7.14.0.tar.gz"}, "is no wheel of"),
-    ],
-)
-def test_wheels_json_refuses_rocm_package(
-    changes: dict[str, str], problem: str
-) -> None:
-    package, *_ = rocm_packages()
-    text = json.loads(dump_wheel_set(wheel_set(rocm_packages=(package,))))
-    row = text["rocm_packages"][0]
-    row |= {key: value.format(name=package.filename) for key, value in changes.items()}
-    with pytest.raises(FormatError, match=r"rocm_packages\[0\].*" + problem) as caught:
-        load_wheel_set(json.dumps(text))
-    assert "secret" not in caught.value.message
-
-
-def test_rocm_package_on_this_machine_may_lack_tls() -> None:
-    package, *_ = rocm_packages(server="http://127.0.0.1:8080/")
-    assert package.url.startswith("http://127.0.0.1:8080/")

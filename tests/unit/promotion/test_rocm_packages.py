@@ -7,17 +7,19 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from core.errors import PromotionBlockedError
+from core.errors import PromotionBlockedError, WheelSetError
+from promotion import stage
 from promotion.index.audit import verify
-from promotion.index.index_reader import rocm_row
 from promotion.index.index_repair import repair
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.index.pages import project_html, project_json
 from promotion.index.retention import RetentionRule, apply
+from promotion.index.rocm_packages import package_problems, rocm_row
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import NOW, RELEASED, go, objects, offered, staged_in
@@ -121,3 +123,47 @@ def test_promote_refuses_rocm_with_other_bytes(
     with pytest.raises(PromotionBlockedError) as caught:
         go(bucket, staged)
     assert f"{CORE.filename} has sha256 {'f' * 64}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"url": "http://rocm.test/{name}"}, "not https"),
+        ({"url": "https://me:secret@rocm.test/{name}"}, "has a user"),
+        ({"url": "https://rocm.test/{name}?token=secret"}, "a query"),
+        ({"url": "https://rocm.test/{name}#sha256=secret"}, "fragment"),
+        ({"url": "https:///{name}"}, "not https"),
+        ({"url": "https://[secret/{name}"}, "not https"),
+        ({"url": ""}, "not https"),
+        ({"url": "https://rocm.test/other.whl"}, "another file"),
+        ({"sha256": "e" * 63}, "has no sha256"),
+        ({"version": "7.13.0"}, "is not a wheel of ROCm"),
+        ({"project": "rocm-sdk-libraries"}, "is not a wheel of ROCm"),
+        ({"project": "jax", "filename": "jax-7.14.0-py3-none-any.whl"}, "not a wheel"),
+        ({"filename": "rocm_sdk_core-7.14.0.tar.gz"}, "is not a wheel of ROCm"),
+    ],
+)
+def test_package_problems_name_the_file(changes: dict[str, str], problem: str) -> None:
+    texts: dict[str, Any] = {
+        key: text.format(name=CORE.filename) for key, text in changes.items()
+    }
+    (found,) = package_problems([replace(CORE, **texts)])
+    assert problem in found
+    assert texts.get("filename", CORE.filename) in found
+    assert "secret" not in found
+
+
+def test_packages_on_this_machine_may_lack_tls() -> None:
+    assert not [*package_problems(rocm_packages(server="http://127.0.0.1:8080/"))]
+
+
+def test_stage_and_promote_refuse_a_url_without_tls(
+    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(WheelSetError, match="not https"):
+        staged_with(bucket, tmp_path, 2, "http://rocm.test/")
+    with monkeypatch.context() as patch:  # an older program staged it
+        patch.setattr(stage, "package_problems", lambda _: ())
+        staged = staged_with(bucket, tmp_path, 2, "http://rocm.test/")
+    with pytest.raises(PromotionBlockedError, match="not https"):
+        go(bucket, staged)
