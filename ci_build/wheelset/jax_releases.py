@@ -81,6 +81,9 @@ def default_release(
         ]
         if compiled and compiled[-1] != fitting[-1]:
             made_with = proven[native_release(compiled[-1])]
-            reason += f" that AMD compiled with a ROCm up to {rocm}: {made_with}"
+            reason += (
+                f" that AMD compiled with a ROCm up to {rocm}, with {made_with};"
+                f" --jax-version selects another, from {known[0]} on"
+            )
             fitting = compiled
     return fitting[-1], reason

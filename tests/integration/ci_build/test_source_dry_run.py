@@ -11,6 +11,8 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from ci_build.wheelset.source.build_py import IN_CONTAINER, build_commands
 from ci_build.wheelset.source.pins import pins_for
 from core.model import GfxTarget
@@ -49,21 +51,30 @@ def commands(text: str) -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
 
 
-def test_dry_run_shows_commands_of_plan(tmp_path: Path) -> None:
-    done = dry_run(tmp_path)
+# The release of the seed's table, and the one that is planned without --jax-version.
+@pytest.mark.parametrize(
+    ("release", "options"), [("0.8.0", ("--jax-version=0.8.0",)), ("0.10.2", ())]
+)
+def test_dry_run_shows_commands_of_plan(
+    tmp_path: Path, release: str, options: tuple[str, ...]
+) -> None:
+    done = dry_run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
-    asked = request("0.10.2")
+    asked = request(release)
     # The default target is the family in the tarball's name.
     asked = replace(
         asked, python_versions=("3.12",), targets=(GfxTarget.parse("gfx942"),)
     )
-    commands = build_commands(asked, inputs("0.10.2"), set_version(asked), IN_CONTAINER)
+    commands = build_commands(asked, inputs(release), set_version(asked), IN_CONTAINER)
     wanted = [list(command.argv) for command in commands]
     assert shown(done.stdout) == wanted
-    pinned = pins_for("0.10.2")
+    pinned = pins_for(release)
     assert pinned is not None
-    assert f"fetch jax at {pinned.jax}" in done.stdout
-    assert done.stderr.startswith("jax 0.10.2: ")
+    builder = f"rocm-jax at {pinned.rocm_jax}" if pinned.rocm_jax else ""
+    assert f"fetch {builder or f'jax at {pinned.jax}'}" in done.stdout
+    if not options:
+        assert done.stderr.startswith(f"jax {release}: ")
+        assert "--jax-version selects another, from 0.8.0 on" in done.stderr
 
 
 def test_dry_run_shows_look_up_of_head(tmp_path: Path) -> None:
