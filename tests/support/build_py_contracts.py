@@ -121,7 +121,7 @@ def _run(command: BuildCommand, place: Path, repositories: dict[str, Path]) -> N
     """Run the real build.py with one of our commands; it must name the wheel of its Bazel command.
 
     Raises:
-        RuntimeError: if it fails or names no wheel.
+        RuntimeError: if it fails, names no wheel, or drops a link option.
     """
     cwd = place / command.cwd[1:]
     tools = place / "tools"
@@ -133,7 +133,9 @@ def _run(command: BuildCommand, place: Path, repositories: dict[str, Path]) -> N
     ):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
-    words = [*given(command), *(word for word in command.argv if "ML_WHEEL_" in word)]
+    linked = [word for word in command.argv if "=--linkopt=" in word]
+    named = [word for word in command.argv if "ML_WHEEL_" in word]
+    words = [*given(command), *named, *linked]
     moved = {
         IN_CONTAINER.bazel: f"{tools}/bazel",
         IN_CONTAINER.clang: f"{tools}/clang",
@@ -160,6 +162,11 @@ def _run(command: BuildCommand, place: Path, repositories: dict[str, Path]) -> N
         rf"(Distribution path|Output wheel): .*{wheel}", said
     ):
         raise RuntimeError(f"{command.cwd} {command.target}: {said[-2000:]}")
+    # Bazel reads the options from this file.
+    bazelrc = (cwd / ".jax_configure.bazelrc").read_text().splitlines()
+    for word in linked:
+        if f"build {word.removeprefix('--bazel_options=')}" not in bazelrc:
+            raise RuntimeError(f"{command.cwd} {command.target} dropped {word}")
 
 
 def _git(repository: Path, *words: str, check: bool = True) -> str:
