@@ -346,10 +346,8 @@ def serving(sigstore: FakeSigstore) -> Iterator[Mapping[str, str]]:
             self._give(201, posts[self.path](body))
 
         def do_GET(self) -> None:
-            assert (self.path, self.headers["Authorization"]) == (
-                "/token?audience=sigstore",
-                _JOB,
-            )
+            assert self.path == "/token?audience=sigstore"
+            assert self.headers["Authorization"] == _JOB
             self._give(200, {"value": sigstore.token()})
 
         def _give(self, status: int, value: Mapping[str, Any]) -> None:

@@ -54,11 +54,9 @@ def check_amd_gpus_get_custom_calls_and_others_none(
     assert names(text) == program.calls
     for target, operands, results, attrs in calls(text):
         row = TARGETS[target]
-        assert (len(operands), len(results), set(attrs)) == (
-            len(row.args),
-            len(row.results),
-            set(row.attrs),
-        )
+        assert len(operands) == len(row.args)
+        assert len(results) == len(row.results)
+        assert set(attrs) == set(row.attrs)
     monkeypatch.delenv("JAX_AITER_BACKEND_GEMM")
     jax.clear_caches()
     for platform in ("cpu", "cuda"):

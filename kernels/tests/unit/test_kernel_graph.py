@@ -205,8 +205,10 @@ def test_ninja_file_is_longest_first_without_stored_steps(src: Path) -> None:
         "m/u for gfx1100",
     ]
     forecast = graph.forecast(Capacity(jobs=2, memory_mb=1000))
-    assert (forecast.steps, forecast.found) == (3, 1)
-    assert (forecast.seconds, forecast.wall_seconds) == (7.0, 3.5)
+    assert forecast.steps == 3
+    assert forecast.found == 1
+    assert forecast.seconds == 7.0
+    assert forecast.wall_seconds == 3.5
 
 
 QUICK = Cost(seconds=1, memory_mb=1)

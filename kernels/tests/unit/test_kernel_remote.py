@@ -101,7 +101,9 @@ def test_steps_without_inputs_from_others_become_tasks(
     tasks = FakeTasks()
     run_steps(graph, tasks, tmp_path / "work")
     one, two = tasks.tasks
-    assert (one.label, two.label, one.memory_mb) == ("one", "two", 300)
+    assert one.label == "one"
+    assert two.label == "two"
+    assert one.memory_mb == 300
     assert one.arguments["digest"] == CHAIN.digest
     assert [*one.inputs] == []
     assert [*two.inputs] == ["source"]

@@ -90,7 +90,8 @@ def test_outputs_belong_to_caller_and_rest_is_read_only(
     assert "could write" not in done.stdout
     assert done.stdout.split()[-4:] == ["CapEff:", "0" * 16, "NoNewPrivs:", "1"]
     made = (out / "file").stat()
-    assert (made.st_uid, made.st_gid) == (1234, 1235)
+    assert made.st_uid == 1234
+    assert made.st_gid == 1235
     own = ContainerRunner(host, replace(spec, mounts=mounts)).run(
         ["touch", "/out/mine"]
     )
@@ -106,7 +107,8 @@ def test_run_streams_lines_and_reports_failures(
     done = runner.run(
         ["sh", "-c", "echo a; echo b; exit 3"], check=False, on_line=lines.append
     )
-    assert (done.returncode, lines) == (3, ["a", "b"])
+    assert done.returncode == 3
+    assert lines == ["a", "b"]
     with pytest.raises(ProcessError, match=r"failed with exit code 3\.\n  last words"):
         runner.run(["sh", "-c", "echo last words; exit 3"])
     with pytest.raises(

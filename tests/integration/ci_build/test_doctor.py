@@ -108,7 +108,8 @@ def test_doctor_examines_own_or_named_python(
 ) -> None:
     body = facts(python=venv)
     assert body["python"]["executable"] == str(venv)
-    assert (body["python"]["virtual"], body["python"]["pip"]) == (True, False)
+    assert body["python"]["virtual"] is True
+    assert body["python"]["pip"] is False
     assert body["packages"] == {}
     assert "not-installed" in codes(body)
     command = next(

@@ -112,20 +112,20 @@ def test_night_tests_its_own_gpus_and_leaves_others_to_jobs(
     assert [job["family"] for job in one["jobs"]["jobs"]] == ["gfx950-dcgpu"] * 2
     assert "The GPUs of this machine (gfx942) cannot test gfx950." in messages
     (config,) = gpus.runs
-    assert (config.request.family, config.request.devices, config.request.size) == (
-        "gfx94X-dcgpu",
-        8,
-        "large",
-    )
+    assert config.request.family == "gfx94X-dcgpu"
+    assert config.request.devices == 8
+    assert config.request.size == "large"
     assert config.request.jax_tests.startswith("https://github.com/jax-ml/jax@")
     # Another machine completes the night; the first GPUs are not tested again.
     gpus.devices = fake_devices(1, gfx="gfx950")
     assert night(nights) == 0
     one, _ = said(capsys)
-    assert (one["state"], one["entry"]) == ("promoted", 1)
+    assert one["state"] == "promoted"
+    assert one["entry"] == 1
     assert [run.request.family for run in gpus.runs] == ["gfx94X-dcgpu", "gfx950-dcgpu"]
     assert night(nights) == 0
-    assert (said(capsys)[0]["state"], len(gpus.runs)) == ("unchanged", 2)
+    assert said(capsys)[0]["state"] == "unchanged"
+    assert len(gpus.runs) == 2
 
 
 @pytest.mark.parametrize("files", [{}, {ROCM_LOCK: "1" * 64}])
@@ -155,10 +155,8 @@ def test_failed_tests_on_own_gpus_fail_the_night(
     gpus.failing = True
     assert night(nights) == GateError.exit_code
     one, _ = said(capsys)
-    assert (one["state"], "t.py::test_x failed: wrong sum." in one["error"]) == (
-        "failed",
-        True,
-    )
+    assert one["state"] == "failed"
+    assert ("t.py::test_x failed: wrong sum." in one["error"]) is True
     staged = StagedSet(index=INDEX, digest=one["set"].rpartition("/")[2])
     found = [
         file.evidence for file in read_all(DirBucket(nights.bucket), staged).values()

@@ -98,7 +98,8 @@ def test_source_does_not_trust_settings_of_git(
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
     found = source()
     monkeypatch.undo()
-    assert (found.commit, found.clean) == (git(checkout, "rev-parse", "HEAD"), True)
+    assert found.commit == git(checkout, "rev-parse", "HEAD")
+    assert found.clean is True
 
 
 @pytest.mark.parametrize(

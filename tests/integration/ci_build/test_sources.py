@@ -171,12 +171,10 @@ def test_resolve_inputs_reads_folder(
 ) -> None:
     made = resolve(asked(jax), runner, own=jax)
     commit = git(jax, "rev-parse", "HEAD")
-    assert (made.jax_commit, made.xla_commit, made.own_commit, made.epoch) == (
-        commit,
-        XLA,
-        commit,
-        1760000000,
-    )
+    assert made.jax_commit == commit
+    assert made.xla_commit == XLA
+    assert made.own_commit == commit
+    assert made.epoch == 1760000000
     elsewhere = resolve(asked(jax), runner, own=tmp_path)
     assert elsewhere.own_commit == "tree-" + "0" * 16
 

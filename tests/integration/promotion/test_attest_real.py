@@ -171,12 +171,11 @@ def attested(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Attested:
         done = cli(*words, "--json", env=env)
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
-        assert (said["set"], sorted(said["attested"])) == (str(staged), made.own)
+        assert said["set"] == str(staged)
+        assert sorted(said["attested"]) == made.own
         again = cli(*words, env=env)
-        assert (again.returncode, again.stderr.splitlines()[-1]) == (
-            0,
-            "  nothing to attest",
-        )
+        assert again.returncode == 0
+        assert again.stderr.splitlines()[-1] == "  nothing to attest"
     return made
 
 
@@ -345,7 +344,8 @@ def test_attest_without_identity_reports_remedy(
 ) -> None:
     bucket, one = staged
     done = cli("set", "attest", one, "--bucket", bucket.root)
-    assert (done.returncode, done.stdout) == (18, "")
+    assert done.returncode == 18
+    assert done.stdout == ""
     assert "No identity for Sigstore was found." in done.stderr
 
 
@@ -415,5 +415,6 @@ def test_attest_verify_offline_uses_cached_public_root(
     )
     nowhere = dict.fromkeys(home, "/dev/null")
     done = cli("set", "attest", tmp_path / "wheels", "--verify", env=nowhere)
-    assert (done.returncode, done.stdout) == (18, "")
+    assert done.returncode == 18
+    assert done.stdout == ""
     assert "error: Sigstore's trust root cannot be read: " in done.stderr

@@ -287,7 +287,8 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
     program, script, *words = shlex.split(
         again.removeprefix("Run `").removesuffix("`.")
     )
-    assert (program, script) == ("python3", "build/ci_build")
+    assert program == "python3"
+    assert script == "build/ci_build"
     status, (evidence,), said = ci_build(
         tmp_path, *words, "--test=tests/bad_test.py::test_wrnog"
     )
@@ -295,7 +296,8 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
     assert place.results(evidence) == {"tests/bad_test.py::test_wrong": "failed"}
     assert "only part of the suite ran; no evidence was stored" in said
     # A test that does not exist is an error, not a passed run.
-    assert (evidence["outcome"], evidence["counts"]["failed"]) == ("error", 1)
+    assert evidence["outcome"] == "error"
+    assert evidence["counts"]["failed"] == 1
     assert "the suite lacks or deselects tests/bad_test.py::test_wrnog" in said
 
 
@@ -321,11 +323,13 @@ def test_merge_joins_shards_into_evidence(place: Place) -> None:
     status, (evidence,), said = place.gate("merge", source)
     assert status == 0, said
     assert place.results(evidence) == GOOD
-    assert (evidence["outcome"], evidence["counts"]["passed"]) == ("passed", 7)
+    assert evidence["outcome"] == "passed"
+    assert evidence["counts"]["passed"] == 7
     assert validate_bucket(place.folder / "bucket")["evidence.schema.json"] > 0
     # That evidence counts for the gate from now on.
     status, (again,), said = place.gate("device", source)
-    assert (status, again) == (0, evidence)
+    assert status == 0
+    assert again == evidence
     assert "passed before" in said
     # With more runners than tests, a runner without tests does not fail.
     status, (evidence,), said = place.gate("device", source, "--shard=12/12")
@@ -344,7 +348,8 @@ def test_gate_without_gpu_fails_before_installation(
         "device",
         "gfx942",
     ), said
-    assert (evidence["outcome"], evidence["counts"]["collected"]) == ("error", 0)
+    assert evidence["outcome"] == "error"
+    assert evidence["counts"]["collected"] == 0
     assert {finding["code"] for finding in evidence["findings"]} == {"environment"}
     assert "no rocm device is available" in said
     assert "environment with the set" not in said

@@ -209,10 +209,8 @@ def test_missing_python_is_skipped(tmp_path: Path, index: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     context = room_for(tmp_path, index, wheels, (ABSENT,))
     (check,) = load_gate.make_gate().run(context)
-    assert (check.outcome, check.skipped) == (
-        "skipped",
-        f"no Python {ABSENT} on this machine",
-    )
+    assert check.outcome == "skipped"
+    assert check.skipped == f"no Python {ABSENT} on this machine"
     with pytest.raises(MachineError, match=f"This machine has no Python {ABSENT}"):
         make_site(context, ABSENT)
 
@@ -256,7 +254,8 @@ def test_rocm_libraries_use_manifest_of_set(tmp_path: Path, index: Path) -> None
         site_in(tmp_path),
         None,
     )
-    assert (rocm.kind, rocm.weak) == (FROM_MANIFEST, False)
+    assert rocm.kind == FROM_MANIFEST
+    assert rocm.weak is False
     folder = Path(rocm.env["ROCM_PATH"])
     assert [path.name for path in (folder / "lib").iterdir()] == [HIP.soname]
     assert rocm.env == {
@@ -270,7 +269,8 @@ def test_manifest_derived_from_needs_is_weak(tmp_path: Path, index: Path) -> Non
     data = dump_manifest(replace(MANIFEST, weak=True))
     context = room_with(tmp_path, index, data, hashlib.sha256(data).hexdigest())
     rocm = rocm_libraries(context, site_in(tmp_path), None)
-    assert (rocm.kind, rocm.weak) == (FROM_NEEDS, True)
+    assert rocm.kind == FROM_NEEDS
+    assert rocm.weak is True
 
 
 def test_manifest_with_other_digest_is_refused(tmp_path: Path, index: Path) -> None:
@@ -307,7 +307,9 @@ def test_real_tree_overrides_manifest(tmp_path: Path, index: Path) -> None:
         "lib/librocblas.so.5",
     )
     rocm = rocm_libraries(context, site_in(tmp_path), real)
-    assert (rocm.kind, rocm.weak, rocm.env["ROCM_PATH"]) == (TREE, False, str(tmp_path))
+    assert rocm.kind == TREE
+    assert rocm.weak is False
+    assert rocm.env["ROCM_PATH"] == str(tmp_path)
     lib = tmp_path / "lib"
     assert (
         rocm.env["LD_LIBRARY_PATH"]

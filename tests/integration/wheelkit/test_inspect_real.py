@@ -101,16 +101,13 @@ def test_inspect_pjrt_0_10_2_contents(inspect: Inspect) -> None:
     assert {code.bundles for code in report.targets} == {43}
     assert all(180e6 < code.code_bytes < 224e6 for code in report.targets)
     device = elf.device
-    assert (device.bundles, device.formats) == (43, ("CCOB v3 zstd",))
-    assert (round(device.stored / 1e6, 1), round(device.unpacked / 1e9, 2)) == (
-        55.0,
-        5.19,
-    )
-    assert (elf.path, elf.size, elf.symbol_table_bytes) == (
-        LIB,
-        503_453_288,
-        110_801_171 + 17_869_920,
-    )
+    assert device.bundles == 43
+    assert device.formats == ("CCOB v3 zstd",)
+    assert round(device.stored / 1e6, 1) == 55.0
+    assert round(device.unpacked / 1e9, 2) == 5.19
+    assert elf.path == LIB
+    assert elf.size == 503_453_288
+    assert elf.symbol_table_bytes == 110_801_171 + 17_869_920
     assert len(elf.runpath) == 95
     assert [soname for soname in elf.needed if "hip" in soname or "roc" in soname] == [
         "librocprofiler-sdk.so.1",
@@ -120,16 +117,12 @@ def test_inspect_pjrt_0_10_2_contents(inspect: Inspect) -> None:
         "librocm_smi64.so.1",
         "libamdhip64.so.7",
     ]
-    assert (elf.symbol_versions["GLIBC"], elf.symbol_versions["GLIBCXX"]) == (
-        "2.27",
-        "3.4.22",
-    )
+    assert elf.symbol_versions["GLIBC"] == "2.27"
+    assert elf.symbol_versions["GLIBCXX"] == "3.4.22"
     assert report.rocm == ("7.2.0",)
     assert report.platform is not None
-    assert (report.platform.policy, len(report.platform.external)) == (
-        "manylinux_2_27_x86_64",
-        8,
-    )
+    assert report.platform.policy == "manylinux_2_27_x86_64"
+    assert len(report.platform.external) == 8
 
 
 def test_inspect_plugin_0_10_2(inspect: Inspect) -> None:

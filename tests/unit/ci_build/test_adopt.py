@@ -59,16 +59,12 @@ def test_adopt_creates_set_that_can_be_staged(tmp_path: Path) -> None:
         jaxlib(python="311"),
     )
     made = adopted(words, tmp_path / "set")
-    assert (made.request, made.index, made.targets) == (
-        {"adopted": True},
-        "multi-arch",
-        ("gfx942", "gfx950"),
-    )
-    assert (made.jax_version, made.rocm_version, made.pins) == (
-        "0.10.2",
-        "7.2.0",
-        {"jax": "0.10.2"},
-    )
+    assert made.request == {"adopted": True}
+    assert made.index == "multi-arch"
+    assert made.targets == ("gfx942", "gfx950")
+    assert made.jax_version == "0.10.2"
+    assert made.rocm_version == "7.2.0"
+    assert made.pins == {"jax": "0.10.2"}
     assert made.python_versions == ("3.11", "3.12")
     assert all(wheel.as_published for wheel in made.wheels)
     for word in words:

@@ -51,11 +51,15 @@ def test_cluster_comes_from_options_or_environment(
 ) -> None:
     found = read(f"--cluster={text}", f"--cluster-store={tmp_path}")
     assert found is not None
-    assert (found.address, found.jobs, found.store) == (address, jobs, tmp_path)
+    assert found.address == address
+    assert found.jobs == jobs
+    assert found.store == tmp_path
     variables = {"CI_BUILD_CLUSTER": text, "CI_BUILD_CLUSTER_STORE": str(tmp_path)}
     other = read(**variables)
     assert other is not None
-    assert (other.address, other.jobs, other.store) == (address, jobs, tmp_path)
+    assert other.address == address
+    assert other.jobs == jobs
+    assert other.store == tmp_path
 
 
 @pytest.mark.parametrize(

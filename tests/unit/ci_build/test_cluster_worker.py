@@ -66,7 +66,9 @@ def test_outcome_has_value_and_files_and_leaves_nothing(
         return arguments
 
     outcome = bench.run(function, **{"in": str(tmp_path / "in")})
-    assert (outcome.value, outcome.worker, outcome.error) == ({"a": 1}, "w", "")
+    assert outcome.value == {"a": 1}
+    assert outcome.worker == "w"
+    assert outcome.error == ""
     assert outcome.files == {"out": (b"hellohello", 0o644)}
     assert [*(tmp_path / "dask").iterdir()] == []
 

@@ -143,7 +143,8 @@ def test_read_info_detects_engines(
 ) -> None:
     found = read_info("x", facts)
     assert found == expected
-    assert (found.user(7, 8), found.userns) == (user, userns)
+    assert found.user(7, 8) == user
+    assert found.userns == userns
 
 
 def test_engine_user_keeps_ownership_of_caller() -> None:

@@ -105,7 +105,8 @@ def test_policy_selects_installers_and_corpus(
 ) -> None:
     policy = load_policy("multi-arch", channel=channel)
     chosen = gating.with_policy(GateOptions(), policy)
-    assert (chosen.installers, chosen.corpus) == (installers, corpus)
+    assert chosen.installers == installers
+    assert chosen.corpus == corpus
     given = GateOptions(installers="newest", corpus="small")
     assert gating.with_policy(given, policy) == given
 

@@ -15,7 +15,8 @@ def test_process_with_locked_folder_is_found(tmp_path: Path) -> None:
     store = ContentStore(tmp_path / "steps")
     with store.scratch() as folder:
         (found,) = lock_holders(tmp_path)
-        assert (found.pid, found.paths) == (os.getpid(), (folder,))
+        assert found.pid == os.getpid()
+        assert found.paths == (folder,)
         assert (
             Path(found.argv[0]).name.startswith("python")
             or found.argv[0] == sys.executable

@@ -26,7 +26,8 @@ def store(folder: Path, chunks: list[bytes]) -> PartFile:
 def test_part_resumes_and_moves_complete_file(tmp_path: Path) -> None:
     folder = tmp_path / "part"
     first = store(folder, [b"0123", b"45"])
-    assert (first.size, first.version) == (6, VERSION)
+    assert first.size == 6
+    assert first.version == VERSION
     second = store(folder, [b"678"])
     assert b"".join(second.first_bytes()) == b"012345678"
     second.finish(tmp_path / "tarballs/sha/name")

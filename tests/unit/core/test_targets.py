@@ -201,7 +201,8 @@ def test_targets_outside_allow_list_warn() -> None:
         gfx.expand("gfx942,gfx906,gfx1102,gfx11-generic,gfx9-generic")
     )
     assert found.message.endswith("never used: gfx9-generic, gfx906, gfx1102.")
-    assert (found.code, found.severity) == ("target-outside-xla-list", Severity.WARNING)
+    assert found.code == "target-outside-xla-list"
+    assert found.severity == Severity.WARNING
     assert gfx.warnings_for(gfx.expand("default")) == ()
 
 

@@ -68,7 +68,8 @@ def test_bound_symbols_have_no_finding(symbol: TinySymbol) -> None:
 
 def test_version_needed_by_weak_symbols_is_a_warning() -> None:
     (found,) = told(elf(TinySymbol("hipFree", HIP, "hip_9.9", bind="WEAK")))
-    assert (found.code, found.severity) == ("symbol-version-missing", Severity.WARNING)
+    assert found.code == "symbol-version-missing"
+    assert found.severity == Severity.WARNING
 
 
 def test_library_outside_closure_provides_no_symbols() -> None:
@@ -84,7 +85,8 @@ def test_symbols_of_missing_library_are_not_reported() -> None:
     )
     assert told(user) == []
     (found,) = unmet_needs(user, SYSTEM, OFFERS, ROCM)
-    assert (found.code, found.severity) == ("needed-unresolved", Severity.ERROR)
+    assert found.code == "needed-unresolved"
+    assert found.severity == Severity.ERROR
 
 
 def test_unmet_needs_name_rocm_that_has_the_library() -> None:

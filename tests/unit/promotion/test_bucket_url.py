@@ -30,10 +30,12 @@ def test_open_bucket_opens_store() -> None:
         "s3://name/some/prefix/?endpoint_url=http://127.0.0.1:1&region=r&single_writer=yes&website=no"
     )
     assert isinstance(bucket, S3Bucket)
-    assert (bucket.name, bucket.prefix) == ("name", "some/prefix/")
+    assert bucket.name == "name"
+    assert bucket.prefix == "some/prefix/"
     bare = open_bucket("s3://name?endpoint_url=http://127.0.0.1:1")
     assert isinstance(bare, S3Bucket)
-    assert (bare.name, bare.prefix) == ("name", "")
+    assert bare.name == "name"
+    assert bare.prefix == ""
 
 
 @pytest.mark.parametrize(

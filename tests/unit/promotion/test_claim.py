@@ -323,5 +323,6 @@ def test_late_entry_is_refused_between_claim_and_ledger(scene: Scene) -> None:
     with pytest.raises(BusyError, match="has taken the claim"):
         scene.promote(Stopping(bucket, Fault.KILLED, -1), 1, NOW)
     kinds = [str(entry.kind) for entry in read_ledger(bucket, RELEASED).entries]
-    assert (done, kinds) == ([RELEASED.ledger_entry(2)], ["promote", "repair"])
+    assert done == [RELEASED.ledger_entry(2)]
+    assert kinds == ["promote", "repair"]
     assert problems(bucket) == []

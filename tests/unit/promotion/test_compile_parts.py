@@ -276,12 +276,9 @@ def test_journal_waits_for_complete_lines(tmp_path: Path) -> None:
     say(tmp_path, {"event": "ready"}, {"event": "start", "program": "a.b"})
     say(tmp_path, json.dumps(END)[:30], end="")
     told.read()
-    assert (told.ready, told.running, told.done, told.garbage) == (
-        True,
-        "a.b",
-        False,
-        "",
-    )
+    assert told.ready is True
+    assert told.running == "a.b"
+    assert (told.done, told.garbage) == (False, "")
     say(tmp_path, json.dumps(END)[30:], {"event": "done"})
     told.read()
     assert told.done

@@ -105,7 +105,8 @@ def load(
 def test_expectation_applies_to_programs_targets_and_versions(tmp_path: Path) -> None:
     known = load(tmp_path, ENTRY)
     found = known.expectation("linalg.svd", "gfx1030", "0.10.2")
-    assert (found.kind, found.error) == (ExpectationKind.FAILS, "GEMM is not supported")
+    assert found.kind == ExpectationKind.FAILS
+    assert found.error == "GEMM is not supported"
     assert not found.expired
     assert (
         known.expectation(

@@ -64,8 +64,6 @@ def test_passes_depend_on_platform_devices_and_size(
 ) -> None:
     source = SuiteSource(location="jax") if size else None
     config = device_config(platform, devices, source=source, size=size)
-    assert (" ".join(config.passes), config.settings["passes"], config.left_out) == (
-        names,
-        names,
-        left_out,
-    )
+    assert " ".join(config.passes) == names
+    assert config.settings["passes"] == names
+    assert config.left_out == left_out

@@ -44,8 +44,10 @@ def test_passes_lease_one_device_or_all() -> None:
         whole_machine_lease(JaxPlatform.ROCM, devices, HOST),
     )
     single, multi = passes((SINGLE, MULTI), *lent)
-    assert (single.marks, len(single.leases)) == (f"not {MARK}", 4)
-    assert (multi.marks, len(multi.leases)) == (MARK, 1)
+    assert single.marks == f"not {MARK}"
+    assert len(single.leases) == 4
+    assert multi.marks == MARK
+    assert len(multi.leases) == 1
     assert multi.leases[0].env["ROCR_VISIBLE_DEVICES"].count(",") == 3
     assert passes((SINGLE,), *lent) == (single,)
 
@@ -56,7 +58,8 @@ def test_base_env_gives_cpu_workers_virtual_devices() -> None:
         leases(JaxPlatform.CPU, (), HOST),
         whole_machine_lease(JaxPlatform.CPU, (), HOST),
     )
-    assert (only.marks, len(only.leases)) == ("", 8)
+    assert only.marks == ""
+    assert len(only.leases) == 8
     env = base_env(JaxPlatform.CPU, {"XLA_FLAGS": "--a", "JAX_ENABLE_X64": "0"})
     assert env["XLA_FLAGS"] == "--a --xla_force_host_platform_device_count=8"
     assert env["JAX_PLATFORMS"] == "cpu"

@@ -104,15 +104,15 @@ def test_make_gate_distinguishes_partial_runs() -> None:
             replace(config, shard=Shard(number=1, count=2)),
         )
     )
-    assert (whole_.partial, one.partial, part_.partial) == (False, True, True)
+    assert whole_.partial is False
+    assert one.partial is True
+    assert part_.partial is True
     assert whole_.has_options
     assert whole_.settings not in (one.settings, part_.settings)
     assert one.settings != part_.settings
-    assert (whole_.name, whole_.tier.value, whole_.per_target) == (
-        "device-cpu",
-        "cpu",
-        False,
-    )
+    assert whole_.name == "device-cpu"
+    assert whole_.tier.value == "cpu"
+    assert whole_.per_target is False
 
 
 def test_gate_refuses_devices_of_several_kinds() -> None:
@@ -143,9 +143,10 @@ def preflight_error(*codes: str) -> CiBuildError:
 def test_preflight_error_belongs_to_set_or_machine() -> None:
     """Only a GateError blocks the set."""
     of_set = preflight_error(SET_UNUSABLE)
-    assert (type(of_set), of_set.message) == (
-        GateError,
-        "jax cannot run with the set on this machine, which is fit: set-unusable.",
+    assert type(of_set) is GateError
+    assert (
+        of_set.message
+        == "jax cannot run with the set on this machine, which is fit: set-unusable."
     )
     assert type(preflight_error(ENVIRONMENT)) is MachineError
     assert type(preflight_error(ENVIRONMENT, SET_UNUSABLE)) is MachineError

@@ -44,7 +44,8 @@ def test_journal_crash_shows_crashed_thread(tmp_path: Path) -> None:
         f"Fatal Python error: Segmentation fault\n\n{threads}{own}"
     )
     reason, text = SessionJournal(tmp_path).crash("gw0")
-    assert (reason, text) == ("Segmentation fault", own)
+    assert reason == "Segmentation fault"
+    assert text == own
 
 
 WORKER = {"event": "worker", "pid": 4711, "slot": 0, "device": "3", "late": False}
@@ -168,10 +169,10 @@ def test_end_interrupted_kills_only_processes_of_an_abandoned_run(
     end_interrupted(tmp_path)
     write_files(tmp_path, {"run.json": "[]"})
     end_interrupted(tmp_path)  # the harness reports the file
-    assert (
-        killed,
-        [path.name for path in tmp_path.iterdir() if path.suffix == ".json"],
-    ) == ([], ["run.json"])
+    assert killed == []
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".json"] == [
+        "run.json"
+    ]
     write_files(tmp_path, {"run.json": '{"identity": "x", "run": "abc"}'})
     with (
         locked_run(tmp_path),

@@ -84,11 +84,10 @@ def test_promote_publishes_staged_bytes(
         )
         file = seen[wheel.wheel.filename]
         assert file["hashes"]["sha256"] == hashlib.sha256(wheel.data).hexdigest()
-        assert (file["size"], file["upload-time"]) == (
-            len(wheel.data),
-            "2026-01-02T03:04:05Z",
-        )
-        assert (file["_tier"], file["_set"]) == (TIER, staged.digest)
+        assert file["size"] == len(wheel.data)
+        assert file["upload-time"] == "2026-01-02T03:04:05Z"
+        assert file["_tier"] == TIER
+        assert file["_set"] == staged.digest
         assert file["_tiers"] == {"gfx942": TIER, "gfx950": TIER}
         metadata = bucket.get(
             RELEASED.wheel(wheel.wheel.name, wheel.wheel.filename) + ".metadata"
@@ -125,10 +124,8 @@ def test_promote_records_tier_of_each_target(
     for evidence in passing_evidence(read_staged(bucket, staged), policy):
         record(bucket, staged, evidence)
     entry = promote(bucket, staged, policy, now=lambda: NOW).promoted
-    assert (entry.tier, entry.tiers) == (
-        "structure",
-        {"gfx942": "device", "gfx950": "structure"},
-    )
+    assert entry.tier == "structure"
+    assert entry.tiers == {"gfx942": "device", "gfx950": "structure"}
     assert [file["_tiers"] for file in offered(bucket).values()] == [
         dict(entry.tiers)
     ] * len(wheels)

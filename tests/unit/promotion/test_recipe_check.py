@@ -45,7 +45,8 @@ def test_wheel_of_another_version_is_not_compared(tmp_path: Path) -> None:
     made.files[INFO] = json.dumps({**info, "recipe": "0" * 64}).encode()
     made.files[f"{LOADER}/_register.py"] += b"\n"
     (note,) = check(made, tmp_path)
-    assert (note.code, note.severity) == ("recipe-other", Severity.NOTE)
+    assert note.code == "recipe-other"
+    assert note.severity == Severity.NOTE
 
 
 def test_wheel_of_another_program_is_not_compared(tmp_path: Path) -> None:

@@ -163,7 +163,8 @@ def test_interrupted_removal_leaves_no_usable_set(
     with pytest.raises(BucketError, match="not in the bucket"):
         read_staged(bucket, staged)
     (left,) = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
-    assert (left.complete, left.kept) == (False, "")
+    assert left.complete is False
+    assert left.kept == ""
     remove(bucket, [left])
     assert [*bucket.list(staged.root)] == []
 
@@ -238,7 +239,5 @@ def test_list_prints_sets(
         == 0
     )
     (item,) = json.loads(capsys.readouterr().out)
-    assert (item["staged"]["digest"], item["used"]) == (
-        staged.digest,
-        "2026-02-22T00:00:00+00:00",
-    )
+    assert item["staged"]["digest"] == staged.digest
+    assert item["used"] == "2026-02-22T00:00:00+00:00"

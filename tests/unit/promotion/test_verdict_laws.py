@@ -196,7 +196,8 @@ def test_verdict_lists_used_bypass_and_its_reasons() -> None:
         f"{BYPASS}. Passed over: The gate device for gfx942 has not run on this set.",
         f"{BYPASS}. Passed over: gfx942 was tested at tier none; device is required.",
     )
-    assert (word.allowed, word.warnings) == (True, ())
+    assert word.allowed is True
+    assert word.warnings == ()
 
 
 def test_verdict_warns_about_invalid_bypass() -> None:

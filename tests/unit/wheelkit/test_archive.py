@@ -46,7 +46,9 @@ def test_members_keep_order_and_modes(tmp_path: Path) -> None:
             contents({"tiny/z.so": b"", "tiny/a.py": b""})
         )
         member = archive["tiny/z.so"]
-        assert (member.mode, member.size, member.method) == (0o755, len(SOME), 8)
+        assert member.mode == 0o755
+        assert member.size == len(SOME)
+        assert member.method == 8
         assert member.crc32 == zlib.crc32(SOME)
         assert archive.read("tiny/z.so") == SOME
         assert archive.read("tiny/a.py") == b""

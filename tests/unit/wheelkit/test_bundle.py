@@ -42,7 +42,8 @@ def test_compressed_header_of_each_version(
     packed = bundle.pack(plain, version=version)
     *head, stored, size, digest = struct.unpack_from(layout, packed)
     assert head == [b"CCOB", version, 1]
-    assert (stored, size) == (len(packed), len(plain))
+    assert stored == len(packed)
+    assert size == len(plain)
     assert digest.to_bytes(8, "little") == hashlib.md5(plain).digest()[:8]
     assert CompressedHeader.parse(packed).header_size == expected
     assert (

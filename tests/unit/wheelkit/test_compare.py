@@ -45,7 +45,8 @@ def test_compare_reports_sections_of_libraries(
     tmp_path: Path, old: bytes, new: bytes, section: str, bytes_: int
 ) -> None:
     ((member, where, what),) = differences(tmp_path, lambda made: put(made, old, new))
-    assert (member, where) == (LIB, section)
+    assert member == LIB
+    assert where == section
     assert what.startswith(f"{bytes_} of ")
 
 

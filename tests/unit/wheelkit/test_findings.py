@@ -31,17 +31,16 @@ def test_as_published_replaces_linking_findings_of_jaxlib_by_one_note() -> None:
     (note,) = published(
         "jaxlib", *["runpath-build-leftover"] * 27, *["symbols-not-stripped"] * 3
     )
-    assert (note.code, note.severity) == ("published-unchanged", Severity.NOTE)
+    assert note.code == "published-unchanged"
+    assert note.severity == Severity.NOTE
     assert "runpath-build-leftover (27), symbols-not-stripped (3)" in note.message
 
 
 def test_as_published_keeps_unsafe_search_paths_of_jaxlib() -> None:
     (kept,) = published("jaxlib", "runpath-unsafe")
-    assert (kept.code, kept.severity, kept.remedy) == (
-        "runpath-unsafe",
-        Severity.WARNING,
-        REPORT_PUBLISHED,
-    )
+    assert kept.code == "runpath-unsafe"
+    assert kept.severity == Severity.WARNING
+    assert kept.remedy == REPORT_PUBLISHED
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
         assert result["tiny/new.py"].mode == 0o644
         assert result[f"{INFO}/licenses/LICENSE"].mode == 0o644
         assert result.pread(len(packed), result["tiny/big.so"].data_offset) == packed
-    assert (written.path, written.size) == (out, out.stat().st_size)
+    assert written.path == out
+    assert written.size == out.stat().st_size
     assert written.sha256 == hashlib.sha256(out.read_bytes()).hexdigest()
 
 
@@ -190,4 +191,6 @@ def test_local_header_of_large_member_is_zip64() -> None:
         lambda size, at: raw[at : at + size], member._replace(header_offset=0), problems
     )
     assert local is not None
-    assert (local.size, local.compressed_size, problems) == (5 << 30, 5 << 30, [])
+    assert local.size == 5 << 30
+    assert local.compressed_size == 5 << 30
+    assert problems == []

@@ -43,7 +43,8 @@ def test_handler_launches_object_of_processor(
     for operand, form in ((x, "held"), (moved, "narrow")):
         call = ([operand, gamma], [y, rstd], {"epsilon": 1e-6})
         (launch,) = library.call(*call, device=gpu.ordinal)
-        assert (launch.what, launch.sha256) == (LAUNCH, digest)
+        assert launch.what == LAUNCH
+        assert launch.sha256 == digest
         assert launch.kernel == f"rms_norm_f32_{form}"
         assert launch.grid == (1 << 20, 1, 1)
 
@@ -63,7 +64,8 @@ def test_code_objects_have_every_kernel_and_no_spills(
         assert kernel[".max_flat_workgroup_size"] == 512
         # One structure, without hidden arguments for a runtime to fill in.
         (argument,) = kernel[".args"]
-        assert (argument[".offset"], argument[".value_kind"]) == (0, "by_value")
+        assert argument[".offset"] == 0
+        assert argument[".value_kind"] == "by_value"
 
 
 def test_no_rows_launch_nothing(kernel_tree: KernelTree) -> None:

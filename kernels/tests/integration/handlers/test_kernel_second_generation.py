@@ -68,7 +68,9 @@ def test_split_with_semaphores(
         splitk=0,
         kernel="",
     )
-    assert (found.kernel, found.grid, len(found.arguments)) == (CLEAN, (8, 8, 4), 352)
+    assert found.kernel == CLEAN
+    assert found.grid == (8, 8, 4)
+    assert len(found.arguments) == 352
     assert arguments(found.arguments) == {
         "splitk": 4,
         "is_out_b16": int(out == "bf16"),
@@ -97,7 +99,9 @@ def test_without_a_split_there_is_nothing_to_zero(library: TreeLibrary) -> None:
         splitk=1,
         kernel="",
     )
-    assert (found.kernel, found.grid, len(found.arguments)) == (PLAIN, (8, 16, 1), 336)
+    assert found.kernel == PLAIN
+    assert found.grid == (8, 16, 1)
+    assert len(found.arguments) == 336
     assert arguments(found.arguments) == {
         "splitk": 1,
         "is_out_b16": 1,

@@ -102,5 +102,6 @@ def launch(
     assert last.what == LAUNCH
     assert {record.what for record in before} <= {MEMSET}
     assert {record.device for record in before} <= {last.device}
-    assert (last.block, last.shared) == ((256, 1, 1), 0)
+    assert last.block == (256, 1, 1)
+    assert last.shared == 0
     return last, before
