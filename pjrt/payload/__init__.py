@@ -55,10 +55,8 @@ def initialize() -> None:
         return
     facts = candidates[own]
     error = next(_diagnosis.errors(facts, need_gpu=needs_gpu), None)
-    if error is not None:
-        other = _diagnosis.blocked(candidates, own, error, need_gpu=needs_gpu)
-        error = other or error
-    error = error or _register.start(facts)
+    blocked = _diagnosis.blocked(candidates, own, error, need_gpu=needs_gpu)
+    error = blocked or error or _register.start(facts)
     if error is None:
         if needs_gpu:
             _warn(facts)

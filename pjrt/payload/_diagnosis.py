@@ -363,26 +363,30 @@ def _ranked(majors: Collection[int]) -> list[int]:
 
 
 def blocked(
-    candidates: Mapping[int, Facts], own: int, reason: Problem, *, need_gpu: bool
+    candidates: Mapping[int, Facts], own: int, reason: Problem | None, *, need_gpu: bool
 ) -> Problem | None:
     """Return the problem of a loaded major in whose place another one could be used.
 
-    None if `own` is not loaded or no other major is usable.
+    None if no major is loaded, the loaded one can be used, or no other can.
 
     Args:
-        reason: why `own` cannot be used.
+        own: the major that acts. Another one is loaded if its wheels are not of this
+            project, and did not register the platform.
+        reason: why `own` cannot be used; None if it can.
     """
-    if own not in loaded_majors():
+    loaded = loaded_majors()
+    if not loaded or (own in loaded and reason is None):
         return None
+    major = own if own in loaded else max(loaded)
     usable = usable_majors(candidates, need_gpu=need_gpu)
-    others = [major for major in usable if major != own]
+    others = [other for other in usable if other != major]
     if not others:
         return None
-    packages = (f"jax-rocm{own}-plugin", f"jax-rocm{own}-pjrt")
+    packages = (f"jax-rocm{major}-plugin", f"jax-rocm{major}-pjrt")
     return problem(
         "major-blocked",
-        major=own,
+        major=major,
         other=others[0],
-        reason=reason.sentence,
+        reason=reason.sentence if reason else "its wheels did not start.",
         command=candidates[own].python.command("uninstall", *packages),
     )

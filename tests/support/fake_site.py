@@ -100,16 +100,27 @@ def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
     return package
 
 
-def loader_site(site: Path, rocm: Path, files: Mapping[str, str]) -> None:
-    """Install both wheels with files for all XLA targets, and a ROCm that they need."""
+def loader_site(
+    site: Path,
+    rocm: Path,
+    files: Mapping[str, str],
+    *,
+    major: int = 7,
+    needed: Iterable[str] = (HIP,),
+) -> None:
+    """Install both wheels with files for all XLA targets, and a ROCm that they need.
+
+    Args:
+        needed: ROCm libraries that XLA's plugin needs.
+    """
     xla = {"xla_targets": list(lists()["compiler-supported"])}
-    install(site, "pjrt", 7, build_info([HIP], **xla))
+    install(site, "pjrt", major, build_info(needed, **xla))
     for name in ("jax", "jaxlib"):
         dist_info(site, name, "0.10.2")
-    install(site, "plugin", 7, build_info(PLUGIN_NEEDED, targets=(), **xla))
+    install(site, "plugin", major, build_info(PLUGIN_NEEDED, targets=(), **xla))
     write_files(site, files)
     (rocm / "lib").mkdir(parents=True)
-    for name in (HIP, *PLUGIN_NEEDED):
+    for name in {*needed, *PLUGIN_NEEDED}:
         library = shared_library(name, [Export(name="hipGetDeviceCount", code=b"\xc3")])
         (rocm / "lib" / name).write_bytes(library)
 

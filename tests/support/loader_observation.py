@@ -83,9 +83,13 @@ class Scene:
     def observe(self) -> dict[str, Any]:
         """Return machine of the load gate -> record of the loader's actions."""
         found = {}
-        rows = list(
-            machines(["gfx942", "gfx950"], "7.2.0", self.rocm, self.folder / "work")
-        )
+        names = ["gfx942", "gfx950"]
+        work = self.folder / "work"
+        rows = [
+            row
+            for row in machines(names, "7.2.0", self.rocm, work, self.site)
+            if not {work / "wheels", work / "foreign"}.intersection(row.packages)
+        ]
         for name, machine in json.loads(as_json(rows, "7.2.0")).items():
             root = Path(tempfile.mkdtemp(dir=self.folder))
             argv = [sys.executable, "-m", _CHILD, str(root), json.dumps(machine)]
@@ -118,7 +122,7 @@ def child(root: Path, machine: dict[str, Any]) -> dict[str, Any]:
     messages = []
     tools["enter"](root, machine)
     tools["hide"](machine["hidden"])
-    tools["redirect"](str(root))
+    tools["redirect"](str(root), machine["absent"])
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
         if event == "ctypes.dlopen":

@@ -237,7 +237,8 @@ class LoadChecks:
         version = wheel_set.rocm_version
         folder = Path(tempfile.mkdtemp(prefix="machines-", dir=self.context.work))
         rocm = Path(self.rocm.env["ROCM_PATH"])
-        rows = tuple(machines(wheel_set.targets, version, rocm, folder))
+        site = self.site.folder
+        rows = tuple(machines(wheel_set.targets, version, rocm, folder, site))
         return Probe(
             function="machines",
             arguments=(str(folder), as_json(rows, version)),

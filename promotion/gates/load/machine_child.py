@@ -8,11 +8,12 @@ imports them. Native code sees the real files, which the stubs of ROCm never rea
 
 The arguments are the word `machines`, a folder for temporary files, and the machines in
 JSON: name -> `gpus` (the properties of each GPU in KFD's topology), `env` (variables),
-`unset` (variables that are not set), `packages` (a folder with ROCm's Python packages,
-or empty) and `hidden` (libraries that the system must not offer). The last line of
-output is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader,
-`log` of jax, the `preferred` platform, `variables` that the loader set, and `skew`, the
-reasons of the loader with another jaxlib. Each machine is a fork of one process that
+`unset` (variables that are not set), `packages` (folders with further Python packages),
+`absent` (folders of packages that the machine lacks) and `hidden` (libraries that the
+system must not offer). The last line of output is the answer in JSON: name -> `devices`
+or `error`, `warnings` of the loader, `log` of jax, the `preferred` platform, the ROCm
+majors that jaxlib has `listed` and those `acting`, `variables` that the loader set, and
+`skew`, the reasons of the loader with another jaxlib. Each machine is a fork of one process that
 has imported what does not depend on a GPU.
 """
 
@@ -29,7 +30,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,13 @@ OTHER_JAXLIB = "0.0.1"
 """Version of a jaxlib that no wheel fits."""
 
 
-def redirect(root: str) -> None:
-    """Make Python's file functions look for the paths of a simulated machine below `root`."""
+def redirect(root: str, absent: Sequence[str]) -> None:
+    """Make Python's file functions look for the paths of a simulated machine below `root`.
+
+    Args:
+        absent: paths that the machine lacks.
+    """
+    simulated = (*_SIMULATED, *absent)
 
     def moved(path: object) -> object:
         if not isinstance(path, (str, bytes, os.PathLike)):
@@ -93,7 +99,7 @@ def redirect(root: str) -> None:
         text = os.fsdecode(path)
         return (
             root + text
-            if any(text == top or text.startswith(f"{top}/") for top in _SIMULATED)
+            if any(text == top or text.startswith(f"{top}/") for top in simulated)
             else path
         )
 
@@ -159,7 +165,7 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     """Import jax on a machine and request devices of ROCm or JAX_PLATFORMS."""
     enter(root, machine)
     hide(machine["hidden"])
-    redirect(str(root))
+    redirect(str(root), machine["absent"])
     loader = _Messages("jax_plugins")
     others = _Messages("jax")
     answer: Answer = {"warnings": loader.texts, "log": others.texts}
@@ -171,6 +177,8 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     except Exception as error:
         answer["error"] = f"{type(error).__name__}: {error}"
     answer["preferred"] = preferred()
+    answer["listed"] = listed_majors()
+    answer["acting"] = acting_majors()
     answer["variables"] = {
         name: os.environ[name] for name in machine["unset"] if name in os.environ
     }
@@ -184,8 +192,11 @@ def enter(root: Path, machine: Mapping[str, Any]) -> None:
     os.environ.update(machine["env"])
     for name in machine["unset"]:
         os.environ.pop(name, None)
-    if machine["packages"]:
-        sys.path.append(machine["packages"])
+    sys.path += machine["packages"]
+    modules: dict[str, Any] = sys.modules
+    for name in map(os.path.basename, machine["absent"]):
+        # The import system does not use the functions that `redirect` replaces.
+        modules[name] = modules[f"jax_plugins.{name}"] = None
 
 
 def reasons_of_skew(folder: Path) -> str | None:
@@ -197,7 +208,11 @@ def reasons_of_skew(folder: Path) -> str | None:
         folder: folder for the metadata of that jaxlib.
     """
     loader = next(
-        (module for name, module in sys.modules.items() if _LOADER.fullmatch(name)),
+        (
+            module
+            for name, module in sys.modules.items()
+            if module and _LOADER.fullmatch(name)
+        ),
         None,
     )
     if loader is None:
@@ -208,6 +223,20 @@ def reasons_of_skew(folder: Path) -> str | None:
         return " ".join(loader.reasons(need_gpu=False))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+
+
+def listed_majors() -> list[int]:
+    """Return the ROCm majors that jaxlib knows, in its order."""
+    support = importlib.import_module("jaxlib.plugin_support")
+    names = " ".join(support._PLUGIN_MODULE_NAMES["rocm"])
+    return [int(major) for major in re.findall(r"jax_rocm(\d+)_plugin", names)]
+
+
+def acting_majors() -> list[int]:
+    """Return the ROCm majors whose loader has registered the platform."""
+    names = " ".join(sorted(sys.modules))
+    found = re.findall(r"jax_rocm(\d+)_plugin\.rocm_plugin_extension", names)
+    return [int(major) for major in found]
 
 
 def preferred() -> str:

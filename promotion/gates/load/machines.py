@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,25 @@ from promotion.gates.common.gate_context import error
 from promotion.gates.common.gate_site import LOADER_SENTENCE, NO_DEVICE
 from promotion.gates.load.child_probe import how_it_ended, shortened
 from promotion.gates.load.machine_child import OTHER_JAXLIB
-from wheelkit.elf.writer import Export, shared_library
+from promotion.gates.load.other_major import (
+    OtherMajor,
+    installed_wheels,
+    needed_by_xla,
+    other_major,
+    write_foreign_wheels,
+    write_other_rocm,
+    write_other_wheels,
+)
+from promotion.gates.load.rocm_stand_ins import (
+    BITCODE,
+    CORE_PACKAGE,
+    LINKER,
+    libraries_of,
+    write_older_major,
+    write_older_minor,
+    write_packages,
+    write_prefix,
+)
 
 MACHINE_CHILD = Path(__file__).with_name("machine_child.py")
 
@@ -28,20 +47,16 @@ The loader leaves an unknown identifier in ROCR_VISIBLE_DEVICES to the runtime.
 _SIMDS = 304
 _MOST_GPUS = 64
 """GPUs of a machine with eight MI300X, each in eight partitions."""
-_BITCODE = "lib/llvm/amdgcn/bitcode/ocml.bc"
-_LINKER = "lib/llvm/bin/ld.lld"
 _LOCATIONS = {
-    "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH": _BITCODE,
-    "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH": _LINKER,
-    "HIP_DEVICE_LIB_PATH": _BITCODE,
+    "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH": BITCODE,
+    "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH": LINKER,
+    "HIP_DEVICE_LIB_PATH": BITCODE,
 }
 """Variable that the loader sets for XLA and HIP -> file in the folder that it names.
 
 Without them, XLA does not
 find a ROCm elsewhere than in /opt/rocm (openxla/xla#8679, ROCm/xla#142); wheels have
 missed one (ROCm/TheRock#4269)."""
-_CORE_PACKAGE = "_rocm_sdk_core"
-"""Python package of ROCm; wheels have looked for another one (ROCm/TheRock#8163)."""
 _CPU = "cpu"
 _FIX_LOADER = (
     "Fix the loader in pjrt/payload and plugin/payload, or the values in"
@@ -57,7 +72,13 @@ class Machine:
         about: what the machine has, for findings.
         gpus: processors of its GPUs.
         rocm: folder in ROCM_PATH; None for a machine without ROCm there.
-        packages: folder with ROCm's Python packages; None for a machine without them.
+        packages: folders with Python packages of ROCm or of another major, in search
+            order.
+        absent: folders of the site that the machine does not have.
+        acts: ROCm majors that can be used, of which the first in jaxlib's list must act;
+            empty if any may act.
+        blocker: ROCm major whose modules jaxlib loads if its list has it before those in
+            `acts`, though it cannot be used; 0 for none.
         refusal: words in the loader's reason not to use ROCm; None if it must start
             ROCm.
         unusable: processors that the loader must warn of, and no others.
@@ -68,14 +89,17 @@ class Machine:
     about: str
     gpus: tuple[str, ...]
     rocm: Path | None
-    packages: Path | None = None
+    packages: tuple[Path, ...] = ()
+    absent: tuple[Path, ...] = ()
+    acts: tuple[int, ...] = ()
+    blocker: int = 0
     refusal: tuple[str, ...] | None = None
     unusable: tuple[str, ...] = ()
     platforms: str = ""
 
 
 def machines(
-    names: Sequence[str], rocm_version: str, rocm: Path, folder: Path
+    names: Sequence[str], rocm_version: str, rocm: Path, folder: Path, site: Path
 ) -> Iterator[Machine]:
     """Yield the machines for a set.
 
@@ -83,16 +107,19 @@ def machines(
         names: gfx targets of the set.
         rocm_version: version of ROCm that the set is for.
         rocm: a ROCm with all libraries that the set needs.
-        folder: folder for other ROCms.
+        folder: folder for other ROCms and wheels.
+        site: folder of the installed packages.
     """
-    own = targets.processors_of(map(GfxTarget.parse, names))
+    version = RocmVersion(text=rocm_version)
+    wanted = tuple(map(GfxTarget.parse, names))
+    own = targets.processors_of(wanted)
     accepted = targets.lists()["compiler-supported"]
     usable = tuple(name for name in own if name in accepted)
     foreign = next(
         name for name in (*accepted, *targets.load_table().targets) if name not in own
     )
     one = (usable or own)[:1]
-    hip = layouts.hip_soname(RocmVersion(text=rocm_version))
+    hip = layouts.hip_soname(version)
     prefix = write_prefix(folder / "prefix", rocm)
     yield Machine(
         about=f"one {one[0]}", gpus=one, rocm=prefix, refusal=None if usable else one
@@ -117,10 +144,13 @@ def machines(
         older = write_older_major(folder / "older", hip)
         lacking = write_older_minor(folder / "lacking", hip, rocm)
         packages = folder / "packages"
-        write_prefix(packages / _CORE_PACKAGE, rocm)
+        write_packages(packages, rocm, version, "pip-multi-arch", wanted)
         yield Machine(
-            about="a ROCm of Python packages", gpus=one, rocm=None, packages=packages
+            about="a ROCm of Python packages", gpus=one, rocm=None, packages=(packages,)
         )
+        family = folder / "family"
+        write_packages(family, rocm, version, "pip-family", wanted)
+        yield from _two_majors(one, rocm, family, other_major(version), site)
         yield Machine(about="no ROCm", gpus=one, rocm=None, refusal=(hip,))
         yield Machine(
             about=f"an older ROCm ({older.name})",
@@ -147,46 +177,68 @@ def machines(
     )
 
 
-def write_prefix(folder: Path, rocm: Path) -> Path:
-    """Write links to a ROCm, with stubs if needed, and return the folder."""
-    (folder / "lib").mkdir(parents=True)
-    for place in (rocm / "lib").iterdir():
-        (folder / "lib" / place.name).symlink_to(place.resolve())
-    for place in rocm.iterdir():
-        if place.name not in ("lib", "lib64"):
-            (folder / place.name).symlink_to(place.resolve())
-    if not (rocm / "lib/llvm").exists():
-        for name in (_BITCODE, _LINKER):
-            (folder / name).parent.mkdir(parents=True)
-            (folder / name).touch()
-    return folder
+def _two_majors(
+    gpus: tuple[str, ...], rocm: Path, family: Path, majors: OtherMajor, site: Path
+) -> Iterator[Machine]:
+    """Yield machines with wheels and ROCms of the set's major and of another one.
 
+    `machines` yields those of the set's wheels alone with its ROCm, or without a ROCm.
 
-def write_older_major(folder: Path, hip: str) -> Path:
-    """Write the HIP library of the previous major, and return its path.
-
-    The loader only looks at its name.
+    Args:
+        rocm: the set's ROCm as a prefix.
+        family: the same as Python packages; other files are written beside them.
+        site: folder with the set's wheels.
     """
-    stem, _, major = hip.rpartition(".")
-    path = folder / "lib" / f"{stem}.{int(major) - 1}"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    return path
-
-
-def write_older_minor(folder: Path, hip: str, rocm: Path) -> Path:
-    """Write links to a ROCm's libraries and a HIP without symbols, return the folder."""
-    write_prefix(folder, rocm)
-    (folder / "lib" / hip).unlink(missing_ok=True)
-    (folder / "lib" / hip).write_bytes(
-        shared_library(hip, [Export(name="hipOlder", code=b"\xc3")])
+    own, other = majors.own.major, majors.other.major
+    wheels = family.with_name("wheels")
+    write_other_wheels(wheels, site, majors)
+    prefix = family.with_name("other")
+    libraries = libraries_of(rocm, majors.own)
+    sonames = {own: frozenset(libraries)}
+    sonames[other] = write_other_rocm(prefix, libraries, majors)
+    needed = {own: needed_by_xla(site, own), other: needed_by_xla(wheels, other)}
+    installs = ((own,), (other,), (own, other))
+    rocms = ((own,), (other,), (own, other), ())
+    for installed, present in itertools.product(installs, rocms):
+        if installed == (own,) and present in ((own,), ()):
+            continue
+        found = frozenset[str]().union(*(sonames[major] for major in present))
+        packages = [family] if own in present else []
+        packages += [wheels] if other in installed else []
+        acts = tuple(major for major in installed if needed[major] <= found)
+        # Each of several unusable majors may report.
+        lacking = frozenset.intersection(
+            *(needed[major] - found for major in installed)
+        )
+        yield Machine(
+            about=f"wheels for {_rocms(installed)} and {_rocms(present)}",
+            gpus=gpus,
+            rocm=prefix if other in present else None,
+            packages=tuple(packages),
+            absent=() if own in installed else tuple(installed_wheels(site, own)),
+            acts=acts,
+            refusal=None if acts else tuple(sorted(lacking)),
+        )
+    foreign = family.with_name("foreign")
+    write_foreign_wheels(foreign, other)
+    yield Machine(
+        about=f"unusable wheels of others for ROCm {other}",
+        gpus=gpus,
+        rocm=rocm,
+        packages=(foreign,),
+        acts=(own,),
+        blocker=other,
     )
-    return folder
+
+
+def _rocms(majors: Sequence[int]) -> str:
+    return f"ROCm {' and '.join(map(str, majors))}" if majors else "no ROCm"
 
 
 def as_json(rows: Iterable[Machine], rocm_version: str) -> str:
     """Return machines as the argument of `machine_child.py`."""
-    hidden = sorted(layouts.allowed_sonames(RocmVersion(text=rocm_version)))
+    version = RocmVersion(text=rocm_version)
+    hidden = layouts.allowed_sonames(version) | other_major(version).added
     values = {}
     for row in rows:
         numbered = enumerate(row.gpus, 1)
@@ -198,8 +250,9 @@ def as_json(rows: Iterable[Machine], rocm_version: str) -> str:
                 "JAX_PLATFORMS": row.platforms,
             },
             "unset": sorted(_LOCATIONS),
-            "packages": str(row.packages or ""),
-            "hidden": hidden,
+            "packages": [str(folder) for folder in row.packages],
+            "absent": [str(folder) for folder in row.absent],
+            "hidden": sorted(hidden),
         }
     return json.dumps(values)
 
@@ -245,17 +298,34 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
             return ""
         return f"jax should have devices, but said: {details}"
     sentence = LOADER_SENTENCE.search(result)
-    if row.refusal is not None:
-        return _refusal_problem(row.refusal, sentence[1] if sentence else "", details)
+    major = _first_major(row, answer.get("listed", ()))
+    refusal = row.refusal
+    if major and major == row.blocker:
+        refusal = ("uninstall", f"jax-rocm{major}-plugin jax-rocm{major}-pjrt")
+    if refusal is not None:
+        return _refusal_problem(refusal, sentence[1] if sentence else "", details)
     started = answer.get("devices") or NO_DEVICE.search(result)
     if sentence or not started:
         return f"jax should start ROCm, but said: {details}"
+    acting = answer.get("acting", ())
+    if major and acting != [major]:
+        return f"the loader of ROCm {major} should act, but {acting or 'none'} did"
     platform = answer.get("preferred")
     if platform and platform != "rocm":
         return f"jax should prefer ROCm, but prefers {platform}"
     return _location_problem(row, answer.get("variables", {})) or _warning_problem(
         row, warned
     )
+
+
+def _first_major(row: Machine, listed: Sequence[int]) -> int:
+    """Return the major whose modules jaxlib loads first; 0 if any may be.
+
+    Args:
+        listed: majors that this jaxlib knows, in its order.
+    """
+    known = [major for major in listed if major in {*row.acts, row.blocker}]
+    return next(iter(known), max(row.acts, default=0))
 
 
 def _refusal_problem(words: Sequence[str], sentence: str, details: str) -> str:
@@ -285,7 +355,8 @@ def _location_problem(row: Machine, variables: Mapping[str, str]) -> str:
 
     Empty if there is none.
     """
-    prefix = row.packages / _CORE_PACKAGE if row.packages else row.rocm
+    cores = [folder / CORE_PACKAGE for folder in row.packages]
+    prefix = next(filter(Path.is_dir, cores), row.rocm)
     for name, file in _LOCATIONS.items():
         if prefix is None or not (prefix / file).exists():
             continue

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,52 +28,92 @@ from tests.support.fake_site import HIP, loader_site
 PJRT = "jax_plugins/xla_rocm7"
 PLUGIN = "jax_rocm7_plugin"
 WHEEL = f"pjrt.whl: {PJRT}/xla_rocm_plugin.so"
-FAKE_JAX = """
-import ctypes, importlib, logging, os
-importlib.import_module("jax_rocm7_plugin")  # jaxlib does this
+FAKES = {
+    "jax/__init__.py": """
+import importlib, logging, os, pkgutil, types
+from jaxlib import plugin_support
+from jax._src import xla_bridge
+config = types.SimpleNamespace(jax_platforms=os.environ["JAX_PLATFORMS"])
 def devices(platform=""):
-    asked = os.environ["JAX_PLATFORMS"]
-    if asked == "cpu":
+    import jax_plugins
+    if config.jax_platforms == "cpu":
         return ["cpu"]
-    platform = platform or asked
-    loader = importlib.import_module("jax_plugins.xla_rocm7")
-    diagnosis = loader._diagnosis
-    facts = loader._facts.here(7)[7]
-    try:
-        problem = next(diagnosis.errors(facts), None)
-    except Exception:
-        logging.getLogger("jax._src.xla_bridge").exception("Jax plugin configuration error")
-        raise RuntimeError(f"Unknown backend {platform}")
-    if not problem:
-        diagnosis._rocm.set_variables(facts.layouts)
-        diagnosis._rocm.preload(facts.info, facts.layouts, facts.library.parent)
+    for row in pkgutil.iter_modules(jax_plugins.__path__, "jax_plugins."):
         try:
-            ctypes.CDLL("libamdhip64.so.7").hipGetDeviceCount
-        except (OSError, AttributeError) as error:
-            problem = diagnosis.not_loadable(facts, error)
-    if problem:
-        raise RuntimeError(f"Backend '{platform}' failed to initialize: {loader._sentence(problem)}")
-    for item in diagnosis.problems(facts):
-        if item.severity == "warning":
-            loader.logger.warning("%s", item)
+            importlib.import_module(row.name).initialize()
+        except Exception:
+            text = "Jax plugin configuration error"
+            logging.getLogger("jax._src.xla_bridge").exception(text)
+    if "rocm" not in xla_bridge._backend_factories:
+        raise RuntimeError("Unknown backend rocm")
+    xla_bridge._backend_factories["rocm"].factory()
+""",
+    "jax/_src/__init__.py": "",
+    "jax/_src/xla_bridge.py": """
+import ctypes, types
+_backend_factories = {}
+def register_backend_factory(name, factory, *, priority, **_):
+    _backend_factories[name] = types.SimpleNamespace(factory=factory, priority=priority)
+def register_plugin(name, *, priority, library_path, options):
+    ctypes.CDLL("libamdhip64.so.7").hipGetDeviceCount
+    register_backend_factory(name, start, priority=priority)
+def start():
     raise RuntimeError("FAILED_PRECONDITION: No visible GPU devices.")
+""",
+    "jax/_src/lib/__init__.py": "",
+    "jax/_src/lib/xla_client.py": """
+def generate_pjrt_gpu_plugin_options():
+    return {}
+def __getattr__(name):
+    return lambda *args, **named: None
+""",
+    "jaxlib/version.py": "__version__ = '0.10.2'\n",
+    "jaxlib/plugin_support.py": """
+import importlib
+_PLUGIN_MODULE_NAMES = {"rocm": LISTED}
+for name in ("_linalg", "_prng", "_solver", "_hybrid", "_sparse"):
+    for package in LISTED:
+        try:
+            importlib.import_module(f"{package}.{name}")
+            break
+        except ImportError:
+            continue
+""",
+}
+"""A jax that registers and starts plugins, and a jaxlib that imports its modules early."""
+EXTENSION = """
+def __getattr__(name):
+    return lambda *args, **named: {}
 """
+RECORDED = json.loads(
+    Path(__file__).parents[2].joinpath("data/jaxlib_rocm_majors.json").read_text()
+)
+MODULES = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
 
 
 class Site:
     """Packages of a Python: both wheels' Python files, a fake jax and jaxlib, and stubs of ROCm."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rocm: str,
+        needed: Sequence[str],
+        listed: Sequence[str],
+    ) -> None:
         self.site = folder / "site"
         self.rocm = folder / "rocm"
         self.work = folder / "work"
-        modules = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
-        files = dict.fromkeys((f"{PLUGIN}/{name}.py" for name in modules), "")
-        files |= {
-            "jax/__init__.py": FAKE_JAX,
-            "jaxlib/version.py": "__version__ = '0.10.2'\n",
+        self.version = rocm
+        major = int(rocm.partition(".")[0])
+        plugin = f"jax_rocm{major}_plugin"
+        files = {
+            f"{plugin}/{name}.py": "def registrations(): return {}" for name in MODULES
         }
-        loader_site(self.site, self.rocm, files)
+        files |= FAKES | {f"{plugin}/rocm_plugin_extension.py": EXTENSION}
+        support = "jaxlib/plugin_support.py"
+        files[support] = files[support].replace("LISTED", str(list(listed)))
+        loader_site(self.site, self.rocm, files, major=major, needed=needed)
 
     def replace(self, file: str, old: str, new: str) -> None:
         text = (self.site / file).read_text()
@@ -81,13 +121,14 @@ class Site:
         (self.site / file).write_text(text.replace(old, new))
 
     def findings(self) -> list[Finding]:
-        rows = tuple(machines(["gfx942", "gfx950"], "7.2.0", self.rocm, self.work))
+        names = ["gfx942", "gfx950"]
+        rows = tuple(machines(names, self.version, self.rocm, self.work, self.site))
         argv = [
             sys.executable,
             str(MACHINE_CHILD),
             "machines",
             str(self.work),
-            as_json(rows, "7.2.0"),
+            as_json(rows, self.version),
         ]
         env = {**os.environ, "PYTHONPATH": str(self.site), "LD_LIBRARY_PATH": ""}
         done = subprocess.run(
@@ -95,17 +136,41 @@ class Site:
         )
         assert done.returncode == 0, done.stderr
         answers: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        assert len(answers) == 10
+        assert len(answers) == len(rows) == 21
         return list(check_machines(WHEEL, rows, answers))
+
+
+NEWEST = RECORDED["0.12.0"]
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+    return Site(tmp_path, "7.14.0", NEWEST["needed"]["7"]["pjrt"], NEWEST["modules"])
 
 
-def test_good_loader_answers_as_each_machine_requires(site: Site) -> None:
-    assert site.findings() == []
+JAXLIBS = [
+    ("7.2.0", (HIP,), [PLUGIN, "jax_rocm60_plugin"]),
+    ("7.2.0", (HIP,), RECORDED["0.11.2"]["modules"]),
+    (
+        "7.14.0",
+        RECORDED["0.12.0"]["needed"]["7"]["pjrt"],
+        RECORDED["0.12.0"]["modules"],
+    ),
+    (
+        "10.0.0",
+        RECORDED["0.12.0"]["needed"]["10"]["pjrt"],
+        RECORDED["0.12.0"]["modules"],
+    ),
+]
+"""ROCm of a set, its needs, and the list of a jaxlib."""
+
+
+@pytest.mark.parametrize("jaxlib", JAXLIBS)
+def test_good_loader_answers_as_each_machine_requires(
+    tmp_path: Path, jaxlib: tuple[str, Sequence[str], Sequence[str]]
+) -> None:
+    found = Site(tmp_path, *jaxlib).findings()
+    assert [finding.message for finding in found] == []
 
 
 ONE = "one gfx942"
@@ -117,15 +182,27 @@ GPU = "no GPU and JAX_PLATFORMS=gpu"
 CPU = "no GPU and JAX_PLATFORMS=cpu"
 PACKAGES = "a ROCm of Python packages"
 WITH_GPU = {ONE, SEVERAL, FOREIGN, PACKAGES, "no ROCm", OLDER, LACKING}
+OWN_ON_10 = "wheels for ROCm 7 and ROCm 10"
+OWN_ON_BOTH = "wheels for ROCm 7 and ROCm 7 and 10"
+OTHERS = "wheels for ROCm 10 and "
+OTHER_ON_BOTH = f"{OTHERS}ROCm 7 and 10"
+OTHER = {f"{OTHERS}ROCm 7", f"{OTHERS}ROCm 10", OTHER_ON_BOTH, f"{OTHERS}no ROCm"}
+TWO = "wheels for ROCm 7 and 10 and "
+TWO_ON_7 = f"{TWO}ROCm 7"
+TWO_ON_BOTH = f"{TWO}ROCm 7 and 10"
+UNUSABLE = "unusable wheels of others for ROCm 10"
+MAJORS = {OWN_ON_10, OWN_ON_BOTH, *OTHER, TWO_ON_7, TWO_ON_BOTH, UNUSABLE}
+MAJORS |= {f"{TWO}ROCm 10", f"{TWO}no ROCm"}
 
 
 DIAGNOSIS = f"{PJRT}/_diagnosis.py"
 PROBLEMS = f"{PJRT}/_problems.py"
 ROCM = f"{PJRT}/_rocm.py"
+FAKE_BRIDGE = "jax/_src/xla_bridge.py"
 WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
     (
         (DIAGNOSIS, "accepted = info.get(", "accepted = info.got("),
-        WITH_GPU,
+        {*WITH_GPU, *MAJORS},
         "has no attribute 'got'",
     ),
     (
@@ -149,12 +226,36 @@ WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
     # openxla/xla#8679, ROCm/xla#142 and ROCm/TheRock#8163.
     (
         (ROCM, "PLUGIN_INTERNAL_LLD_PATH", "LLD_PATH"),
-        {ONE, PACKAGES},
+        {ONE, PACKAGES, OWN_ON_BOTH, OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
         "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH",
     ),
-    ((ROCM, '"_rocm_sdk_core"', '"rocm"'), {PACKAGES}, HIP),
     (
-        ("jax/__init__.py", ".hipGetDeviceCount", ""),
+        (ROCM, '"_rocm_sdk_core"', '"rocm"'),
+        {PACKAGES, OWN_ON_BOTH, OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
+        HIP,
+    ),
+    (
+        (ROCM, "(_CORE, _LIBRARIES, *(", "(_CORE, *("),
+        {PACKAGES},
+        "_rocm_sdk_core does not fit",
+    ),
+    (
+        (ROCM, "for family in families)", "for family in ())"),
+        {TWO_ON_7},
+        "_rocm_sdk_core does not fit",
+    ),
+    (
+        (f"{PLUGIN}/__init__.py", "_refuse_if_only_another_is_usable()\nwith", "with"),
+        {TWO_ON_7},
+        "jaxlib has loaded the modules of ROCm 10",
+    ),
+    (
+        (DIAGNOSIS, "if not loaded or", "if True or"),
+        {UNUSABLE},
+        "jax-rocm10-plugin jax-rocm10-pjrt",
+    ),
+    (
+        (FAKE_BRIDGE, ".hipGetDeviceCount", ""),
         {LACKING},
         "should name the reason",
     ),
@@ -162,9 +263,9 @@ WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
         (
             "jax/__init__.py",
             '(platform=""):',
-            '(platform=""):\n    ctypes.string_at(0)',
+            '(platform=""):\n    import ctypes; ctypes.string_at(0)',
         ),
-        {*WITH_GPU, "no GPU", GPU, CPU},
+        {*WITH_GPU, *MAJORS, "no GPU", GPU, CPU},
         "SIGSEGV",
     ),
     (("jax/__init__.py", 'return ["cpu"]', "return []"), {CPU}, "should have devices"),
@@ -183,7 +284,7 @@ def test_wrong_loader_is_named_with_its_machine(
     for finding in found:
         assert finding.code == "loader-wrong"
         assert finding.message.startswith(f"{WHEEL}: with ")
-        assert says in finding.message
+    assert says in messages
 
 
 HIDE = """

@@ -32,6 +32,7 @@ from wheelkit.elf.snapshot import Elf
 
 pytestmark = pytest.mark.network
 
+DATA = Path(__file__).parents[2] / "data"
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 MI300 = {"gfx_target_version": 90402}
 PHOENIX = {"gfx_target_version": 110003}
@@ -349,6 +350,17 @@ def test_rocm_in_prefix_is_loaded(site: Site, stubs: Path) -> None:
 
 
 # Several majors
+
+
+def test_recorded_list_is_that_of_the_published_jaxlib(
+    real_wheel: Callable[..., Path],
+) -> None:
+    with zipfile.ZipFile(real_wheel("jaxlib", "0.12.0")) as archive:
+        source = archive.read("jaxlib/plugin_support.py").decode()
+    listed = re.search(r'"rocm": (\[.+\])', source)
+    recorded = json.loads((DATA / "jaxlib_rocm_majors.json").read_text())
+    assert listed is not None
+    assert json.loads(listed[1]) == recorded["0.12.0"]["modules"]
 
 
 def test_two_majors_do_not_mix(site: Site, stubs: Path) -> None:

@@ -392,9 +392,25 @@ def test_unusable_loaded_major_blocks_usable_one_and_names_the_command(
     assert blocked.code == "major-blocked"
     assert "libamd_smi.so.27" in blocked.sentence
     assert blocked.remedy.endswith("uninstall jax-rocm10-plugin jax-rocm10-pjrt")
+    # A reason is needed: the loaded major may be usable.
+    assert diagnosis.blocked(candidates, 10, None, need_gpu=True) is None
     # Without the modules in the process, the usable major acts.
     monkeypatch.delitem(sys.modules, "jax_rocm10_plugin._linalg")
     assert machine.acting() == [7, 7]
+
+
+def test_unusable_wheels_of_others_block_usable_major(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diagnosis = machine.load("._diagnosis")
+    candidates = machine.load("._facts").here(7)
+    assert diagnosis.blocked(candidates, 7, None, need_gpu=True) is None
+    name = "jax_rocm10_plugin._linalg"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert diagnosis.choose(candidates, need_gpu=True) == 7
+    blocked = diagnosis.blocked(candidates, 7, None, need_gpu=True)
+    assert blocked.code == "major-blocked"
+    assert blocked.remedy.endswith("uninstall jax-rocm10-plugin jax-rocm10-pjrt")
 
 
 # Build information
