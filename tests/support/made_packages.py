@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from packaging.version import Version
+
 from core.digests import sha256_of
 from tests.support.made_rocm import make_rocm
 from tests.support.made_wheel import MadeWheel
@@ -60,7 +62,7 @@ def make_packages(
             GPUs.
         packed: ending of the tar in the devel package after `_devel.tar`.
     """
-    tree = make_rocm(folder)
+    tree = make_rocm(folder, told=Version(version).base_version)
     libraries = (
         "_rocm_sdk_libraries"
         if split
@@ -129,19 +131,18 @@ def index_of(wheels: Mapping[str, bytes], *, digests: bool = True) -> dict[str, 
     """Return the content of a server: decoded path -> pages (PEP 503) and wheels below /simple/.
 
     Args:
-        digests: whether pages have the digests of wheels; otherwise, they have those of
-            the metadata only, as AMD's (TheRock, manage_structured.py).
+        digests: whether pages have the digests of wheels. AMD's have those of the
+            metadata only (TheRock, manage_structured.py).
     """
     files: dict[str, bytes] = {f"/files/{name}": data for name, data in wheels.items()}
     pages: dict[str, list[str]] = {}
     for name, data in wheels.items():
         project = name.partition("-")[0].replace("_", "-").lower()
-        link = f'<a href="/files/{quote(name)}#sha256={sha256_of(data)}">{name}</a>'
-        if not digests:
-            metadata = metadata_of(data)
-            files[f"/files/{name}.metadata"] = metadata
-            mark = f'data-core-metadata="sha256={sha256_of(metadata)}"'
-            link = f'<a href="/files/{quote(name)}" {mark}>{name}</a>'
+        metadata = metadata_of(data)
+        files[f"/files/{name}.metadata"] = metadata
+        mark = f'data-core-metadata="sha256={sha256_of(metadata)}"'
+        fragment = f"#sha256={sha256_of(data)}" if digests else ""
+        link = f'<a href="/files/{quote(name)}{fragment}" {mark}>{name}</a>'
         pages.setdefault(f"/simple/{project}/", []).append(link)
     pages["/simple/"] = [f'<a href="{path}">{path}</a>' for path in sorted(pages)]
     return files | {path: "<br>".join(links).encode() for path, links in pages.items()}

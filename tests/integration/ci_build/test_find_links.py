@@ -24,20 +24,21 @@ VERSION = "0.10.2"
 NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " ", "no_proxy": "*"}
 
 
-def wheels() -> list[MadeWheel]:
+def wheels(python: str = "3.12") -> list[MadeWheel]:
     """Return the wheels of a published set with its jax."""
-    jaxlib = plain("jaxlib", VERSION, tag="cp312-cp312-manylinux_2_28_x86_64")
+    tag = f"cp{python.replace('.', '')}"
+    jaxlib = plain("jaxlib", VERSION, tag=f"{tag}-{tag}-manylinux_2_28_x86_64")
     return [
         pjrt(VERSION),
-        whole_plugin(),
+        whole_plugin(python),
         jaxlib,
         plain("jax", VERSION, tag="py3-none-any"),
     ]
 
 
-def whole_plugin() -> MadeWheel:
+def whole_plugin(python: str = "3.12") -> MadeWheel:
     """Return a plugin with every library that the repair requires."""
-    made = plugin(VERSION)
+    made = plugin(VERSION, python=python)
     for name in ("_hybrid", "_rnn", "_sparse", "_triton", "rocm_plugin_extension"):
         entry = [TinySymbol(f"PyInit_{name}", defined=True)]
         made.files[f"jax_rocm7_plugin/{name}.so"] = library(GLIBC, entry=entry)
