@@ -59,7 +59,8 @@ machine ({pythons}):
 {lines}
 
 pip verifies every file by its sha256 and uses no network. set/ describes the wheels,
-their origin and their tests (set/evidence).
+their origin and their tests (set/evidence). ROCm {rocm} is not in this folder: install
+it first.
 """
 _INSTALL = (
     "    python{python} -m pip install --no-index --find-links wheels"

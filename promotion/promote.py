@@ -31,6 +31,7 @@ from promotion.index.operations import Change, Clock, Draft, change_ledger, utc_
 from promotion.index.page_diff import weakest
 from promotion.index.pages import install_requirements
 from promotion.index.publish import publish, read_head
+from promotion.index.rocm_packages import extras_of, rocm_index, with_extra
 from promotion.index.set_lookup import entries_of_set
 from promotion.policy.promotion_policy import Policy
 from promotion.set_report import report_files
@@ -162,20 +163,17 @@ def promote(
 
 
 def install_line(wheel_set: WheelSet, index_url: str) -> str:
-    """Return the command that installs a set.
+    """Return the command that installs a set, with the ROCm of its first GPU if it has wheels.
 
     Args:
         index_url: URL of the set's simple index.
     """
-    return shlex.join(
-        (
-            "pip",
-            "install",
-            "--extra-index-url",
-            index_url,
-            *install_requirements(wheel_set.wheels, wheel_set.pins),
-        )
-    )
+    extras = [*extras_of(wheel_set.wheels)]
+    words = ["pip", "install", "--extra-index-url", index_url]
+    if url := rocm_index(wheel_set.rocm_version, extras, wheel_set.rocm_packages):
+        words += ["--extra-index-url", url]
+    needs = install_requirements(wheel_set.wheels, wheel_set.pins)
+    return shlex.join((*words, *with_extra(needs, extras[0] if extras else "")))
 
 
 def _step(progress: Progress | None, text: str) -> None:

@@ -37,6 +37,7 @@ from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.set_requirements import hashed, locked, wheels_for
 from promotion.gates.device.device_evidence import results_names
 from promotion.index.overview import TIERS, natural_key
+from promotion.index.rocm_packages import extras_of
 from promotion.index.set_summary import (
     REPORT,
     REQUIREMENTS,
@@ -123,7 +124,7 @@ def _read(bucket: Bucket, staged: StagedSet, evidence: Evidence) -> EvidenceChec
 def _requirements(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet
 ) -> dict[str, bytes]:
-    """Return hash-locked requirements for each Python, without kernels.
+    """Return hash-locked requirements for each Python without kernels, and of each GPU's ROCm.
 
     None for a set without a lock file.
     """
@@ -142,6 +143,14 @@ def _requirements(
         files[f"{REQUIREMENTS}{version}.txt"] = "".join(
             f"{line}\n" for line in sorted(lines)
         ).encode()
+    of_rocm = {one.project: one for one in wheel_set.rocm_packages}
+    for extra, projects in extras_of(wheel_set.wheels).items():
+        found = [of_rocm[project] for project in projects if project in of_rocm]
+        if len(found) == len(projects):
+            files[f"{REQUIREMENTS}{extra}.txt"] = "".join(
+                f"{one.project}=={one.version} --hash=sha256:{one.sha256}\n"
+                for one in found
+            ).encode()
     return files
 
 

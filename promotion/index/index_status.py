@@ -20,6 +20,7 @@ from promotion.index.listing import listing_row
 from promotion.index.overview import Overview, overview_page
 from promotion.index.page_diff import EntryOf, WheelFiles, index_files
 from promotion.index.pages import Page, install_requirements, root_pair
+from promotion.index.rocm_packages import extras_of, rocm_index
 from promotion.index.set_summary import SUMMARY, SetContent, load_summary, written_with
 from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import ReleasedIndex
@@ -42,6 +43,7 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
         if wheel.project == KERNELS_PROJECT
     ]
     beside = sorted(name for name in promoted.files if "/" not in name)
+    extras = [*extras_of(wheels)]
     return {
         "entry": entry.number,
         "digest": promoted.set_digest,
@@ -57,6 +59,8 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
             install_requirements(wheels, {"jax": promoted.jax_version})
         ),
         "optional": " ".join(optional),
+        "extras": extras,
+        "rocm_index": rocm_index(promoted.rocm_version, extras, promoted.rocm_packages),
         **set_marks(entry.number, state),
     }
 

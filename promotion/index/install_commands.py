@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.model import PYLOCK
+from promotion.index.rocm_packages import with_extra
 from promotion.index.set_summary import REQUIREMENTS
 from promotion.storage.object_keys import SETS_FOLDER
 
@@ -39,69 +40,111 @@ class InstallCommand:
     note: str = ""
 
 
-def install_commands(row: Mapping[str, Any]) -> Iterator[InstallCommand]:
-    """Yield the commands that install a set.
+_SOURCE = ("--extra-index-url", Here(path="simple/"))
+
+
+def install_commands(
+    row: Mapping[str, Any], gpus: Sequence[str]
+) -> Iterator[InstallCommand]:
+    """Yield the commands that install a set, with its ROCm if that has wheels.
 
     Args:
         row: the set in status.json; see `status.set_row`.
+        gpus: GPUs that run the code of a target of the set.
     """
     # Users paste commands into a shell, so a name or version must not be more than one
     # word of it.
-    source = ("--extra-index-url", Here(path="simple/"))
-    needs = tuple(map(shlex.quote, row["install"].split()))
+    extras = [one for gpu in gpus if (one := f"device-{gpu}") in row["extras"]]
+    extra = extras[0] if extras else ""
+    plain = tuple(map(shlex.quote, row["install"].split()))
+    needs = tuple(map(shlex.quote, with_extra(row["install"].split(), extra)))
+    source: tuple[str | Here, ...] = _SOURCE
+    best: tuple[str, ...] = ()
+    if extra and row["rocm_index"]:
+        source = (*source, "--extra-index-url", shlex.quote(row["rocm_index"]))
+        # Otherwise uv searches a project only in the first index that has it.
+        best = ("--index-strategy", "unsafe-best-match")
+    rocm = _rocm_note(row, extras)
     optional = shlex.join(row["optional"].split())
     note = (
-        f"AITER’s kernels are optional. To install them too, append {optional}."
+        f" AITER’s kernels are optional. To install them too, append {optional}."
         if optional
         else ""
     )
     yield InstallCommand(
-        name="pip", words=("pip", "install", *source, *needs), note=note
+        name="pip", words=("pip", "install", *source, *needs), note=rocm + note
     )
     yield InstallCommand(
         name="uv",
-        words=("uv", "pip", "install", *source, *needs),
-        note="In a virtual environment (uv venv).",
+        words=("uv", "pip", "install", *best, *source, *needs),
+        note=f"In a virtual environment (uv venv). {rocm}",
     )
+    of_rocm = f"{REQUIREMENTS}{extra}.txt"
+    if of_rocm in row["files"]:
+        yield from _locked(row, needs, of_rocm)
+    else:
+        yield from _locked(row, plain)
+    yield _docker(row, plain)
+
+
+def _rocm_note(row: Mapping[str, Any], extras: Sequence[str]) -> str:
+    """Return a sentence on the ROCm of a set, which the extras install."""
+    if not extras:
+        return f"ROCm {row['rocm']} must be installed before, as AMD’s system packages."
+    pinned = ", pinned by version only" if row["rocm_index"] else ""
+    note = f"{extras[0]} installs ROCm {row['rocm']} from AMD’s server{pinned}."
+    return f"{note} Other GPUs: {', '.join(extras[1:])}." if extras[1:] else note
+
+
+def _locked(
+    row: Mapping[str, Any], needs: Sequence[str], of_rocm: str = ""
+) -> Iterator[InstallCommand]:
+    """Yield the commands that accept no other bytes than those of the set.
+
+    Args:
+        needs: requirements that install the downloaded files.
+        of_rocm: file beside the set with the hashes of its ROCm; empty without one.
+    """
     found = [_LOCK.fullmatch(name) for name in row["files"]]
     versions = sorted(
         (name[1] for name in found if name),
         key=lambda text: [int(part) for part in text.split(".")],
     )
-    if versions:
-        file = f"{SETS_FOLDER}/{row['digest']}/{REQUIREMENTS}{versions[-1]}.txt"
-        lock = ("--require-hashes", "--no-deps", *source, "-r", Here(path=file))
-        others = (
-            " Files for other Pythons:"
-            f" {REQUIREMENTS}{f'.txt, {REQUIREMENTS}'.join(versions[:-1])}.txt."
-        )
-        note = (
-            f"For Python {versions[-1]}. pip accepts no other bytes than the tested"
-            " ones."
-        )
-        note += others if versions[:-1] else ""
-        yield InstallCommand(
-            name="pip, hash-locked", words=("pip", "install", *lock), note=note
-        )
-        note = (
-            f"With Python {versions[-1]} and a network. Copy the folder {_FOLDER} to"
-            " the machine without a network."
-        )
-        yield InstallCommand(
-            name="Offline: download",
-            words=("pip", "download", "--dest", _FOLDER, *lock),
-            note=note,
-        )
-        words = ("pip", "install", "--no-index", "--find-links", _FOLDER, *needs)
-        note = f"In the parent of that folder, with Python {versions[-1]}."
-        yield InstallCommand(name="Offline: install", words=words, note=note)
-    else:
+    if not versions:
         note = (
             f"This set has no {PYLOCK}, so there are no hashes to lock to, and no list"
             " of files to download."
         )
         yield InstallCommand(name="pip, hash-locked, and offline", words=(), note=note)
-    yield _docker(row, needs)
+        return
+    lock: list[str | Here] = ["--require-hashes", "--no-deps", *_SOURCE]
+    for name in (f"{REQUIREMENTS}{versions[-1]}.txt", of_rocm):
+        if name:
+            lock += ["-r", Here(path=f"{SETS_FOLDER}/{row['digest']}/{name}")]
+    others = (
+        " Files for other Pythons:"
+        f" {REQUIREMENTS}{f'.txt, {REQUIREMENTS}'.join(versions[:-1])}.txt."
+    )
+    note = (
+        f"For Python {versions[-1]}. pip accepts no other bytes than the tested ones."
+        f"{others if versions[:-1] else ''}"
+        f"{'' if of_rocm else ' ROCm is not included.'}"
+    )
+    yield InstallCommand(
+        name="pip, hash-locked", words=("pip", "install", *lock), note=note
+    )
+    note = (
+        f"With Python {versions[-1]} and a network. Copy the folder {_FOLDER} to the"
+        " machine without a network."
+    )
+    yield InstallCommand(
+        name="Offline: download",
+        words=("pip", "download", "--dest", _FOLDER, *lock),
+        note=note,
+    )
+    words = ("pip", "install", "--no-index", "--find-links", _FOLDER, *needs)
+    note = f"In the parent of that folder, with Python {versions[-1]}."
+    yield InstallCommand(name="Offline: install", words=words, note=note)
 
 
 def _docker(row: Mapping[str, Any], needs: Sequence[str]) -> InstallCommand:
@@ -132,8 +175,8 @@ def _docker(row: Mapping[str, Any], needs: Sequence[str]) -> InstallCommand:
                 "'apt-get update && apt-get install -y python3-venv && python3 -m venv"
                 " /jax &&"
             ),
-            "/jax/bin/pip install --extra-index-url",
-            Here(path="simple/"),
+            "/jax/bin/pip install",
+            *_SOURCE,
             *needs,
             "&&",
             '/jax/bin/python -c "import jax; print(jax.devices())"\'',

@@ -26,6 +26,10 @@ class SetRow(TypedDict):
         files: names of the files beside the wheels.
         optional: requirements of the wheels that `install` leaves out, with spaces
             between them.
+        extras: extras of the plugin in `install` that install the ROCm, such as
+            device-gfx942; empty if it must be installed as system packages.
+        rocm_index: AMD's index with the ROCm of the extras; empty if this index lists
+            its wheels.
     """
 
     entry: int
@@ -41,6 +45,8 @@ class SetRow(TypedDict):
     yanked: str
     files: list[str]
     optional: str
+    extras: list[str]
+    rocm_index: str
     pinned: str
     quarantined: str
 

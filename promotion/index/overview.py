@@ -178,7 +178,9 @@ def _gpus(offered: Sequence[Mapping[str, Any]]) -> Iterator[SupportedGpu]:
             tested=next(
                 (row for row in having if row["tiers"][target] == "device"), None
             ),
-            commands=tuple(install_commands(having[0])),
+            commands=tuple(
+                install_commands(having[0], info.covers if info else (target,))
+            ),
         )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from urllib.parse import unquote
 
 from core.errors import RequestError
-from core.model import RocmPackage
+from core.model import RocmPackage, Wheel
+from core.rocm_releases import declared_extras
+from core.rocm_servers import package_server
 from core.units import parse_url
 from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
@@ -29,6 +32,33 @@ def rocm_row(package: RocmPackage) -> IndexedWheel:
         requires_dist=(),
     )
     return IndexedWheel(wheel=wheel, href=package.url)
+
+
+def extras_of(wheels: Iterable[Wheel | LedgerWheel]) -> Mapping[str, tuple[str, ...]]:
+    """Return extra -> projects of ROCm that it installs, according to a set's wheels."""
+    return declared_extras(chain.from_iterable(one.requires_dist for one in wheels))
+
+
+def with_extra(requirements: Iterable[str], extra: str) -> tuple[str, ...]:
+    """Return requirements that install a set together with its ROCm for a GPU.
+
+    Args:
+        requirements: see `install_requirements`.
+        extra: extra of the plugin, such as device-gfx942. Empty changes nothing.
+    """
+    plugin = f"-plugin[{extra}]==" if extra else "-plugin=="
+    return tuple(text.replace("-plugin==", plugin) for text in requirements)
+
+
+def rocm_index(
+    rocm: str, extras: Collection[str], packages: Collection[RocmPackage]
+) -> str:
+    """Return AMD's index, if the extras of a set need it besides the index of the set.
+
+    Empty if that index lists the wheels of the ROCm, or the set has no extras.
+    """
+    server = package_server(rocm) if extras and not packages else None
+    return server.url if server else ""
 
 
 def package_problems(packages: Iterable[RocmPackage]) -> Iterator[str]:

@@ -274,36 +274,46 @@ def make_wheels(
     version: str = VERSION,
     pythons: Sequence[str] = PYTHONS,
     major: int = 7,
+    extras: str = "",
 ) -> list[SetWheel]:
     """Return the wheels of a realistic set: pjrt, and plugin and jaxlib for each Python.
 
     Args:
         folder: folder for the archives.
         major: ROCm major version, which must match `version`.
+        extras: version of the ROCm that extras of the wheels install; empty for none.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wheels = _made_wheels(version, tuple(pythons), major)
+    wheels = _made_wheels(version, tuple(pythons), major, extras)
     for wheel in wheels:
         (folder / wheel.wheel.filename).write_bytes(wheel.data)
     return [*wheels]
 
 
+def _with_extras(made: MadeWheel, rocm: str) -> MadeWheel:
+    """Add the extras of `pjrt/jax_wheels.py` for a ROCm with wheels."""
+    for target in TARGETS if rocm else ():
+        made.metadata.append(f"Provides-Extra: device-{target}")
+        for part in ("core", "libraries", f"device-{target}"):
+            need = f'rocm-sdk-{part}=={rocm}; extra == "device-{target}"'
+            made.metadata.append(f"Requires-Dist: {need}")
+    return made
+
+
 @functools.cache
 def _made_wheels(
-    version: str, pythons: Sequence[str], major: int
+    version: str, pythons: Sequence[str], major: int, extras: str
 ) -> tuple[SetWheel, ...]:
     library_of_pjrt = PJRT_LIBRARY.replace("rocm7", f"rocm{major}")
     libraries = [path.replace("rocm7", f"rocm{major}") for path in PLUGIN_LIBRARIES]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        wheels = [
-            set_wheel(
-                of_major(pjrt(version), major), folder, {library_of_pjrt: TARGETS}
-            )
-        ]
+        made = _with_extras(of_major(pjrt(version), major), extras)
+        wheels = [set_wheel(made, folder, {library_of_pjrt: TARGETS})]
         for python in pythons:
             tag = f"cp{python.replace('.', '')}"
             made = of_major(plugin(version, python=python), major)
+            made = _with_extras(made, extras)
             wheels.append(set_wheel(made, folder, dict.fromkeys(libraries, TARGETS)))
             wheels.append(
                 set_wheel(

@@ -20,11 +20,12 @@ from promotion.index.operations import mark
 from promotion.index.pages import project_html, project_json
 from promotion.index.retention import RetentionRule, apply
 from promotion.index.rocm_packages import package_problems, rocm_row
+from promotion.promote import install_line
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import NOW, RELEASED, go, objects, offered, staged_in
 from tests.support.sets import rocm_packages
-from tests.support.wheel_sets import make_wheels
+from tests.support.wheel_sets import make_set, make_wheels
 
 CORE, *_ = rocm_packages()
 
@@ -167,3 +168,38 @@ def test_stage_and_promote_refuse_a_url_without_tls(
         staged = staged_with(bucket, tmp_path, 2, "http://rocm.test/")
     with pytest.raises(PromotionBlockedError, match="not https"):
         go(bucket, staged)
+
+
+def test_promotion_writes_hash_locked_requirements_of_rocm(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",), extras="7.14.0")
+    lock = 'lock-version = "1.0"\ncreated-by = "tests"\npackages = []\n'
+    staged = staged_in(
+        bucket, tmp_path / "sets", wheels, lock=lock, rocm_packages=rocm_packages()
+    )
+    go(bucket, staged)
+    data = bucket.get(
+        RELEASED.set_file(staged.digest, "requirements-device-gfx942.txt")
+    )
+    assert data.decode().splitlines() == [
+        f"{one.project}==7.14.0 --hash=sha256:{'e' * 64}" for one in rocm_packages()
+    ]
+    other = RELEASED.set_file(staged.digest, "requirements-device-gfx950.txt")
+    assert bucket.head(other) is None, "the set does not record all of its wheels"
+    (row,) = json.loads(bucket.get(RELEASED.status))["sets"]
+    assert row["extras"] == ["device-gfx942", "device-gfx950"]
+    assert row["rocm_index"] == ""
+
+
+def test_install_line_installs_rocm_if_it_has_wheels(tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path, pythons=("3.12",), extras="7.14.0")
+    recorded = make_set(wheels, rocm_version="7.14.0", rocm_packages=rocm_packages())
+    needs = "'jax-rocm7-plugin[device-gfx942]==0.10.2+rocm7.2.0' jax==0.10.2"
+    start = "pip install --extra-index-url https://x.test/simple/"
+    assert install_line(recorded, "https://x.test/simple/") == f"{start} {needs}"
+    unrecorded = make_set(wheels, rocm_version="7.14.0")
+    amd = "--extra-index-url https://repo.amd.com/rocm/whl-multi-arch/"
+    assert (
+        install_line(unrecorded, "https://x.test/simple/") == f"{start} {amd} {needs}"
+    )

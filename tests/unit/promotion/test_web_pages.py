@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from promotion.gates.device.device_evidence import RESULTS
 from promotion.index.install_commands import amd_image_tag
 from promotion.website.render import visible
 from tests.support import web_pages
+from tests.support.sets import ledger_wheel, rocm_packages
 from tests.support.web_pages import (
     HOSTILE,
     Elements,
@@ -111,6 +113,53 @@ def test_gpu_has_its_tier_in_a_sentence_and_commands_of_its_newest_set() -> None
     assert f"pip install {lock}" in found["gfx942"]
     assert f"pip download --dest jax-wheels {lock}" in found["gfx942"]
     assert "rocm/dev-ubuntu-24.04:7.0.3-complete" in found["gfx942"]
+
+
+EXTRA_NEEDS = tuple(
+    f'rocm-sdk-{part}==7.14.0; extra == "device-gfx942"'
+    for part in ("core", "libraries", "device-gfx942")
+)
+
+
+def page_with_extras(**changes: Any) -> str:
+    """Return the commands for gfx942 of a set whose wheels have an extra for its ROCm."""
+    version = "0.10.2+rocm7.1"
+    plugin = ledger_wheel("jax-rocm7-plugin", version, requires_dist=EXTRA_NEEDS)
+    of_set = {"wheels": (plugin,), "rocm_version": "7.14.0", **changes}
+    return sections(index_page(1, ("gfx942",), changes={1: of_set}))["gfx942"]
+
+
+def test_commands_install_the_rocm_that_the_index_lists() -> None:
+    files = ("requirements-3.12.txt", "requirements-device-gfx942.txt")
+    text = page_with_extras(
+        rocm_packages=rocm_packages(), files=dict.fromkeys(files, "0" * 64)
+    )
+    extra = "'jax-rocm7-plugin[device-gfx942]==0.10.2+rocm7.1' jax==0.10.2"
+    simple = "--extra-index-url URL-of-this-page/simple/"
+    assert f"\npip install {simple} {extra}" in text
+    assert f"\nuv pip install {simple} {extra}" in text
+    assert "device-gfx942 installs ROCm 7.14.0 from AMD’s server." in text
+    place = f"URL-of-this-page/sets/{1:064x}/requirements-"
+    assert f"-r {place}3.12.txt -r {place}device-gfx942.txt" in text
+    assert f"--no-index --find-links jax-wheels {extra}" in text
+    assert "pip install --extra-index-url URL-of-this-page/simple/ jax-rocm7" in text, (
+        "AMD's image has ROCm"
+    )
+
+
+def test_commands_add_the_index_of_amd_for_a_rocm_without_digests() -> None:
+    text = page_with_extras(files={"requirements-3.12.txt": "0" * 64})
+    amd = "--extra-index-url https://repo.amd.com/rocm/whl-multi-arch/ 'jax"
+    assert f"\npip install --extra-index-url URL-of-this-page/simple/ {amd}" in text
+    assert "\nuv pip install --index-strategy unsafe-best-match --extra-index" in text
+    assert "from AMD’s server, pinned by version only." in text
+    assert "ROCm is not included." in text
+    assert "--find-links jax-wheels jax-rocm7-plugin==" in text
+
+
+def test_commands_of_a_set_without_extras_name_system_packages() -> None:
+    text = sections(index_page(1, ("gfx942",)))["gfx942"]
+    assert "ROCm 7.0.1 must be installed before, as AMD’s system packages." in text
 
 
 @pytest.mark.parametrize(
