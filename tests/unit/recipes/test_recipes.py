@@ -10,6 +10,7 @@ import pytest
 
 from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
+from core.rocm_servers import load_servers
 from pjrt import jax_wheels
 from tests.support import fake_site
 from tests.support.fake_site import ROOT
@@ -163,3 +164,17 @@ def test_build_info_is_readable_by_loader(kind: versions.Kind) -> None:
     assert info["families"] == ["gfx94X_dcgpu", "gfx950_dcgpu"]
     assert "libamdhip64.so.7" in info["rocm_sonames"]
     assert info["runpath"] in plan(kind).runpath.values()
+
+
+@pytest.mark.parametrize(
+    ("rocm", "server"),
+    [
+        ("7.2.0", "stable-packages-before-10"),
+        ("7.10.0", "stable-packages-before-10"),
+        ("10.1.0", "stable-packages"),
+        ("10.1.0a20260901", "nightly-packages"),
+    ],
+)
+def test_build_info_names_index_for_all_families(rocm: str, server: str) -> None:
+    info = plan("pjrt", rocm_version=RocmVersion(text=rocm)).build_info
+    assert info["rocm_index"] == load_servers()[server].url
