@@ -71,7 +71,7 @@ def test_other_texts_need_another_format() -> None:
     made = json.dumps([*texts, sorted(PLAN.build_info), sorted(PLAN.runpath)])
     found = (recipe_base._FORMAT, hashlib.sha256(made.encode()).hexdigest())
     assert found == (
-        2,
+        3,
         "d9eb86c1d21facfd3bc853759adc5d898dd83032283edba3be488e3292401739",
     ), "raise _FORMAT in wheelkit/recipe_base.py and record its digest"
 
