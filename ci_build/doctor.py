@@ -23,6 +23,8 @@ from core.process import HostRunner
 ROOT = Path(__file__).resolve().parents[1]
 PAYLOAD = ROOT / "pjrt" / "payload"
 _SECONDS = 120.0
+_SICK = 1
+"""Exit code of the diagnosis if there is an error, and of a Python that cannot run it."""
 # The __init__ of the payload needs an installed wheel; its other modules do not.
 _START = """
 import sys
@@ -105,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         runner = HostRunner(os.environ)
         done = runner.run(argv, env=changes, check=False, timeout=_SECONDS)
-        if done.returncode not in (0, SickMachineError.exit_code) or not done.stdout:
+        if done.returncode not in (0, _SICK) or not done.stdout:
             output = (done.stderr.strip().splitlines() or ["no output"])[-1]
             raise MachineError(
                 f"{options.python} is not a working Python 3.9 or newer: {output}.",
@@ -116,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     print(done.stdout, end="")  # noqa: T201
-    return done.returncode
+    return SickMachineError.exit_code if done.returncode else 0
 
 
 if __name__ == "__main__":

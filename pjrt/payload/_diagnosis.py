@@ -40,6 +40,7 @@ def problems(facts: Facts, *, need_gpu: bool = True) -> Iterator[Problem]:
         yield from _target_problems(facts)
     yield from _rocm_problems(facts)
     if need_gpu:
+        yield from _device_code(facts)
         yield from _settings(facts)
 
 
@@ -258,8 +259,9 @@ def _target_problems(facts: Facts) -> Iterator[Problem]:
         yield problem(
             "gpu-not-in-wheel",
             package=facts.name,
-            gpus=",".join(sorted(unusable)),
+            gpus=names,
             targets=", ".join(facts.targets),
+            command=facts.install_published(),
         )
 
 
@@ -314,6 +316,23 @@ def _plugin_reason(facts: Facts) -> str:
     return f"{_list(lacking)} missing" if lacking else ""
 
 
+def _device_code(facts: Facts) -> Iterator[Problem]:
+    """Yield the problem of rocm-sdk-libraries, which has device code in further wheels."""
+    if "rocm-sdk-libraries" not in facts.packages:
+        return
+    names = sorted({gpu.name for gpu in facts.machine.visible if gpu.name})
+    lacking = [
+        name for name in names if f"rocm-sdk-device-{name}" not in facts.packages
+    ]
+    if lacking:
+        yield problem(
+            "device-code-missing",
+            gpus=", ".join(lacking),
+            packages=_list([f"rocm-sdk-device-{name}" for name in lacking]),
+            command=facts.install_rocm(),
+        )
+
+
 def _list(names: Sequence[str]) -> str:
     return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
@@ -333,6 +352,19 @@ def _settings(facts: Facts) -> Iterator[Problem]:
         yield problem("wsl")
     if value := environ.get("HSA_OVERRIDE_GFX_VERSION"):
         yield problem("gfx-override", value=value)
+    # Wheels of this project make way for another major.
+    others = [
+        package.name
+        for package in facts.packages.values()
+        if package.major not in (0, facts.major) and not package.info
+    ]
+    if others:
+        yield problem(
+            "other-major",
+            packages=_list(others),
+            major=facts.major,
+            command=facts.python.command("uninstall", *others),
+        )
 
 
 def usable_majors(candidates: Mapping[int, Facts], *, need_gpu: bool) -> list[int]:

@@ -19,7 +19,7 @@ from . import _diagnosis, _facts, _gpus, _machine, _packages
 from ._facts import Facts
 from ._problems import ERROR, Problem
 
-SICK = 30
+SICK = 1
 """Exit code if there is an error."""
 _WIDTH = 110
 """Most columns of a line, which a narrower terminal reduces."""
@@ -27,7 +27,11 @@ _WIDTH = 110
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the facts and problems of this Python and machine; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__package__}",
+        description="Print what keeps jax from using the AMD GPUs of this machine.",
+        epilog=f"Exit code: {SICK} if an error was found, otherwise 0.",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--defaults", type=json.loads, default={}, help=argparse.SUPPRESS
@@ -63,9 +67,11 @@ def as_json(facts: Facts, problems: Sequence[Problem]) -> dict[str, object]:
     packages = {name: item.version for name, item in facts.packages.items()}
     return {
         "python": dataclasses.asdict(facts.python),
+        "distribution": _distribution(),
         "machine": dataclasses.asdict(facts.machine),
         "rocm": [dataclasses.asdict(rocm) for rocm in facts.rocms],
         "packages": packages,
+        "targets": facts.targets,
         "problems": [dataclasses.asdict(item) for item in problems],
     }
 

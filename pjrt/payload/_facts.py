@@ -82,7 +82,6 @@ class Facts:
         Args:
             damaged: name of a package whose files must be replaced.
         """
-        wanted = _packages.fitting(self.info, self.major)
         if damaged:
             words = _packages.install_words(
                 {damaged: f"=={self.packages[damaged].version}"}, {}, self.index
@@ -91,8 +90,26 @@ class Facts:
             return self.python.command("install", *options, *words)
         # A new virtual environment has no packages yet.
         installed = {} if self.python.closed else self.packages
-        words = _packages.install_words(wanted, installed, self.index)
+        words = _packages.install_words(self._fitting(), installed, self.index)
         return self.python.command("install", *words)
+
+    def _fitting(self) -> Mapping[str, str]:
+        """Return the packages that fit the wheel for the installed jax, or else the pjrt wheel."""
+        jax = self.packages.get("jax")
+        for part in ("pjrt", "plugin"):
+            package = self.packages.get(f"jax-rocm{self.major}-{part}")
+            info = package.info if package else {}
+            if jax and info.get("jax_version") == jax.version:
+                return _packages.fitting(info, self.major)
+        return _packages.fitting(self.info, self.major)
+
+    def install_published(self) -> str:
+        """Return the command that replaces the wheels by those that AMD publishes."""
+        version = self.info["jax_version"]
+        names = [
+            f"jax-rocm{self.major}-{part}=={version}" for part in ("pjrt", "plugin")
+        ]
+        return self.python.command("install", "--force-reinstall", "--no-deps", *names)
 
     def install_rocm(self) -> str:
         """Return the command that makes a ROCm available to this Python."""
@@ -100,10 +117,17 @@ class Facts:
         if folder and not self.rocms:
             return f"export ROCM_PATH={shlex.quote(folder)}"
         names = dict.fromkeys(gpu.name for gpu in self.machine.visible if gpu.name)
-        extras = ",".join(["libraries", *(f"device-{name}" for name in names)])
+        devices = [f"device-{name}" for name in names]
         url = self.info.get("rocm_index", "")
-        index = ("--index-url", url) if url else ()
-        return self.python.command("install", *index, f"rocm[{extras}]=={self.major}.*")
+        plugin = self.packages.get(f"jax-rocm{self.major}-plugin")
+        if plugin and devices and plugin.extras.issuperset(devices):
+            words = f"{plugin.name}[{','.join(devices)}]=={plugin.version}"
+            index = self.info.get("index") or url
+            return self.python.command("install", "--extra-index-url", index, words)
+        extras = ",".join(["libraries", *devices])
+        options = ("--index-url", url) if url else ()
+        words = f"rocm[{extras}]=={self.major}.*"
+        return self.python.command("install", *options, words)
 
 
 def collect(

@@ -25,7 +25,7 @@ _SHM = "--shm-size=64g"
 _DOCKER = f'docker run {_DEVICES} --group-add "$(stat -c %g /dev/kfd)" {_SHM} IMAGE'
 # Podman without root keeps groups of the user instead of adding them.
 _PODMAN = f"podman run {_DEVICES} --group-add keep-groups {_SHM} IMAGE"
-_JOIN = 'sudo usermod -aG {groups} "$USER"'
+_JOIN = 'sudo usermod -aG {groups} "$USER"  # and log in again'
 _ENLARGE = "sudo mount -o remount,size=64g /dev/shm"
 _REMEDIES: Mapping[str, tuple[str, str, str]] = {
     "": ("sudo modprobe amdgpu", _JOIN, _ENLARGE),

@@ -120,14 +120,24 @@ class Package:
         return {}
 
     @property
-    def requirements(self) -> list[tuple[str, str]]:
-        """Names and specifiers of the required packages."""
+    def _headers(self) -> str:
+        """The headers of METADATA; empty if the file cannot be read."""
         name = self.name.replace("-", "_")
         file = self.site / f"{name}-{self.version}.dist-info/METADATA"
         with suppress(OSError):
-            headers = file.read_text(encoding="utf-8", errors="replace")
-            return _REQUIREMENT.findall(headers.partition("\n\n")[0])
-        return []
+            text = file.read_text(encoding="utf-8", errors="replace")
+            return text.partition("\n\n")[0]
+        return ""
+
+    @property
+    def requirements(self) -> list[tuple[str, str]]:
+        """Names and specifiers of the required packages."""
+        return _REQUIREMENT.findall(self._headers)
+
+    @property
+    def extras(self) -> set[str]:
+        """Names of the extras, such as device-gfx942, which installs ROCm for this GPU."""
+        return {*re.findall(r"(?m)^Provides-Extra: (\S+)$", self._headers)}
 
     def missing_files(self) -> list[str]:
         """Return the recorded libraries that do not exist."""

@@ -75,9 +75,9 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
         ERROR,
         (
             "{package} has no code for GPU {gpus}, only for {targets}. Install a wheel set"
-            " for this GPU, or build one."
+            " for this GPU, or the published wheels, which have code for it."
         ),
-        "python3 build/ci_build release --local --targets={gpus}",
+        "{command}",
     ),
     "rocm-missing": (
         ERROR,
@@ -120,6 +120,14 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
         "Parts of jax, such as jax.numpy.linalg, will not work on the GPU: {reason}.",
         "{command}",
     ),
+    "device-code-missing": (
+        WARNING,
+        (
+            "ROCm's Python packages have no code for GPU {gpus}: {packages} not"
+            " installed, so that linear algebra and convolutions fail."
+        ),
+        "{command}",
+    ),
     "small-shm": (
         WARNING,
         (
@@ -135,6 +143,14 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
             " (https://github.com/ROCm/librocdxg) and HSA_ENABLE_DXG_DETECTION=1."
         ),
         "export HSA_ENABLE_DXG_DETECTION=1",
+    ),
+    "other-major": (
+        NOTE,
+        (
+            "{packages} installed too. If jaxlib loads their modules first, ROCm {major}"
+            " is not used."
+        ),
+        "{command}",
     ),
     "gfx-override": (
         NOTE,

@@ -133,12 +133,13 @@ class FakeMachine:
 
         Args:
             part: pjrt or plugin.
-            changes: changes of build_info.json.
+            changes: changes of build_info.json, and `extras` of the package.
         """
+        extras = changes.pop("extras", ())
         targets = changes.pop("targets", ("gfx942", "gfx950"))
         needed = (HIP,) if part == "pjrt" else PLUGIN_NEEDED
         info = build_info(needed, targets, **{"version": "0.10.2", **changes})
-        install(self.site, part, major, info)
+        install(self.site, part, major, info, extras)
         return self
 
     def uninstall(self, *names: str) -> Self:

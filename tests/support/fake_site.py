@@ -33,13 +33,16 @@ PLUGIN_NEEDED = (
 )
 
 
-def dist_info(site: Path, name: str, version: str, *requires: str) -> None:
+def dist_info(
+    site: Path, name: str, version: str, *requires: str, extras: Iterable[str] = ()
+) -> None:
     """Write the metadata of a package, and remove those of its other versions."""
     stem = name.replace("-", "_")
     for other in site.glob(f"{stem}-*.dist-info"):
         shutil.rmtree(other)
     lines = [f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in requires]
+    lines += [f"Provides-Extra: {extra}" for extra in extras]
     text = "\n".join(["Metadata-Version: 2.4", *lines, ""])
     write_files(site, {f"{stem}-{version}.dist-info/METADATA": text})
 
@@ -69,11 +72,18 @@ def build_info(
     }
 
 
-def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
+def install(
+    site: Path,
+    part: str,
+    major: int,
+    info: Mapping[str, Any],
+    extras: Iterable[str] = (),
+) -> Path:
     """Install the payload of one wheel into a directory of packages.
 
     Args:
         part: pjrt or plugin.
+        extras: names of the package's extras.
 
     Returns:
         The directory of the package.
@@ -95,7 +105,8 @@ def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
     requires = [f"jaxlib{info['requires_jaxlib']}"]
     if part == "plugin":
         requires.append(f"jax-rocm{major}-pjrt=={version}")
-    dist_info(site, f"jax-rocm{major}-{part}", version, *requires)
+    name = f"jax-rocm{major}-{part}"
+    dist_info(site, name, version, *requires, extras=extras)
     library.touch()
     return package
 

@@ -145,10 +145,11 @@ def test_doctor_refuses_non_python(path: str, says: str) -> None:
 def test_installed_wheel_prints_the_same_problems(tmp_path: Path) -> None:
     install(tmp_path, "pjrt", 7, build_info(["libmissing.so.7"]))
     problems = []
-    for command in (["-m", "jax_plugins.xla_rocm7"], [str(LAUNCHER), "doctor"]):
+    commands = {1: ["-m", "jax_plugins.xla_rocm7"], SICK: [str(LAUNCHER), "doctor"]}
+    for code, command in commands.items():
         argv = [sys.executable, *command, "--json"]
         done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == SICK, done.stderr
+        assert done.returncode == code, done.stderr
         problems.append(json.loads(done.stdout)["problems"])
     assert problems[0] == problems[1]
     assert "jax-rocm7-plugin" in str(problems)
