@@ -101,7 +101,11 @@ class ClusterProcesses:
     def task(self, kind: str, name: str, **more: Any) -> Task:
         """Return a task whose runs leave notes."""
         inputs = more.pop("inputs", {})
-        arguments = {"name": name, "notes": str(self.notes), **more}
+        arguments = {
+            "name": name,
+            "notes": str(self.notes),
+            **more,
+        }
         return Task(kind=kind, label=name, arguments=arguments, inputs=inputs)
 
     def ran(self, name: str) -> list[int]:
@@ -125,7 +129,11 @@ class ClusterProcesses:
 
     def client_argv(self, *names: str, seconds: float) -> tuple[str, ...]:
         """Return the command of a client in a process of its own, whose tasks run `sleep`."""
-        words = {"names": names, "seconds": seconds, "address": self.address}
+        words = {
+            "names": names,
+            "seconds": seconds,
+            "address": self.address,
+        }
         folder = str(self.folder)
         return (
             sys.executable,

@@ -19,7 +19,13 @@ def device_config(
     }
     asked = {name: more.pop(name) for name in DeviceRequest.__slots__ if name in more}
     family = "gfx94X-dcgpu" if platform == "rocm" else ""
-    request = DeviceRequest(**{"platform": platform, "family": family, **asked})
+    request = DeviceRequest(
+        **{
+            "platform": platform,
+            "family": family,
+            **asked,
+        }
+    )
     return DeviceGateConfig(
         request=request,
         machine=MachineInfo(devices=fake_devices(count)),

@@ -223,7 +223,13 @@ class FakeSigstore:
                 for one in envelope["signatures"]
             ],
         }
-        logged = _canonical({"apiVersion": "0.0.1", "kind": "dsse", "spec": spec})
+        logged = _canonical(
+            {
+                "apiVersion": "0.0.1",
+                "kind": "dsse",
+                "spec": spec,
+            }
+        )
         root = hashlib.sha256(
             b"\1" + _FIRST_LEAF + hashlib.sha256(b"\0" + logged).digest()
         ).digest()

@@ -66,7 +66,11 @@ def build_info(
         "runpath": "$ORIGIN/../../_rocm_sdk_core/lib:/opt/rocm/lib",
         "rocm_index": "https://repo.amd.com/rocm/whl-multi-arch/",
         "members": [
-            {"path": "x.so", "targets": list(targets), "needed": [*needed, "libc.so.6"]}
+            {
+                "path": "x.so",
+                "targets": list(targets),
+                "needed": [*needed, "libc.so.6"],
+            }
         ],
         **changes,
     }

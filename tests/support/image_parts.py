@@ -247,7 +247,11 @@ class Place:
         engine = {"CI_BUILD_CONTAINER_ENGINE": self.engine.program}
         done = subprocess.run(
             [*CI_BUILD, "images", command, *places, *rest],
-            env={**self.engine.environment, **engine, **(env or {})},
+            env={
+                **self.engine.environment,
+                **engine,
+                **(env or {}),
+            },
             capture_output=True,
             text=True,
             check=False,

@@ -38,7 +38,11 @@ def code(
     """
     held = {"a": 16} if kernels is None else kernels
     entries = [
-        {".name": name, ".symbol": f"{name}.kd", ".kernarg_segment_size": size}
+        {
+            ".name": name,
+            ".symbol": f"{name}.kd",
+            ".kernarg_segment_size": size,
+        }
         for name, size in held.items()
     ]
     return made_code(MACHS[gfx] | flags, kernels=entries, abi=abi)

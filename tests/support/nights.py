@@ -135,7 +135,12 @@ def _details(evidence: Evidence) -> dict[str, object]:
     sizes = ({evidence.target: 3000}, {evidence.target: 500})
     return {
         "checks": [
-            {"name": "x.so", "outcome": "passed", "code_bytes": size} for size in sizes
+            {
+                "name": "x.so",
+                "outcome": "passed",
+                "code_bytes": size,
+            }
+            for size in sizes
         ]
     }
 

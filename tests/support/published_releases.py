@@ -68,7 +68,11 @@ def releases(major: int) -> list[str]:
 
 def ci_build(*words: str, cache: Path) -> subprocess.CompletedProcess[str]:
     """Run ci_build with a separate cache."""
-    env = {**os.environ, "CI_BUILD_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    env = {
+        **os.environ,
+        "CI_BUILD_CACHE_DIR": str(cache),
+        "PYTHONPATH": str(ROOT),
+    }
     argv = [sys.executable, "-m", "ci_build.cli", *words]
     return subprocess.run(
         argv, check=False, capture_output=True, text=True, env=env, cwd=cache.parent

@@ -106,7 +106,11 @@ class Place:
             if name not in ("CI", "GITHUB_ACTIONS")
         }
         # A wide terminal, so that no line is truncated.
-        env |= {"TERM": "xterm", "COLUMNS": "400", "LINES": "50"}
+        env |= {
+            "TERM": "xterm",
+            "COLUMNS": "400",
+            "LINES": "50",
+        }
         process = subprocess.Popen(
             self.argv(out, *more),
             env=env,

@@ -118,12 +118,18 @@ def tiny_elf(
     ]
     tags += [(0x6FFFFFF0, offsets[".gnu.version"])] if versions or own else []
     tags += (
-        [(0x6FFFFFFE, offsets[".gnu.version_r"]), (0x6FFFFFFF, len(libraries))]
+        [
+            (0x6FFFFFFE, offsets[".gnu.version_r"]),
+            (0x6FFFFFFF, len(libraries)),
+        ]
         if versions
         else []
     )
     tags += (
-        [(0x6FFFFFFC, offsets[".gnu.version_d"]), (0x6FFFFFFD, 1 + len(own))]
+        [
+            (0x6FFFFFFC, offsets[".gnu.version_d"]),
+            (0x6FFFFFFD, 1 + len(own)),
+        ]
         if own
         else []
     )
@@ -221,7 +227,10 @@ def _assemble(
     body += bytes(names.data)
     end = base + len(body)
     dynamic = next(row for row in rows if row[0] == ".dynamic")
-    segments = [(1, 6, 0, end), (2, 6, dynamic[2], dynamic[3])]
+    segments = [
+        (1, 6, 0, end),
+        (2, 6, dynamic[2], dynamic[3]),
+    ]
     notes = [row for row in rows if row[1] == 7]
     segments += [(4, 4, row[2], row[3]) for row in notes]
     segments += [

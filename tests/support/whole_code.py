@@ -183,9 +183,21 @@ def _note(target: str, names: Sequence[str]) -> bytes:
             ".agpr_count": 0,
             ".max_flat_workgroup_size": 1024,
             ".args": [
-                {".offset": 0, ".size": 8, ".value_kind": "global_buffer"},
-                {".offset": 8, ".size": 8, ".value_kind": "global_buffer"},
-                {".offset": 16, ".size": 8, ".value_kind": "by_value"},
+                {
+                    ".offset": 0,
+                    ".size": 8,
+                    ".value_kind": "global_buffer",
+                },
+                {
+                    ".offset": 8,
+                    ".size": 8,
+                    ".value_kind": "global_buffer",
+                },
+                {
+                    ".offset": 16,
+                    ".size": 8,
+                    ".value_kind": "by_value",
+                },
             ],
         }
         for name in names

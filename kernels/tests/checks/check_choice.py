@@ -30,13 +30,21 @@ AITERS = {
     "gfx950": [*ATTENTION, "gemm_fp8_mi350", "gemm_fp4"],
 }
 CHOICES = {
-    "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
+    "gfx942": {
+        **XLA_ONLY,
+        **NORMS,
+        **dict.fromkeys(AITERS["gfx942"], "aiter"),
+    },
     "gfx942:sramecc+:xnack-": {
         **XLA_ONLY,
         **NORMS,
         **dict.fromkeys(AITERS["gfx942"], "aiter"),
     },
-    "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx950"], "aiter")},
+    "gfx950": {
+        **XLA_ONLY,
+        **NORMS,
+        **dict.fromkeys(AITERS["gfx950"], "aiter"),
+    },
     "gfx90a": {**XLA_ONLY, **dict.fromkeys(NORMS, "aiter")},
     "gfx1151": {**XLA_ONLY, **NORMS},
     "gfx1201": XLA_ONLY,
@@ -66,7 +74,11 @@ def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
 
 @pytest.mark.parametrize(
     ("named", "backend"),
-    [("gfx950", "aiter"), ("gfx1201", "xla"), ("gfx942, gfx950", "aiter")],
+    [
+        ("gfx950", "aiter"),
+        ("gfx1201", "xla"),
+        ("gfx942, gfx950", "aiter"),
+    ],
 )
 def check_a_named_target_goes_before_the_devices(
     kernels: Path,
@@ -160,7 +172,13 @@ def check_forcing_what_is_not_there_says_what_is_missing(
 
 
 @pytest.mark.parametrize(
-    ("units", "backend"), [(304, "aiter"), (80, "aiter"), (228, "xla"), (None, "aiter")]
+    ("units", "backend"),
+    [
+        (304, "aiter"),
+        (80, "aiter"),
+        (228, "xla"),
+        (None, "aiter"),
+    ],
 )
 def check_a_variant_that_has_no_code_is_not_served(
     kernels: Path,

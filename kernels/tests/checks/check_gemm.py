@@ -87,7 +87,14 @@ def check_gradients_are_those_of_finite_differences() -> None:
 
 
 @pytest.mark.releases
-@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        (0, None),
+        (None, 0),
+        (0, 0),
+    ],
+)
 def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
     a = made(1, (3, 4, 6) if axes[0] == 0 else (4, 6))
     b = made(2, (3, 5, 6) if axes[1] == 0 else (5, 6))
@@ -167,7 +174,12 @@ def dequantised(
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k"), [(1, 128, 128), (17, 256, 512), (33, 384, 256)]
+    ("m", "n", "k"),
+    [
+        (1, 128, 128),
+        (17, 256, 512),
+        (33, 384, 256),
+    ],
 )
 def check_fp8_has_a_scale_for_each_block(
     m: int,
@@ -195,7 +207,13 @@ def check_fp8_has_a_scale_for_each_block(
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k"), [(1, 1, 32), (5, 16, 64), (7, 48, 320), (300, 32, 256)]
+    ("m", "n", "k"),
+    [
+        (1, 1, 32),
+        (5, 16, 64),
+        (7, 48, 320),
+        (300, 32, 256),
+    ],
 )
 def check_fp4_is_e2m1_with_e8m0(
     m: int,
@@ -226,7 +244,11 @@ def check_fp4_is_e2m1_with_e8m0(
 
 @pytest.mark.parametrize(
     ("m", "n", "k", "sums"),
-    [(5, 128, 1024, 1 << 24), (5, 256, 768, 2 * 5 * 256), (3, 128, 512, 1)],
+    [
+        (5, 128, 1024, 1 << 24),
+        (5, 256, 768, 2 * 5 * 256),
+        (3, 128, 512, 1),
+    ],
 )
 def check_few_sums_of_blocks_are_kept_at_a_time(
     m: int,

@@ -104,9 +104,24 @@ def same_lse(
 @given(
     st.integers(1, 700),
     st.integers(1, 1200),
-    st.sampled_from([(1, 1), (4, 4), (4, 2), (4, 1)]),
+    st.sampled_from(
+        [
+            (1, 1),
+            (4, 4),
+            (4, 2),
+            (4, 1),
+        ]
+    ),
     st.booleans(),
-    st.sampled_from([(-1, -1), (0, 0), (64, 3), (-1, 5), (900, -1)]),
+    st.sampled_from(
+        [
+            (-1, -1),
+            (0, 0),
+            (64, 3),
+            (-1, 5),
+            (900, -1),
+        ]
+    ),
     st.sampled_from([jnp.float32, jnp.bfloat16, jnp.float16]),
 )
 def check_it_is_right_for_any_shape(
@@ -142,7 +157,13 @@ def check_it_is_right_for_any_shape(
     assert out.dtype == dtype
     assert lse.dtype == jnp.float32
     compare(
-        out, wanted, {jnp.float32: 2e-5, jnp.bfloat16: 2e-2, jnp.float16: 3e-3}[dtype]
+        out,
+        wanted,
+        {
+            jnp.float32: 2e-5,
+            jnp.bfloat16: 2e-2,
+            jnp.float16: 3e-3,
+        }[dtype],
     )
     same_lse(lse, wanted_lse)
 
@@ -153,7 +174,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "scale": {"softmax_scale": 0.3},
     "bias": {"bias": True},
     "alibi": {"alibi_slopes": True, "causal": True},
-    "lengths": {"lengths": [(4, 6), (7, 2)], "causal": True},
+    "lengths": {
+        "lengths": [
+            (4, 6),
+            (7, 2),
+        ],
+        "causal": True,
+    },
     "dropout": {"dropout_p": 0.4, "dropout_seed": 12345678901},
 }
 
@@ -292,7 +319,14 @@ def check_packed_sequences_are_sequences_of_their_own(options: dict[str, Any]) -
         jnp.cumsum(jnp.array([0, *n]), dtype=jnp.int32) for n in (lengths_q, lengths_k)
     )
     q, k, v = (
-        made(i, s) for i, s in enumerate([(350, 4, 8), (290, 2, 8), (290, 2, 6)])
+        made(i, s)
+        for i, s in enumerate(
+            [
+                (350, 4, 8),
+                (290, 2, 8),
+                (290, 2, 6),
+            ]
+        )
     )
     slopes = abs(made(5, (4,)))
 

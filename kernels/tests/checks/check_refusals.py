@@ -37,7 +37,12 @@ def packed(**changes: Any) -> Callable[[], Any]:
         "v": V.reshape(12, 2, 6),
     }
     return lambda: flash_attn_varlen(
-        **{**plain, "cu_seqlens_q": CU, "cu_seqlens_k": CU, **changes}
+        **{
+            **plain,
+            "cu_seqlens_q": CU,
+            "cu_seqlens_k": CU,
+            **changes,
+        }
     )
 
 

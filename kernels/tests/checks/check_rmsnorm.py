@@ -84,12 +84,26 @@ def check_gradients_have_the_dtypes_of_what_they_belong_to(dtype: Any) -> None:
     wanted = jax.grad(lambda *a: (rms_norm(*a) ** 2).sum(), (0, 1))(*plain)
     assert [g.dtype for g in found] == [dtype, dtype]
     compare(
-        found, wanted, {jnp.float32: 1e-6, jnp.float16: 4e-3, jnp.bfloat16: 3e-2}[dtype]
+        found,
+        wanted,
+        {
+            jnp.float32: 1e-6,
+            jnp.float16: 4e-3,
+            jnp.bfloat16: 3e-2,
+        }[dtype],
     )
 
 
 @pytest.mark.releases
-@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0), (1, None)])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        (0, None),
+        (None, 0),
+        (0, 0),
+        (1, None),
+    ],
+)
 def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
     x = made(1, (3, 3, 8) if axes[0] is not None else (3, 8))
     gamma = made(2, (3, 8) if axes[1] is not None else (8,))

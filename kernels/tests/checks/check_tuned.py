@@ -118,7 +118,12 @@ def check_gpus_without_a_common_number_of_units_have_no_row(kernels: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("units", "target"), [("80", ""), ("0", "gfx942"), ("many", "gfx942")]
+    ("units", "target"),
+    [
+        ("80", ""),
+        ("0", "gfx942"),
+        ("many", "gfx942"),
+    ],
 )
 def check_invalid_compute_units_are_refused(
     kernels: Path,

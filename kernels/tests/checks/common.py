@@ -21,7 +21,12 @@ settings.register_profile(
 )
 settings.load_profile("jax")
 
-TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+TOLERANCE = {
+    "float64": 1e-12,
+    "float32": 2e-6,
+    "float16": 2e-3,
+    "bfloat16": 1.6e-2,
+}
 """What a result may differ by, relative to its largest: a few roundings of the dtype."""
 
 

@@ -218,7 +218,11 @@ def common(case: Case, made: dict[str, Tensor]) -> dict[str, Any]:
             **strides("o", made["out"]),
             # "if alibi, b*h need set this to h"; a matrix serves all heads and
             # sequences.
-            "stride_bias": {"": 0, "bias": case.keys, "slopes": case.heads}[case.added],
+            "stride_bias": {
+                "": 0,
+                "bias": case.keys,
+                "slopes": case.heads,
+            }[case.added],
             "window_size_left": left,
             "window_size_right": right,
             "mask_type": 2 if masked else 0,
@@ -246,7 +250,11 @@ def wanted(direction: str, case: Case) -> dict[str, Any]:
     }
     own: dict[str, Any]
     if direction == "fwd":
-        own = {"scale_s": 0.375, "scale_p": 1, "scale_o": 1}
+        own = {
+            "scale_s": 0.375,
+            "scale_p": 1,
+            "scale_o": 1,
+        }
         own |= {f"{part}_stride_lse": size for part, size in sums.items()}
         traits = {"is_v_rowmajor": 1, "has_lse": 1}
     else:
@@ -292,7 +300,14 @@ SHAPES = st.fixed_dictionaries(
         "dtype": st.sampled_from(["f16", "bf16"]),
         "dropout": st.sampled_from([0.0, 0.25]),
         "window": st.sampled_from(
-            [(-1, -1), (-1, 0), (7, 0), (0, 3), (4999, 0), (-1, 5)]
+            [
+                (-1, -1),
+                (-1, 0),
+                (7, 0),
+                (0, 3),
+                (4999, 0),
+                (-1, 5),
+            ]
         ),
         "packed": st.booleans(),
         "added": st.sampled_from(["", "bias", "slopes"]),

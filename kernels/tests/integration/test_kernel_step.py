@@ -42,7 +42,14 @@ def test_step_refuses_output(
         "label": "u",
     }
     with pytest.raises(KernelError, match=said):
-        step_process.run(spec | {"environment": {}, "wrapped_mb": 0, "checks": checks})
+        step_process.run(
+            spec
+            | {
+                "environment": {},
+                "wrapped_mb": 0,
+                "checks": checks,
+            }
+        )
     assert not list(tmp_path.rglob("u.o"))
 
 
@@ -55,4 +62,10 @@ def test_objects_with_one_bundle_are_refused(
     host = tmp_path / "host.o"
     host.touch()
     with pytest.raises(KernelError, match="needs one unique fat binary symbol"):
-        step_process.prepare_link([(str(host), {}), (str(host), {})], tmp_path)
+        step_process.prepare_link(
+            [
+                (str(host), {}),
+                (str(host), {}),
+            ],
+            tmp_path,
+        )

@@ -17,7 +17,12 @@ from kernels.tests.unit.test_kernel_graph import TOOLCHAIN
 ROCM = replace(
     TOOLCHAIN,
     name="rocm",
-    places={"pypi": "/t", "rocm": "/r", "rocm_clang": "/r/c", "rocm_bitcode": "/r/b"},
+    places={
+        "pypi": "/t",
+        "rocm": "/r",
+        "rocm_clang": "/r/c",
+        "rocm_bitcode": "/r/b",
+    },
 )
 TREE = SourceTree(
     folder=Path("/source"),
@@ -37,7 +42,11 @@ def lib_objects(
     lib: KernelModule = LIB,
     tree: SourceTree = TREE,
 ) -> LinkInputs:
-    units = {"api.cpp": "3", "x_big.cpp": "4", "n64.cpp": "5"}
+    units = {
+        "api.cpp": "3",
+        "x_big.cpp": "4",
+        "n64.cpp": "5",
+    }
     made = Generated(
         folder=Path("/g"),
         units=units,

@@ -250,7 +250,11 @@ class IdleRunner:
 
 
 @pytest.mark.parametrize(
-    ("returncode", "said"), [(1, "ninja failed"), (0, "disappeared from")]
+    ("returncode", "said"),
+    [
+        (1, "ninja failed"),
+        (0, "disappeared from"),
+    ],
 )
 def test_build_without_results_is_an_error(
     returncode: int,

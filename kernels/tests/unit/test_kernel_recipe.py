@@ -61,7 +61,11 @@ def test_chosen_modules_skips_modules_without_code() -> None:
         ),
         (
             ("gfx942",),
-            {"modules": ("rms_norm",), "require": ("gemm_i8",), "allow_partial": True},
+            {
+                "modules": ("rms_norm",),
+                "require": ("gemm_i8",),
+                "allow_partial": True,
+            },
             "gemm_i8 is required but missing in --kernel-modules",
         ),
     ],

@@ -159,7 +159,11 @@ def context(tmp_path: Path) -> TaskContext:
 @pytest.fixture
 def arguments(graph: Graph) -> dict[str, Any]:
     step = asdict(graph.steps[0])
-    return {"step": step, "key": graph.keys["one"], "digest": CHAIN.digest}
+    return {
+        "step": step,
+        "key": graph.keys["one"],
+        "digest": CHAIN.digest,
+    }
 
 
 def test_worker_with_another_toolchain_is_unfit(

@@ -21,7 +21,11 @@ from tests.support.wheel_sets import pjrt, plain, plugin
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = "0.10.2"
-NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " ", "no_proxy": "*"}
+NO_INDEX = {
+    "PIP_NO_INDEX": "1",
+    "PIP_FIND_LINKS": " ",
+    "no_proxy": "*",
+}
 
 
 def wheels(python: str = "3.12") -> list[MadeWheel]:
@@ -56,7 +60,11 @@ def folder(tmp_path: Path) -> Path:
 def ci_build(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the command without the launcher, which may set up an environment with pip first."""
     argv = [sys.executable, "-m", "ci_build.cli", *words]
-    env = {**os.environ, **NO_INDEX, "PYTHONPATH": str(ROOT)}
+    env = {
+        **os.environ,
+        **NO_INDEX,
+        "PYTHONPATH": str(ROOT),
+    }
     return subprocess.run(
         argv, capture_output=True, text=True, check=False, cwd=cwd, env=env
     )

@@ -125,7 +125,11 @@ def test_image_of_set_is_built_and_tested(place: Place) -> None:
     image = receipt(place, *words, env=found)
     name = f"jax-ubu24.rocm{VERSION.replace('.', '')}"
     assert image["tags"] == [name]
-    inside = {"jax": "0.10.2", "rocm": VERSION, "python": "3.13, 3.14"}
+    inside = {
+        "jax": "0.10.2",
+        "rocm": VERSION,
+        "python": "3.13, 3.14",
+    }
     assert {key: image[key] for key in inside} == inside
     labels = json.loads(
         place.engine.ask(

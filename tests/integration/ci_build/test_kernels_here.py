@@ -148,8 +148,15 @@ def call(
 ) -> dict[str, Any]:
     side = [rows, n] if adds else [0]
     return {
-        "args": [(dtype, [rows, n], X), (dtype, side, RESIDUAL), (dtype, [n], GAMMA)],
-        "results": [(dtype, [rows, n], Y), (dtype, side, SUM)],
+        "args": [
+            (dtype, [rows, n], X),
+            (dtype, side, RESIDUAL),
+            (dtype, [n], GAMMA),
+        ],
+        "results": [
+            (dtype, [rows, n], Y),
+            (dtype, side, SUM),
+        ],
         "epsilon": 0.5,
     } | more
 
@@ -173,7 +180,13 @@ CALLS = {
         }
     ),
     "crooked": (
-        call(4, 64) | {"results": [("bf16", [4, 64], Y + 8), ("bf16", [0], SUM)]}
+        call(4, 64)
+        | {
+            "results": [
+                ("bf16", [4, 64], Y + 8),
+                ("bf16", [0], SUM),
+            ]
+        }
     ),
     "epsilon": call(4, 64, epsilon=-1.0),
     "no code": call(4, 64, fail=209),

@@ -175,7 +175,10 @@ def test_evidence_of_an_earlier_night_promotes_its_set_first(
     capsys.readouterr()
     assert night(nights, NEW_ROCM, "--json") == 0
     states = [(one["rocm"], one["state"], one["entry"]) for one in said(capsys)]
-    assert states == [("7.2.0", "promoted", 1), ("7.2.1", "pending", 0)]
+    assert states == [
+        ("7.2.0", "promoted", 1),
+        ("7.2.1", "pending", 0),
+    ]
     nights.device = True
     assert night(nights, NEW_ROCM, "--json") == 0
     assert [(one["rocm"], one["state"]) for one in said(capsys)] == [

@@ -28,7 +28,12 @@ def told(tmp_path: Path) -> Iterator[Behaviour]:
     )
     page = page_of([NAME, newer, tested]).encode()
     today = page_of([NAME, NEW, NEW.replace("linux", "windows")]).encode()
-    files = {PATH: data, "/tarball/": page, "/new/": today, f"/new/{NEW}": data}
+    files = {
+        PATH: data,
+        "/tarball/": page,
+        "/new/": today,
+        f"/new/{NEW}": data,
+    }
     with serving(Behaviour(files=files)) as server:
         yield server
 

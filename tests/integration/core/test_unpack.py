@@ -82,19 +82,24 @@ GOOD = (
 )
 
 
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_unpack_good_archive_gives_read_only_tree(
     tmp_path: Path, compression: str
 ) -> None:
     tree = tmp_path / "tree"
     contents = unpack(GOOD, tree, compression)
-    assert (tree / "bin/clang").read_bytes() == b"\x7fELF" * 300_000
-    assert stat.S_IMODE((tree / "bin/clang").stat().st_mode) == 0o555
-    assert stat.S_IMODE((tree / "include/secret.h").stat().st_mode) == 0o400
-    assert stat.S_IMODE((tree / "bin").stat().st_mode) == 0o555
-    assert stat.S_IMODE(tree.stat().st_mode) == 0o555
-    assert (tree / "bin/clang++").resolve() == (tree / "bin/clang").resolve()
-    assert (tree / "bin/amdclang").samefile(tree / "bin/clang")
+    clang = tree / "bin/clang"
+    assert clang.read_bytes() == b"\x7fELF" * 300_000
+    assert mode_of(clang) == 0o555
+    assert mode_of(tree / "include/secret.h") == 0o400
+    assert mode_of(tree / "bin") == 0o555
+    assert mode_of(tree) == 0o555
+    assert (tree / "bin/clang++").resolve() == clang.resolve()
+    assert (tree / "bin/amdclang").samefile(clang)
     assert (tree / "lib/umlaut-\u00fc+x").read_bytes() == b"x" * 512
     assert differences(tree, contents) == ()
     assert load_contents(dump_contents(contents)) == contents
@@ -105,33 +110,47 @@ def test_unpack_good_archive_gives_read_only_tree(
 @pytest.mark.parametrize("format", ["gnu", "posix"])
 def test_unpack_agrees_with_gnu_tar(tmp_path: Path, format: str) -> None:  # noqa: A002
     source = tmp_path / "source"
-    for name in ("a/b/c", "a/" + "n" * 90 + "/" + "m" * 90, "bin/tool"):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_bytes(os.urandom(3000))
-    (source / "bin/tool").chmod(0o755)
+    tool = source / "bin/tool"
+    long = source / "a" / ("n" * 90) / ("m" * 90)
+    for path in (source / "a/b/c", long, tool):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(3000))
+    tool.chmod(0o755)
     (source / "link").symlink_to("a/b/c")
     archive = tmp_path / "x.tar.gz"
-    subprocess.run(
-        ["tar", f"--format={format}", "-czf", archive, "-C", source, "."], check=True
-    )
-    (tmp_path / "ours").mkdir()
+    pack: list[str | Path] = [
+        "tar",
+        f"--format={format}",
+        "-czf",
+        archive,
+        "-C",
+        source,
+        ".",
+    ]
+    subprocess.run(pack, check=True)
+    ours = tmp_path / "ours"
+    ours.mkdir()
     with archive.open("rb") as stream:
-        extract(chunks_of(stream), "gz", tmp_path / "ours")
-    subprocess.run(
-        ["diff", "--recursive", "--no-dereference", source, tmp_path / "ours"],
-        check=True,
-    )
-    assert os.access(tmp_path / "ours/bin/tool", os.X_OK)
+        extract(chunks_of(stream), "gz", ours)
+    compare: list[str | Path] = [
+        "diff",
+        "--recursive",
+        "--no-dereference",
+        source,
+        ours,
+    ]
+    subprocess.run(compare, check=True)
+    assert os.access(ours / "bin/tool", os.X_OK)
 
 
 def test_unpack_selection_writes_part_and_lists_all(tmp_path: Path) -> None:
-    contents = unpack(
-        GOOD, tmp_path / "tree", wanted=lambda path: path.startswith("include/")
-    )
-    assert sorted(p.name for p in (tmp_path / "tree").iterdir()) == ["include"]
-    assert not contents["bin/clang"].taken
-    assert contents["bin/clang"].size == 1_200_000
-    assert differences(tmp_path / "tree", contents) == ()
+    tree = tmp_path / "tree"
+    contents = unpack(GOOD, tree, wanted=lambda path: path.startswith("include/"))
+    assert [path.name for path in tree.iterdir()] == ["include"]
+    clang = contents["bin/clang"]
+    assert not clang.taken
+    assert clang.size == 1_200_000
+    assert differences(tree, contents) == ()
 
 
 def raw(kind: bytes, name: str = "x", size: int = 0) -> bytes:
@@ -190,12 +209,13 @@ MALICIOUS: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", MALICIOUS)
 def test_unpack_refuses_malicious_archive(tmp_path: Path, name: str) -> None:
     data, words = MALICIOUS[name]
-    (tmp_path / "around").mkdir()
+    around = tmp_path / "around"
+    around.mkdir()
     with pytest.raises(ArchiveError, match=words):
-        unpack(data, tmp_path / "around/tree")
+        unpack(data, around / "tree")
     # Nothing was created outside of the tree.
-    assert [path.name for path in (tmp_path / "around").iterdir()] == ["tree"]
-    assert [path.name for path in tmp_path.iterdir()] == ["around"]
+    assert [*around.iterdir()] == [around / "tree"]
+    assert [*tmp_path.iterdir()] == [around]
 
 
 def test_unpack_refuses_bombs(tmp_path: Path) -> None:
@@ -204,38 +224,33 @@ def test_unpack_refuses_bombs(tmp_path: Path) -> None:
         many.add(f"f{number}")
     with pytest.raises(ArchiveError, match="more than 10 entries"):
         unpack(many.data(), tmp_path / "many", limits=Limits(entries=10))
-    with pytest.raises(ArchiveError, match="or 1000000 bytes"):
-        unpack(
-            Made().add("x", bytes(2_000_000)).data(),
-            tmp_path / "large",
-            limits=Limits(size=1_000_000),
-        )
-    # A file with a large declared size is refused before a byte is written.
-    assert list((tmp_path / "large").iterdir()) == []
-    # Skipped entries count too.
     small = Limits(size=1_000_000)
+    large = Made().add("x", bytes(2_000_000)).data()
     with pytest.raises(ArchiveError, match="or 1000000 bytes"):
-        unpack(
-            raw(b"0", size=8 << 30),
-            tmp_path / "said",
-            limits=small,
-            wanted=lambda _: False,
-        )
+        unpack(large, tmp_path / "large", limits=small)
+    # A file with a large declared size is refused before a byte is written.
+    assert [*(tmp_path / "large").iterdir()] == []
+    # Skipped entries count too.
+    declared = raw(b"0", size=8 << 30)
+    with pytest.raises(ArchiveError, match="or 1000000 bytes"):
+        unpack(declared, tmp_path / "said", limits=small, wanted=lambda _: False)
 
 
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_unpack_refuses_damaged_compression(tmp_path: Path, compression: str) -> None:
     data = COMPRESS[compression](GOOD)
+    half = len(data) // 2
     damaged = (
-        data[: len(data) * 7 // 8],
-        data[: len(data) // 2],
+        data[: half + half // 2],
+        data[:half],
         data[:-40] + b"\xff" * 20 + data[-20:],
         b"text",
     )
     for number, broken in enumerate(damaged):
-        (tmp_path / str(number)).mkdir()
+        tree = tmp_path / str(number)
+        tree.mkdir()
         with pytest.raises(ArchiveError):
-            extract(chunks(broken), compression, tmp_path / str(number))
+            extract(chunks(broken), compression, tree)
 
 
 def test_unpack_read_error_is_not_damage(tmp_path: Path) -> None:
@@ -248,12 +263,9 @@ def test_unpack_read_error_is_not_damage(tmp_path: Path) -> None:
 
 
 def test_unpack_refuses_hard_link_to_unselected_file(tmp_path: Path) -> None:
+    linked = Made().add("a", b"1").hard("b", "a").data()
     with pytest.raises(ArchiveError, match="which is not unpacked"):
-        unpack(
-            Made().add("a", b"1").hard("b", "a").data(),
-            tmp_path / "tree",
-            wanted=lambda path: path == "b",
-        )
+        unpack(linked, tmp_path / "tree", wanted=lambda path: path == "b")
 
 
 def test_tree_changes_are_reported(tmp_path: Path) -> None:
@@ -265,17 +277,17 @@ def test_tree_changes_are_reported(tmp_path: Path) -> None:
     changes = differences(tree, contents)
     assert changes
     assert all("mode 755, not 555" in line for line in changes)
-    (tree / "bin/clang").chmod(0o755)
-    (tree / "bin/clang").write_bytes(b"\x7fELF" * 299_999 + b"ELF\x7f")
-    (tree / "bin/clang").chmod(0o555)
+    clang = tree / "bin/clang"
+    clang.chmod(0o755)
+    clang.write_bytes(b"\x7fELF" * 299_999 + b"ELF\x7f")
+    clang.chmod(0o555)
     (tree / "include/secret.h").unlink()
-    (tree / "lib64").unlink()
-    (tree / "lib64").symlink_to("bin")
+    link = tree / "lib64"
+    link.unlink()
+    link.symlink_to("bin")
     (tree / "bin/new").write_bytes(b"")
-    found = "\n".join(
-        line for line in differences(tree, contents) if "mode" not in line
-    )
-    assert found.splitlines() == [
+    found = differences(tree, contents)
+    assert [line for line in found if "mode" not in line] == [
         "bin/amdclang: content differs",
         "bin/clang: content differs",
         "bin/new: unexpected",

@@ -79,7 +79,11 @@ def test_builder_tester_and_promoter_have_separate_identities(name: str) -> None
     identities = {
         job: body["environment"] for job, body in jobs.items() if "environment" in body
     }
-    assert identities == {"build": "builder", "gates": "tester", "promote": promoter}
+    assert identities == {
+        "build": "builder",
+        "gates": "tester",
+        "promote": promoter,
+    }
     assert {
         job["environment"] for job in load(FOLDER / "gpu-tests.yml")["jobs"].values()
     } == {"tester"}

@@ -58,7 +58,11 @@ def complete(found: Mapping[str, Elf], version: str = "7.2.0") -> RocmManifest:
 
 
 @pytest.mark.parametrize(
-    ("version", "rocm"), [("0.10.2", "7.2.0"), ("0.12.0", "7.14.0")]
+    ("version", "rocm"),
+    [
+        ("0.10.2", "7.2.0"),
+        ("0.12.0", "7.14.0"),
+    ],
 )
 def test_shipped_manifest_has_needs_of_published_wheels(
     tmp_path: Path, real_wheel: Callable[..., Path], version: str, rocm: str

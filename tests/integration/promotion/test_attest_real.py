@@ -106,7 +106,12 @@ class Cli:
         )
         loopback = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         argv = [*map(str, words)]
-        environment = {**kept, **nowhere, **loopback, **(env or {})}
+        environment = {
+            **kept,
+            **nowhere,
+            **loopback,
+            **(env or {}),
+        }
         return subprocess.run(
             [self.python, "-m", "ci_build.cli", *argv],
             capture_output=True,

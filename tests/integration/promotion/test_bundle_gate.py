@@ -101,7 +101,11 @@ def test_gate_without_network_installs_from_folder(
     assert again.digest == staged.digest
     # uv breaks the lines of its messages at this width.
     runner = HostRunner(
-        {**user_environment(), **offline_variables(made), "COLUMNS": "80"}
+        {
+            **user_environment(),
+            **offline_variables(made),
+            "COLUMNS": "80",
+        }
     )
     site = make_site(gate_context(tmp_path / "runner", there, again, runner), OWN)
     assert {"jax-0.10.2.dist-info", "small_dependency-1.0.dist-info"} <= installed(site)

@@ -62,7 +62,15 @@ OTHERS = {
     "similar folder": "v2-stagingx/y",
     "below another index": "v2x/ledger/1",
 }
-KEYS = {**STAGING, **VOUCHING, **SWEPT, **KEPT, **SITE, **PROBE, **OTHERS}
+KEYS = {
+    **STAGING,
+    **VOUCHING,
+    **SWEPT,
+    **KEPT,
+    **SITE,
+    **PROBE,
+    **OTHERS,
+}
 BODY = b"an object of the owner"
 NOTHING: frozenset[str] = frozenset()
 
@@ -189,7 +197,13 @@ CHANGES: Mapping[str, Callable[[Target], object]] = {
         **t.at, Tagging={"TagSet": [{"Key": "k", "Value": "v"}]}
     ),
 }
-CALLS = {**READS, **WRITES, **DELETES, **NEVER, **CHANGES}
+CALLS = {
+    **READS,
+    **WRITES,
+    **DELETES,
+    **NEVER,
+    **CHANGES,
+}
 MAY_READ = {
     Role.BUILDER: {*STAGING, *VOUCHING, *PROBE},
     Role.TESTER: {*STAGING, *VOUCHING, *PROBE, *SWEPT, *KEPT},

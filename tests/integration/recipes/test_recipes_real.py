@@ -22,7 +22,10 @@ from wheelkit.repair.wheel_repair import repair
 
 @pytest.mark.parametrize(
     ("jax", "rocm", "python"),
-    [("0.10.2", "7.2.0", ">=3.11"), ("0.12.0", "7.14.0", ">=3.12")],
+    [
+        ("0.10.2", "7.2.0", ">=3.11"),
+        ("0.12.0", "7.14.0", ">=3.12"),
+    ],
 )
 def test_plugin_is_repaired_by_its_recipe(
     real_wheel: Callable[..., Path], tmp_path: Path, jax: str, rocm: str, python: str

@@ -166,7 +166,10 @@ def test_check_set_0_10_2_matches(inspect: Inspect) -> None:
         ("jax-rocm7-plugin", "3.12"),
         ("jax",),
     ]
-    names += [("jaxlib", "3.11"), ("jaxlib", "3.12")]
+    names += [
+        ("jaxlib", "3.11"),
+        ("jaxlib", "3.12"),
+    ]
     assert (
         check_set([inspect(name, "0.10.2", *python) for name, *python in names]) == ()
     )

@@ -19,7 +19,12 @@ pytestmark = pytest.mark.network
 RealWheels = Callable[..., Path]
 # ROCm of each release, by the compiler's name in .comment (0.7.1 to 0.10.2) or by its
 # Summary (0.12.0).
-ROCM = {"0.7.1": "7.1.0", "0.9.1": "7.2.0", "0.10.2": "7.2.0", "0.12.0": "7.14.0"}
+ROCM = {
+    "0.7.1": "7.1.0",
+    "0.9.1": "7.2.0",
+    "0.10.2": "7.2.0",
+    "0.12.0": "7.14.0",
+}
 PLATFORM = {
     "libc.so.6",
     "libm.so.6",

@@ -137,7 +137,15 @@ class Tab:
         """Return the page as PNG: the whole page, or its top of some height."""
         width = self.value("document.documentElement.clientWidth")
         clip = (
-            {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
+            {
+                "clip": {
+                    "x": 0,
+                    "y": 0,
+                    "width": width,
+                    "height": height,
+                    "scale": 1,
+                }
+            }
             if height
             else {}
         )

@@ -157,7 +157,12 @@ def running(docker: Docker, folder: Path) -> Iterator[Service]:
     keys = Keys.make(folder / "keys")
     stored = folder / "cas"
     settings = string.Template((_HERE / "server.yml").read_text())
-    words = {"PORT": port, "DATABASE": url, "STORED": stored, "KEYS": keys.folder}
+    words = {
+        "PORT": port,
+        "DATABASE": url,
+        "STORED": stored,
+        "KEYS": keys.folder,
+    }
     (folder / "server.yml").write_text(settings.substitute(words))
     log = folder / "log"
     with _database(docker, programs, database), log.open("wb") as out:

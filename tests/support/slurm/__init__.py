@@ -21,7 +21,11 @@ from tests.support.docker import Docker
 from tests.support.terminal import ROOT
 
 _HERE = Path(__file__).parent
-_ADDRESSES = {"head": "10.77.0.1", "node1": "10.77.0.2", "node2": "10.77.0.3"}
+_ADDRESSES = {
+    "head": "10.77.0.1",
+    "node1": "10.77.0.2",
+    "node2": "10.77.0.3",
+}
 _START_SECONDS = 60
 _SECONDS = 1800
 _SERVERS = {

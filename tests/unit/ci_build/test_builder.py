@@ -98,7 +98,13 @@ def tools_of(asked: BuildRequest) -> BuildPaths:
 
 
 def test_find_tools_uses_reported_or_named_clang(report: Callable[..., None]) -> None:
-    report({**CLANGS, **PYTHONS, IN_CONTAINER.bazel: "bazel 7.7.1"})
+    report(
+        {
+            **CLANGS,
+            **PYTHONS,
+            IN_CONTAINER.bazel: "bazel 7.7.1",
+        }
+    )
     assert tools_of(request("0.10.2")).clang == "/usr/lib/llvm-18/bin/clang"
     asked = request("0.10.2")
     asked = replace(
@@ -131,7 +137,13 @@ def test_find_tools_refuses_missing_tool_and_other_python(
 def test_find_tools_compares_bazel_with_sources(
     report: Callable[..., None], release: str, bazel: str, *, good: bool
 ) -> None:
-    report({**CLANGS, **PYTHONS, IN_CONTAINER.bazel: bazel})
+    report(
+        {
+            **CLANGS,
+            **PYTHONS,
+            IN_CONTAINER.bazel: bazel,
+        }
+    )
     with (
         nullcontext() if good else pytest.raises(MachineError, match=r"or a later 7\.x")
     ):

@@ -33,7 +33,11 @@ SPEC = ContainerSpec(
         Mount(Path("/src/out"), "/out", writable=True),
     ),
     workdir="/jax",
-    env={"HOME": "/tmp/home", "GONE": "x", "EMPTY": ""},
+    env={
+        "HOME": "/tmp/home",
+        "GONE": "x",
+        "EMPTY": "",
+    },
     network="none",
     user="12:34",
     shm_size="1g",

@@ -254,7 +254,11 @@ def test_pulled_image_with_another_digest_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [(BusyError.exit_code, BusyError), (99, MachineError)]
+    ("code", "error"),
+    [
+        (BusyError.exit_code, BusyError),
+        (99, MachineError),
+    ],
 )
 def test_image_gate_without_evidence_ends_with_its_error(
     code: int,

@@ -49,7 +49,14 @@ def test_publish_writes_changes_and_removes_stale_files_last(tmp_path: Path) -> 
     bucket = MemoryBucket()
     publish_site(
         bucket,
-        site(tmp_path / "old", **{"gone.html": "gone", "z.html": "old", LIST: "[]"}),
+        site(
+            tmp_path / "old",
+            **{
+                "gone.html": "gone",
+                "z.html": "old",
+                LIST: "[]",
+            },
+        ),
     )
     for key in ("v2/multi-arch/status.json", "docs-of-others/x", "v2-staging/x"):
         bucket.put_if_match(key, b"theirs", etag=None)

@@ -94,7 +94,11 @@ def _row(item: tuple[str, str]) -> dict[str, Any]:
     project, name = item
     digest = sha256_of(name.encode())
     return {
-        "metadata": {"name": project, "version": "0.10.2", "requires_python": ">=3.11"},
+        "metadata": {
+            "name": project,
+            "version": "0.10.2",
+            "requires_python": ">=3.11",
+        },
         "download_info": {
             "url": f"https://example.org/{name}",
             "archive_info": {"hashes": {"sha256": digest}},

@@ -98,7 +98,11 @@ def test_unused_option_of_gate_is_refused(
 
 @pytest.mark.parametrize(
     ("channel", "installers", "corpus"),
-    [("local", "", ""), ("nightly", "all", ""), ("release", "all", "full")],
+    [
+        ("local", "", ""),
+        ("nightly", "all", ""),
+        ("release", "all", "full"),
+    ],
 )
 def test_policy_selects_installers_and_corpus(
     channel: str, installers: str, corpus: str

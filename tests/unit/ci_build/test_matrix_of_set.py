@@ -111,7 +111,11 @@ def test_matrix_tests_runs_the_suite_of_the_set(
 )
 @pytest.mark.parametrize(
     ("workflow", "channel"),
-    [("nightly", "nightly"), ("nightly", "release"), ("release", "release")],
+    [
+        ("nightly", "nightly"),
+        ("nightly", "release"),
+        ("release", "release"),
+    ],
 )
 def test_jobs_of_the_workflows_can_meet_the_policy(
     index: str,

@@ -269,7 +269,11 @@ def test_differences_names_changed_inputs() -> None:
     bad = sets.wheel_set(
         request={
             "payload": "source",
-            "source": {"xla_commit": "c" * 40, "jax_commit": "b", "image": "sha256:1"},
+            "source": {
+                "xla_commit": "c" * 40,
+                "jax_commit": "b",
+                "image": "sha256:1",
+            },
         },
         rocm_version="7.3.0",
     )

@@ -82,7 +82,11 @@ def test_defaults_are_all_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("jax", "words"), [("0.11.2", "contradict each other"), ("0.99.0", "is not known")]
+    ("jax", "words"),
+    [
+        ("0.11.2", "contradict each other"),
+        ("0.99.0", "is not known"),
+    ],
 )
 def test_published_wheels_without_proven_rocm_need_the_option(
     jax: str, words: str
@@ -149,7 +153,15 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
     words += ["'http://host'", "'much'"]
     for jax in ("0.10.2", "newest"):
         with pytest.raises(RequestError) as caught:
-            build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}))
+            build_request(
+                settings(
+                    {
+                        **wrong,
+                        "builder_image": "b",
+                        "jax_version": jax,
+                    }
+                )
+            )
         told = str(caught.value)
         for word in words:
             assert told.count(word) == 1, word
@@ -205,7 +217,11 @@ def test_targets_that_xla_rejects_are_refused_only_with_published_xla() -> None:
     assert build_request(kernels, all_targets=expand(ALL))[0].targets == expand(
         "gfx906"
     )
-    source = {**given, "payload": "source", "rocm_version": "7.10.0"}
+    source = {
+        **given,
+        "payload": "source",
+        "rocm_version": "7.10.0",
+    }
     assert request(source).targets == expand("gfx906")
 
 
@@ -214,7 +230,13 @@ def test_unknown_target_has_its_own_exit_code() -> None:
         request({"targets": "gfx943"})
 
 
-@pytest.mark.parametrize(("value", "expected"), [("true", True), ("no", False)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("true", True),
+        ("no", False),
+    ],
+)
 def test_flag_reads_switches_from_environment(value: str, *, expected: bool) -> None:
     assert settings({}, {"CI_BUILD_NO_STRIP": value}).flag("no_strip") is expected
 

@@ -90,7 +90,11 @@ def test_tool_table_of_another_type_is_refused(tmp_path: Path) -> None:
 def test_environment_and_command_line_override_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = {"targets": "gfx942", "compiler": "gcc", "out": "o"}
+    values = {
+        "targets": "gfx942",
+        "compiler": "gcc",
+        "out": "o",
+    }
     project = ProjectFile(path=tmp_path / "ci_build.toml", values=values)
     monkeypatch.setenv("CI_BUILD_COMPILER", "clang")
     defaults = project_defaults(dist_wheels, project)

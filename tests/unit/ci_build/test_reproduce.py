@@ -54,7 +54,12 @@ def set_of(request: BuildRequest) -> WheelSet:
 @pytest.mark.parametrize(
     "more",
     [
-        {"one_target": True, "host": True, "no_strip": True, "wheel_post_release": "2"},
+        {
+            "one_target": True,
+            "host": True,
+            "no_strip": True,
+            "wheel_post_release": "2",
+        },
         {
             "rbe": True,
             "rbe_endpoint": "grpcs://a:1",
@@ -92,7 +97,13 @@ def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
 
 
 def test_rebuild_accepts_no_cached_results() -> None:
-    settings = Settings({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"})
+    settings = Settings(
+        {
+            **BASE,
+            "rbe": True,
+            "rbe_endpoint": "grpc://a:1",
+        }
+    )
     source = build_request(settings, accept_cached=False)[0].source
     assert source is not None
     assert source.remote is not None
@@ -159,7 +170,11 @@ def test_reproduce_refuses_adopted_wheels(tmp_path: Path) -> None:
         {},
         {"targets": "all"},
         {"targets": "gfx906,unsupported"},
-        {"no_strip": True, "wheel_post_release": "2", "no_rocm_version_extra": True},
+        {
+            "no_strip": True,
+            "wheel_post_release": "2",
+            "no_rocm_version_extra": True,
+        },
     ],
 )
 def test_recorded_settings_request_same_published_set(

@@ -27,7 +27,11 @@ def zst(plain: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("compression", "compress"), [("xz", lzma.compress), ("zst", zst)]
+    ("compression", "compress"),
+    [
+        ("xz", lzma.compress),
+        ("zst", zst),
+    ],
 )
 def test_decompress_joins_streams_and_detects_damage(
     compression: str, compress: Callable[[bytes], bytes]

@@ -163,7 +163,11 @@ def test_expand_sorts_families_targets_and_features() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("gfx943", "gfx942"), ("gfx94X-dgpu", "gfx94X-dcgpu"), ("defualt", "default")],
+    [
+        ("gfx943", "gfx942"),
+        ("gfx94X-dgpu", "gfx94X-dcgpu"),
+        ("defualt", "default"),
+    ],
 )
 def test_expand_unknown_name_suggests_nearest(typed: str, meant: str) -> None:
     with pytest.raises(UnknownTargetError) as caught:

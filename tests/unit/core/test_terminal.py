@@ -27,7 +27,10 @@ def test_fold_breaks_lines_between_words(text: str, rows: list[str]) -> None:
 
 
 def test_table_folds_cells_and_aligns_numbers() -> None:
-    rows = [("a wheel", "9.0 MB"), ("b\x1b[2J", "10.0 MB")]
+    rows = [
+        ("a wheel", "9.0 MB"),
+        ("b\x1b[2J", "10.0 MB"),
+    ]
     text = table(("name", "size"), rows, (1,))
     assert text.splitlines() == [
         "",

@@ -268,7 +268,12 @@ _RUN_ROWS = [
 
 PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 MODULE = "jax_rocm7_plugin/_linalg.so"
-KERNEL = {"id": 0, "kind": "MI300X", "capability": "gfx942", "kernel": ""}
+KERNEL = {
+    "id": 0,
+    "kind": "MI300X",
+    "capability": "gfx942",
+    "kernel": "",
+}
 
 
 @dataclass

@@ -45,7 +45,11 @@ MEMBER = MemberInfo(
     symbol_versions={},
 )
 PLAN = jax_wheels.repair_plan("pjrt", sets.published_request("gfx942"), VERSION)
-REQUEST = {"payload": "published", "strip": True, "targets": ["gfx942"]}
+REQUEST = {
+    "payload": "published",
+    "strip": True,
+    "targets": ["gfx942"],
+}
 
 
 @functools.cache

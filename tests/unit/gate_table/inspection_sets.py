@@ -64,7 +64,11 @@ from wheelkit.inspect.wheel_set import check_set
 
 GATE = "inspection"
 VERSION = "0.10.2.post1+rocm7.2.0"
-SOURCE: dict[str, Any] = {"filename": "source.whl", "size": 3, "sha256": "5" * 64}
+SOURCE: dict[str, Any] = {
+    "filename": "source.whl",
+    "size": 3,
+    "sha256": "5" * 64,
+}
 UNTRUE = "wheels-json-untrue"
 
 
@@ -74,7 +78,11 @@ UNTRUE = "wheels-json-untrue"
 def _three_wheels(_: Path) -> dict[str, MadeWheel]:
     jaxlib = clean_pjrt()
     jaxlib.project = "jaxlib"
-    return {"pjrt": clean_pjrt(), "plugin": clean_plugin(), "jaxlib": jaxlib}
+    return {
+        "pjrt": clean_pjrt(),
+        "plugin": clean_plugin(),
+        "jaxlib": jaxlib,
+    }
 
 
 def _check_set(wheels: Mapping[str, MadeWheel], folder: Path) -> Iterable[Finding]:
@@ -318,7 +326,13 @@ _REQUEST = to_json(
 
 def asked(**changes: Any) -> Edit:
     """Change the request of the set."""
-    return of_set(request={**_REQUEST, "rocm_version": "7.2.0", **changes})
+    return of_set(
+        request={
+            **_REQUEST,
+            "rocm_version": "7.2.0",
+            **changes,
+        }
+    )
 
 
 _RECORD_EDITS: list[tuple[str, str, Edit]] = [
@@ -437,7 +451,11 @@ hashes = {sha256 = "a"}
 """
 _BILL = {
     "components": [
-        {"name": "jax", "version": "0.10.2", "bom-ref": "jax-0.10.2-py3-none-any.whl"},
+        {
+            "name": "jax",
+            "version": "0.10.2",
+            "bom-ref": "jax-0.10.2-py3-none-any.whl",
+        },
         {
             "name": "jax-rocm7-pjrt",
             "version": "1",

@@ -46,7 +46,11 @@ OTHER_KEY = "ssh-ed25519 BBBB"
 DERIVED = frozenset({"channel", "sha256", "text", "void"})
 """Fields of a policy that are not written in its file."""
 ALWAYS = "every policy"
-_GROUPS = {"gates": GateRule, "attestations": AttestationRule, "growth": Growth}
+_GROUPS = {
+    "gates": GateRule,
+    "attestations": AttestationRule,
+    "growth": Growth,
+}
 """Key -> class of its table."""
 
 

@@ -22,7 +22,13 @@ PIP = "pip-23.0.1-py3-none-any.whl"
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
-@pytest.mark.parametrize("version", [(2, 7, 18), (3, 10, 13)])
+@pytest.mark.parametrize(
+    "version",
+    [
+        (2, 7, 18),
+        (3, 10, 13),
+    ],
+)
 def test_an_old_python_is_refused_in_one_line(
     name: str,
     version: tuple[int, ...],

@@ -273,7 +273,11 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
 
 
 @pytest.mark.parametrize(
-    ("token", "error"), [(None, MachineError), ("token", RequestError)]
+    ("token", "error"),
+    [
+        (None, MachineError),
+        ("token", RequestError),
+    ],
 )
 def test_signing_needs_identity_and_service(
     token: str | None,
@@ -415,7 +419,16 @@ def test_promote_publishes_verified_attestation(
 def test_identity_of_reads_certificate() -> None:
     assert identity_of({**GITHUB, **REFS}) == ME
     by_digest = GITHUB["1.3.6.1.4.1.57264.1.18"].replace("refs/heads/main", "0" * 40)
-    assert identity_of({**GITHUB, **REFS, "1.3.6.1.4.1.57264.1.18": by_digest}) == ME
+    assert (
+        identity_of(
+            {
+                **GITHUB,
+                **REFS,
+                "1.3.6.1.4.1.57264.1.18": by_digest,
+            }
+        )
+        == ME
+    )
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,11 @@ def test_full_disk_leaves_no_file(
 
 @pytest.mark.parametrize(
     ("code", "problem"),
-    [(errno.EXDEV, ""), (errno.EIO, "Input/output error"), (0, "have sha256")],
+    [
+        (errno.EXDEV, ""),
+        (errno.EIO, "Input/output error"),
+        (0, "have sha256"),
+    ],
 )
 def test_file_is_copied_whole_or_not_at_all(
     bucket: DirBucket,

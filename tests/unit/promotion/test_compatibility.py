@@ -33,7 +33,11 @@ SPARSE = JaxModule(
 
 
 def check(name: str, outcome: str = "passed", reason: str = "") -> dict[str, str]:
-    return {"name": name, "outcome": outcome, "reason": reason}
+    return {
+        "name": name,
+        "outcome": outcome,
+        "reason": reason,
+    }
 
 
 def evidence(
@@ -128,7 +132,13 @@ BAD = SetContent(wheels={})
 @pytest.mark.parametrize(
     ("history", "since"),
     [
-        ([(entry(1, "0.9.1"), GOOD), (entry(2, "0.10.2"), BAD)], ("", "")),
+        (
+            [
+                (entry(1, "0.9.1"), GOOD),
+                (entry(2, "0.10.2"), BAD),
+            ],
+            ("", ""),
+        ),
         (
             [
                 (entry(1, "0.9.1"), GOOD),
@@ -138,7 +148,10 @@ BAD = SetContent(wheels={})
             ("0.10.2", "7.2.0"),
         ),
         (
-            [(entry(1, "0.10.2", "7.10.0"), GOOD), (entry(2, "0.9.1", "7.2.0"), GOOD)],
+            [
+                (entry(1, "0.10.2", "7.10.0"), GOOD),
+                (entry(2, "0.9.1", "7.2.0"), GOOD),
+            ],
             ("0.9.1", "7.2.0"),
         ),
     ],

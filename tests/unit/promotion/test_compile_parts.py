@@ -78,13 +78,20 @@ def dealt(share: Share) -> list[tuple[str, int]]:
 
 
 def test_shares_gives_each_process_programs_of_few_targets() -> None:
-    programs = {"gfx942": PROGRAMS, "gfx1100": PROGRAMS[1:], "gfx1201": PROGRAMS}
+    programs = {
+        "gfx942": PROGRAMS,
+        "gfx1100": PROGRAMS[1:],
+        "gfx1201": PROGRAMS,
+    }
     first, second = shares(programs, 2)
     assert dealt(first) == [
         ("gfx1201", 60),
         ("gfx1100", 29),
     ], "those that take long go first"
-    assert dealt(second) == [("gfx1100", 30), ("gfx942", 60)]
+    assert dealt(second) == [
+        ("gfx1100", 30),
+        ("gfx942", 60),
+    ]
     for target, names in programs.items():
         given: list[str] = []
         for batch in (*first, *second):
@@ -172,7 +179,10 @@ def test_compile_share_repeats_killed_program_last() -> None:
         CompileStatus.COMPILED,
         CompileStatus.COMPILED,
     ]
-    assert sits.asked == [("a", "b"), ("b", "a")]
+    assert sits.asked == [
+        ("a", "b"),
+        ("b", "a"),
+    ]
     always = Sits(lambda program, _: program == "a", killed=True)
     (again,) = compile_share(work("a", "b"), always)
     assert [r.fate for r in again.results] == [
@@ -283,7 +293,10 @@ def test_journal_waits_for_complete_lines(tmp_path: Path) -> None:
     told.read()
     assert told.done
     assert told.results["a.b"].fate is CompileStatus.COMPILED
-    assert seen == [("a.b", None), ("a.b", CompileStatus.COMPILED)]
+    assert seen == [
+        ("a.b", None),
+        ("a.b", CompileStatus.COMPILED),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +387,10 @@ CORPUS = CompileCorpus(
 
 @pytest.mark.parametrize(
     ("corpus", "names", "says"),
-    [("tiny", (), "Unknown"), ("full", ("lax.dott",), "lax.dot")],
+    [
+        ("tiny", (), "Unknown"),
+        ("full", ("lax.dott",), "lax.dot"),
+    ],
 )
 def test_choose_refuses_unknown_corpus_or_program(
     corpus: str, names: Sequence[str], says: str

@@ -106,7 +106,11 @@ MODULE = "jax_aiter/_kernels/lib/libmha_fwd.so"
 
 
 @pytest.mark.parametrize(
-    ("targets", "lost"), [(("gfx942",), ()), (TARGETS, ("gfx950",))]
+    ("targets", "lost"),
+    [
+        (("gfx942",), ()),
+        (TARGETS, ("gfx950",)),
+    ],
 )
 def test_kernels_are_required_for_targets_of_their_module(
     tmp_path: Path, targets: Sequence[str], lost: Sequence[str]
@@ -117,7 +121,11 @@ def test_kernels_are_required_for_targets_of_their_module(
     )
     body = manifest(made.files)
     digest = hashlib.sha256(made.files[MODULE]).hexdigest()
-    entry = {"kind": "ffi-shim", "library": "lib/libmha_fwd.so", "sha256": digest}
+    entry = {
+        "kind": "ffi-shim",
+        "library": "lib/libmha_fwd.so",
+        "sha256": digest,
+    }
     body["modules"]["mha_fwd"] = entry | {
         "needs": [],
         "targets": list(targets),
@@ -131,7 +139,11 @@ def test_kernels_are_required_for_targets_of_their_module(
         set_wheel(
             made,
             tmp_path / "w",
-            {OBJECT: ("gfx942",), OTHER: ("gfx950",), MODULE: targets},
+            {
+                OBJECT: ("gfx942",),
+                OTHER: ("gfx950",),
+                MODULE: targets,
+            },
         ),
     )
     codes = {}

@@ -23,7 +23,12 @@ from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import SetWheel, make_wheels, passing_evidence
 from tests.unit.promotion.test_known_tests import entry
 
-LARGE = {"platform": "rocm", "size": "large", "passes": "single", "python": "3.12"}
+LARGE = {
+    "platform": "rocm",
+    "size": "large",
+    "passes": "single",
+    "python": "3.12",
+}
 SMALL = {**LARGE, "size": "small"}
 UNFIT = error(ENVIRONMENT, "There is no GPU.", "")
 

@@ -242,7 +242,11 @@ def test_python_that_the_set_lacks_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"), [(ENVIRONMENT, MachineError), ("no-test-ran", GateError)]
+    ("code", "expected"),
+    [
+        (ENVIRONMENT, MachineError),
+        ("no-test-ran", GateError),
+    ],
 )
 def test_task_whose_gate_made_no_shard_fails(
     code: str,
@@ -265,7 +269,14 @@ def test_task_whose_gate_made_no_shard_fails(
     )
     context.folder.mkdir()
     with pytest.raises(expected, match="It broke"):
-        run_shard({"request": {"platform": "cpu"}, "gfx": "", "bucket": ""}, context)
+        run_shard(
+            {
+                "request": {"platform": "cpu"},
+                "gfx": "",
+                "bucket": "",
+            },
+            context,
+        )
 
 
 def test_tasks_of_a_worker_share_neither_gpus_nor_cores(
@@ -281,7 +292,11 @@ def test_tasks_of_a_worker_share_neither_gpus_nor_cores(
         lambda _: type("Allotment", (), {"cores": 10}),
     )
     runner = HostRunner(
-        {"ROCR_VISIBLE_DEVICES": "0,1,2", "HIP_VISIBLE_DEVICES": "0,2", "KEPT": "1"}
+        {
+            "ROCR_VISIBLE_DEVICES": "0,1,2",
+            "HIP_VISIBLE_DEVICES": "0,2",
+            "KEPT": "1",
+        }
     )
     with (
         leased("gfx942", 1, runner) as first,

@@ -126,7 +126,12 @@ def test_detect_machine_reads_topology_of_kfd(tmp_path: Path) -> None:
         )
     }
     root = write_files(
-        tmp_path, {**cpu, **gpu(10, 90402, 0xABC, 130), **gpu(2, 90402, 0xDEF, 129)}
+        tmp_path,
+        {
+            **cpu,
+            **gpu(10, 90402, 0xABC, 130),
+            **gpu(2, 90402, 0xDEF, 129),
+        },
     )
     (root / "sys/class/kfd/kfd/proc/4711").mkdir(parents=True)
     found = detect_machine(JaxPlatform.ROCM, NO_RUNNER, root)

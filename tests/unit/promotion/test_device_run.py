@@ -85,7 +85,11 @@ def test_raise_unless_complete_accepts_failed_tests_and_empty_shards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "kind"), [(V.PASSED, RequestError), (V.FAILED, GateError)]
+    ("verdict", "kind"),
+    [
+        (V.PASSED, RequestError),
+        (V.FAILED, GateError),
+    ],
 )
 def test_raise_unless_complete_names_missing_tests(
     verdict: TestVerdict, kind: type[CiBuildError]

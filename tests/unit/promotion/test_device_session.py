@@ -48,11 +48,26 @@ def test_journal_crash_shows_crashed_thread(tmp_path: Path) -> None:
     assert text == own
 
 
-WORKER = {"event": "worker", "pid": 4711, "slot": 0, "device": "3", "late": False}
+WORKER = {
+    "event": "worker",
+    "pid": 4711,
+    "slot": 0,
+    "device": "3",
+    "late": False,
+}
 COLLECT = {"event": "collect", "file": "a_test.py"}
-COLLECTED = {"event": "collected", "file": "a_test.py", "error": "", "skipped": ""}
+COLLECTED = {
+    "event": "collected",
+    "file": "a_test.py",
+    "error": "",
+    "skipped": "",
+}
 START = {"event": "start", "id": "a_test.py::x"}
-END = {"event": "end", "id": "a_test.py::x", "ending": "passed"}
+END = {
+    "event": "end",
+    "id": "a_test.py::x",
+    "ending": "passed",
+}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +131,11 @@ def test_outcome_distinguishes_wait_statuses(
 ) -> None:
     write(tmp_path, *RAN)
     if status is not None:
-        down = {"event": "down", "worker": "gw0", "status": status}
+        down = {
+            "event": "down",
+            "worker": "gw0",
+            "status": status,
+        }
         (tmp_path / "controller.jsonl").write_text(f"{json.dumps(down)}\n")
     session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
     (attempt,) = session.outcome().suspects
@@ -124,7 +143,13 @@ def test_outcome_distinguishes_wait_statuses(
     assert said in attempt.message
 
 
-@pytest.mark.parametrize(("kills", "blamed"), [(1, True), (0, False)])
+@pytest.mark.parametrize(
+    ("kills", "blamed"),
+    [
+        (1, True),
+        (0, False),
+    ],
+)
 def test_outcome_blames_machine_for_lack_of_memory(
     tmp_path: Path, kills: int, blamed: bool
 ) -> None:

@@ -55,7 +55,12 @@ def test_parse_shard_refuses_invalid_shard(text: str) -> None:
 V = TestVerdict
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)
 
-SETTINGS = {"suite": "s", "size": "large", "python": "3.12", "passes": "single"}
+SETTINGS = {
+    "suite": "s",
+    "size": "large",
+    "python": "3.12",
+    "passes": "single",
+}
 
 
 SHARD = ShardResult(
@@ -138,7 +143,12 @@ def test_collect_shards_does_not_mix_runs(other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "python"), [("", "3.11"), ("3.11", "3.11"), ("3.12", "3.12")]
+    ("asked", "python"),
+    [
+        ("", "3.11"),
+        ("3.11", "3.11"),
+        ("3.12", "3.12"),
+    ],
 )
 def test_collect_shards_takes_machine_settings_from_shards(
     asked: str, python: str

@@ -104,7 +104,11 @@ def test_jax_suite_runs_under_conditions_of_jax_ci(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src", empty=["tests/a_test.py"])
     given = {"XLA_FLAGS": "--slow", "MORE": "1"}
     suite = prepared(root, tmp_path / "work", size="large", given=given)
-    assert suite.env == {**suite.env, **given, "JAX_SKIP_SLOW_TESTS": "true"}
+    assert suite.env == {
+        **suite.env,
+        **given,
+        "JAX_SKIP_SLOW_TESTS": "true",
+    }
     assert any("multi_device_test" in test for test in suite.deselect)
 
 
@@ -140,7 +144,11 @@ AT_COMMIT: Any = SimpleNamespace(
 
 
 @pytest.mark.parametrize(
-    ("runner", "text"), [(NO_GIT, "not a git checkout"), (AT_COMMIT, "not at 0000")]
+    ("runner", "text"),
+    [
+        (NO_GIT, "not a git checkout"),
+        (AT_COMMIT, "not at 0000"),
+    ],
 )
 def test_jax_suite_refuses_another_commit(
     tmp_path: Path, runner: Any, text: str

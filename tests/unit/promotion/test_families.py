@@ -179,7 +179,11 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
         for job in nightly
         if (job.family, job.python) == ("gfx942", "3.12")
     ]
-    assert shards == [("1/3", "single"), ("2/3", "single"), ("3/3", "single")]
+    assert shards == [
+        ("1/3", "single"),
+        ("2/3", "single"),
+        ("3/3", "single"),
+    ]
     multi = next(job for job in jobs if job.devices == "multi")
     assert multi.runs_on == "eight"
     assert multi.minutes == 77

@@ -102,7 +102,11 @@ def test_forged_status_is_reported_and_repaired(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("sets", [{"entry": 2}]), ("policy", {"stale_days": "x"}), ("tiers", {"a": 1})],
+    [
+        ("sets", [{"entry": 2}]),
+        ("policy", {"stale_days": "x"}),
+        ("tiers", {"a": 1}),
+    ],
 )
 def test_status_with_wrong_types_is_rebuilt(
     index: DirBucket, name: str, value: object

@@ -84,7 +84,13 @@ def test_promoted_kernels_are_installed_only_if_named(
     }
 
 
-@pytest.mark.parametrize("versions", [("1.0.0", "1.0.0"), (OLD, "1.0.0")])
+@pytest.mark.parametrize(
+    "versions",
+    [
+        ("1.0.0", "1.0.0"),
+        (OLD, "1.0.0"),
+    ],
+)
 def test_sets_with_kernels_are_promoted_and_verified(
     bucket: DirBucket, tmp_path: Path, versions: Sequence[str]
 ) -> None:

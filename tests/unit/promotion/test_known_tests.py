@@ -129,7 +129,11 @@ def test_pattern_without_wildcard_is_literal(text: str) -> None:
 def test_is_for_checks_jax_family_and_platform(
     changes: dict[str, str], counts: bool
 ) -> None:
-    run = {"jax": "0.10.2", "family": "gfx94X-dcgpu", "platform": "rocm"} | changes
+    run = {
+        "jax": "0.10.2",
+        "family": "gfx94X-dcgpu",
+        "platform": "rocm",
+    } | changes
     known = known_tests_for([entry()], **run, today=TODAY)
     assert known.active == ((entry(),) if counts else ())
 

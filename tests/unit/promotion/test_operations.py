@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,7 +34,7 @@ from promotion.index.page_diff import (
     page_updates,
     weakest,
 )
-from promotion.index.retention import RetentionRule, apply, plan
+from promotion.index.retention import RetentionPlan, RetentionRule, apply, plan
 from promotion.promote import promote
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
@@ -62,17 +61,11 @@ class Index:
         return staged_in(self.bucket, self.folder / "sets", wheels)
 
     def promote(self, minor: int) -> None:
-        wheels = make_wheels(
-            self.folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
-        )
+        version = f"0.10.2+rocm7.{minor}.0"
+        wheels = make_wheels(self.folder / "w", version=version, pythons=("3.12",))
         staged = staged_in(self.bucket, self.folder / "sets", wheels)
-        promote(
-            self.bucket,
-            staged,
-            POLICY,
-            now=lambda: self.day(len(self.digests)),
-            allow_lower=True,
-        )
+        now = self.day(len(self.digests))
+        promote(self.bucket, staged, POLICY, now=lambda: now, allow_lower=True)
         self.wheels.append(wheels)
         self.digests.append(staged.digest)
 
@@ -109,8 +102,27 @@ class Index:
             self.bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: NOW
         )
 
-    def sound(self) -> bool:
-        return list(verify(self.bucket, RELEASED)) == []
+    def plan(self, rule: RetentionRule, day: int) -> RetentionPlan:
+        return plan(self.bucket, RELEASED, rule, now=lambda: self.day(day))
+
+    def apply(self, rule: RetentionRule, day: int) -> None:
+        now = self.day(day)
+        apply(self.bucket, RELEASED, rule, actor=ME, now=lambda: now)
+
+    def problems(self, *, read: bool = False) -> list[str]:
+        return list(verify(self.bucket, RELEASED, read=read))
+
+    def packages(self) -> list[str]:
+        """Return the keys of the wheels in the index."""
+        keys = self.bucket.list(f"{RELEASED.root}packages/")
+        return [key for key in keys if key.endswith(".whl")]
+
+    def pjrt(self) -> str:
+        """Return the key of the pjrt wheel in the first set."""
+        for made in self.wheels[0]:
+            if made.wheel.name == "jax-rocm7-pjrt":
+                return RELEASED.wheel(made.wheel.name, made.wheel.filename)
+        raise LookupError
 
 
 @pytest.fixture(scope="module")
@@ -141,21 +153,22 @@ def test_rollback_restores_state_and_can_be_undone(index: Index) -> None:
     assert index.seen() == index.names(0, 1, 2)
     assert index.rollback(to=0).vanished == (1, 2, 3)
     assert index.seen() == set()
-    entries = read_ledger(index.bucket, RELEASED).entries
-    assert [(e.kind, e.to, e.actor, e.reason) for e in entries[3:]] == [
-        (EntryKind.ROLLBACK, to, ME, WHY) for to in (2, 1, 3, 0)
-    ]
-    assert index.sound()
+    entries = read_ledger(index.bucket, RELEASED).entries[3:]
+    assert [entry.to for entry in entries] == [2, 1, 3, 0]
+    for entry in entries:
+        assert entry.kind is EntryKind.ROLLBACK
+        assert entry.actor == ME
+        assert entry.reason == WHY
+    assert index.problems() == []
 
 
 def test_rollback_refuses_unknown_entry(index: Index) -> None:
     for to in (-1, 4):
         with pytest.raises(RequestError, match="the last one is 3"):
             index.rollback(to=to)
+    empty = DirBucket(index.folder / "empty")
     with pytest.raises(RequestError, match="no earlier state"):
-        rollback(
-            DirBucket(index.folder / "empty"), RELEASED, to=None, reason=WHY, actor=ME
-        )
+        rollback(empty, RELEASED, to=None, reason=WHY, actor=ME)
 
 
 # Marks
@@ -171,10 +184,10 @@ def test_yank_marks_files(index: Index) -> None:
     page = index.bucket.get(f"{RELEASED.simple}jax-rocm7-pjrt/index.html").decode()
     assert page.count(f'data-yanked="{WHY}"') == 1
     assert WHY in index.bucket.get(RELEASED.overview).decode()
-    assert index.sound()
+    assert index.problems() == []
     index.mark(EntryKind.UNYANK, "3", reason="")
     assert not any("yanked" in file for file in offered(index.bucket).values())
-    assert index.sound()
+    assert index.problems() == []
 
 
 def test_quarantine_survives_rollback(index: Index) -> None:
@@ -185,7 +198,7 @@ def test_quarantine_survives_rollback(index: Index) -> None:
     assert index.seen() == index.names(0, 2)
     assert index.mark(EntryKind.FREE, "2", reason="").appeared == (2,)
     assert index.seen() == index.names(0, 1, 2)
-    assert index.sound()
+    assert index.problems() == []
 
 
 def test_promote_refuses_other_channel_even_if_its_sets_are_hidden(
@@ -230,7 +243,7 @@ def test_promote_refuses_quarantined_set(index: Index) -> None:
     index.mark(EntryKind.FREE, "3", reason="")
     index.promote(4)
     assert index.seen() == index.names(0, 1, 2)
-    assert index.sound()
+    assert index.problems() == []
 
 
 def test_promote_refuses_concurrently_quarantined_set(
@@ -281,95 +294,67 @@ def test_mark_refuses_impossible_changes(
 
 def test_retention_retires_then_sweeps(index: Index) -> None:
     rule = RetentionRule(days=1.5, grace_days=7)
-    before = plan(index.bucket, RELEASED, rule, now=lambda: index.day(3))
+    before = index.plan(rule, 3)
     assert before.retire == (1, 2)
     assert before.sweep == ()
     assert index.seen() == index.names(0, 1, 2), "a plan changes nothing"
 
-    apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(3))
+    index.apply(rule, 3)
     assert index.seen() == index.names(2)
-    assert (
-        index.bucket.head(RELEASED.set_file(index.digests[0], "wheels.json"))
-        is not None
-    )
-    assert index.sound()
+    first = index.digests[0]
+    described = RELEASED.set_file(first, "wheels.json")
+    assert index.bucket.head(described) is not None
+    assert index.problems() == []
 
-    apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(11))
+    index.apply(rule, 11)
     assert index.seen() == index.names(2)
-    stored = {
-        key.rpartition("/")[2]
-        for key in index.bucket.list(f"{RELEASED.root}packages/")
-        if key.endswith(".whl")
-    }
+    stored = {key.rpartition("/")[2] for key in index.packages()}
     assert stored == index.names(2), "jaxlib is shared and stays"
-    assert list(index.bucket.list(f"{RELEASED.root}sets/{index.digests[0]}/")) == []
+    assert list(index.bucket.list(f"{RELEASED.root}sets/{first}/")) == []
     with pytest.raises(PromotionBlockedError, match="was released before and removed"):
         index.promote(2)
-    assert index.sound()
+    assert index.problems() == []
 
 
 def test_verify_and_repair_keep_published_wheels_after_sweep(tmp_path: Path) -> None:
     """A sweep of all sets keeps jaxlib, which its own project published."""
     index = Index(tmp_path)
     made = make_wheels(tmp_path / "w", pythons=("3.12",))
-    wheels = [
-        replace(one, wheel=replace(one.wheel, source_sha256=one.wheel.sha256))
-        if one.wheel.name == "jaxlib"
-        else one
-        for one in made
-    ]
-    promote(
-        index.bucket,
-        staged_in(index.bucket, tmp_path / "sets", wheels),
-        POLICY,
-        now=lambda: NOW,
-    )
+    wheels = []
+    for one in made:
+        if one.wheel.name == "jaxlib":
+            published = replace(one.wheel, source_sha256=one.wheel.sha256)
+            one = replace(one, wheel=published)
+        wheels.append(one)
+    staged = staged_in(index.bucket, tmp_path / "sets", wheels)
+    promote(index.bucket, staged, POLICY, now=lambda: NOW)
+    rule = RetentionRule(days=0.5, keep_newest=0, grace_days=0.5)
     for day in (3, 5):
-        rule = RetentionRule(days=0.5, keep_newest=0, grace_days=0.5)
-        apply(
-            index.bucket,
-            RELEASED,
-            rule,
-            actor=ME,
-            now=functools.partial(index.day, day),
-        )
-    (kept,) = (
-        key
-        for key in index.bucket.list(f"{RELEASED.root}packages/")
-        if key.endswith(".whl")
-    )
+        index.apply(rule, day)
+    (kept,) = index.packages()
     assert "/jaxlib/" in kept
-    assert index.sound()
+    assert index.problems() == []
     assert repair(index.bucket, RELEASED, foreign=True).removed == ()
-    index.bucket.path(kept).chmod(0o644)
-    index.bucket.path(kept).write_bytes(b"damage")
-    assert [
-        f"{kept} has sha256" in problem for problem in verify(index.bucket, RELEASED)
-    ] == [True]
+    (problem,) = damaged(index, kept, b"damage")
+    assert f"{kept} has sha256" in problem
 
 
 def test_retention_keeps_pinned_and_new_sets(index: Index) -> None:
     index.mark(EntryKind.PIN, "1")
     rule = RetentionRule(days=0.5)
-    found = plan(index.bucket, RELEASED, rule, now=lambda: index.day(9))
+    found = index.plan(rule, 9)
     assert found.retire == (2,)
     assert found.kept == {1: f"pinned: {WHY}", 3: "among the newest"}
 
 
 def test_promote_restores_retired_set(index: Index) -> None:
     rule = RetentionRule(days=0.5, grace_days=5)
-    apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(3))
+    index.apply(rule, 3)
     index.promote(2)
     assert index.seen() == index.names(0, 2)
-    apply(
-        index.bucket,
-        RELEASED,
-        replace(rule, days=30),
-        actor=ME,
-        now=lambda: index.day(20),
-    )
+    index.apply(replace(rule, days=30), 20)
     assert index.seen() == index.names(0, 2)
-    assert index.sound()
+    assert index.problems() == []
 
 
 # Verify
@@ -384,31 +369,21 @@ def damaged(index: Index, key: str, data: bytes | None) -> list[str]:
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    return list(verify(index.bucket, RELEASED))
+    return index.problems()
 
 
 def test_verify_reports_damage_and_foreign_files(index: Index) -> None:
-    (wheel,) = (w.wheel for w in index.wheels[0] if w.wheel.name == "jax-rocm7-pjrt")
-    key = RELEASED.wheel(wheel.name, wheel.filename)
+    key = index.pjrt()
+    described = RELEASED.set_file(index.digests[0], "wheels.json")
+    page = f"{RELEASED.simple}jaxlib/index.html"
+    evil = f"{RELEASED.root}packages/evil/evil-1-py3-none-any.whl"
     for what, data, said in (
         (key, b"rotten", f"{key} has sha256 {sha256_of(b'rotten')}"),
         (key, None, f"{key} is missing"),
-        (
-            RELEASED.set_file(index.digests[0], "wheels.json"),
-            b"{}",
-            "wheels.json has sha256",
-        ),
-        (
-            f"{RELEASED.simple}jaxlib/index.html",
-            b"<html>",
-            "jaxlib/index.html has sha256",
-        ),
+        (described, b"{}", "wheels.json has sha256"),
+        (page, b"<html>", "jaxlib/index.html has sha256"),
         (RELEASED.overview, b"<html>", "multi-arch/index.html has sha256"),
-        (
-            f"{RELEASED.root}packages/evil/evil-1-py3-none-any.whl",
-            b"",
-            "does not belong to a set",
-        ),
+        (evil, b"", "does not belong to a set"),
         (RELEASED.status, b"{", "status.json has sha256"),
     ):
         assert any(said in line for line in damaged(index, what, data)), said
@@ -417,9 +392,8 @@ def test_verify_reports_damage_and_foreign_files(index: Index) -> None:
 def test_verify_read_reports_silent_damage(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert list(verify(index.bucket, RELEASED, read=True)) == []
-    (wheel,) = (w.wheel for w in index.wheels[0] if w.wheel.name == "jax-rocm7-pjrt")
-    key = RELEASED.wheel(wheel.name, wheel.filename)
+    assert index.problems(read=True) == []
+    key = index.pjrt()
     noted = index.bucket.head(key)
     path = index.bucket.path(key)
     path.unlink()
@@ -428,17 +402,16 @@ def test_verify_read_reports_silent_damage(
     monkeypatch.setattr(
         DirBucket, "head", lambda self, name: noted if name == key else head(self, name)
     )
-    assert index.sound()
-    (said,) = verify(index.bucket, RELEASED, read=True)
+    assert index.problems() == []
+    (said,) = index.problems(read=True)
     assert said.startswith(key)
 
 
 def test_verify_recomputes_states(index: Index) -> None:
     ledger = read_ledger(index.bucket, RELEASED)
     last = ledger.entries[-1]
-    state = replace(
-        last.state, held=NumberRanges.of((1, 4)), offered=NumberRanges.of((1, 4))
-    )
+    numbers = NumberRanges.of((1, 4))
+    state = replace(last.state, held=numbers, offered=numbers)
     entry = replace(
         last,
         number=4,
@@ -450,23 +423,18 @@ def test_verify_recomputes_states(index: Index) -> None:
     )
     data = entry.dump()
     index.bucket.put_if_absent(RELEASED.ledger_entry(4), data, sha256=sha256_of(data))
-    found = list(verify(index.bucket, RELEASED))
-    phrases = (
-        "contradicts the entries before it",
-        "records another state",
-        "names sets that no entry promoted: 4",
-    )
-    assert [
-        phrase in problem for phrase, problem in zip(phrases, found, strict=True)
-    ] == [True] * 3
+    contradicting, stating, naming = index.problems()
+    assert "contradicts the entries before it" in contradicting
+    assert "records another state" in stating
+    assert "names sets that no entry promoted: 4" in naming
     with pytest.raises(BucketError, match="does not promote a set"):
-        plan(index.bucket, RELEASED, RetentionRule(days=0.5), now=lambda: index.day(9))
+        index.plan(RetentionRule(days=0.5), 9)
 
 
 def test_verify_reports_lost_ledger(index: Index) -> None:
     for number in (1, 2, 3):
         index.bucket.path(RELEASED.ledger_entry(number)).unlink()
-    (said,) = verify(index.bucket, RELEASED)
+    (said,) = index.problems()
     assert "ledger/ is empty, but" in said
     with pytest.raises(RequestError, match="has no index other"):
         list(verify(index.bucket, ReleasedIndex(index="other")))
@@ -503,7 +471,12 @@ TIERS: dict[int, dict[str, str]] = {
 }
 ENTRIES = {
     number: entry(
-        number, {"plugin": f"{number}", "pjrt": f"{number}", "jaxlib": f"{number // 3}"}
+        number,
+        {
+            "plugin": f"{number}",
+            "pjrt": f"{number}",
+            "jaxlib": f"{number // 3}",
+        },
     )
     for number in range(1, COUNT + 1)
 }

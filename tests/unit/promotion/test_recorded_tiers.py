@@ -79,7 +79,11 @@ STRICT = policy_of(RUNNER.key)
 
 def device(evidences: Sequence[Evidence], **changes: Any) -> list[Evidence]:
     """Return passed evidence of the device gate for both targets."""
-    fields: dict[str, Any] = {"gate": "device", "tier": Tier.DEVICE, "counts": counts()}
+    fields: dict[str, Any] = {
+        "gate": "device",
+        "tier": Tier.DEVICE,
+        "counts": counts(),
+    }
     fields |= changes
     return [replace(item, **fields) for item in evidences if item.gate == "compile"]
 
@@ -117,7 +121,13 @@ def problems(
     return [*tier_problems(bucket, RELEASED, entry, policy)]
 
 
-@pytest.mark.parametrize(("on_device", "tier"), [(True, "device"), (False, "compiled")])
+@pytest.mark.parametrize(
+    ("on_device", "tier"),
+    [
+        (True, "device"),
+        (False, "compiled"),
+    ],
+)
 def test_false_tiers_are_reported(tmp_path: Path, on_device: bool, tier: str) -> None:
     bucket = MemoryBucket()
     entry = promoted(bucket, tmp_path, on_device=on_device)
@@ -242,7 +252,13 @@ def test_evidence_that_arrives_during_promotion_is_not_released(
     assert problems(bucket, entry) == []
 
 
-@pytest.mark.parametrize(("days", "good"), [(3.5, True), (4.5, False)])
+@pytest.mark.parametrize(
+    ("days", "good"),
+    [
+        (3.5, True),
+        (4.5, False),
+    ],
+)
 def test_age_of_evidence_counts_at_promotion(
     tmp_path: Path, days: float, good: bool
 ) -> None:

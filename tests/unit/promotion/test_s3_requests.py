@@ -76,7 +76,11 @@ def bucket_of(**answers: Any) -> S3Bucket:
 
 
 def body(data: io.BytesIO) -> Mapping[str, Any]:
-    return {"Body": data, "ContentLength": len(DATA), "ETag": '"e"'}
+    return {
+        "Body": data,
+        "ContentLength": len(DATA),
+        "ETag": '"e"',
+    }
 
 
 @pytest.mark.parametrize("head", [{"ETag": '"e"'}, {**HEAD, "ETag": '"e'}])

@@ -28,7 +28,11 @@ def test_adopted_wheel_is_its_own_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stamp", "message"), [(DIGEST, ""), ("8" * 64, "but jax_rocm7_pjrt-")]
+    ("stamp", "message"),
+    [
+        (DIGEST, ""),
+        ("8" * 64, "but jax_rocm7_pjrt-"),
+    ],
 )
 def test_lock_is_compared_with_stamps_of_wheels(stamp: str, message: str) -> None:
     infos = [
@@ -42,7 +46,11 @@ def test_lock_is_compared_with_stamps_of_wheels(stamp: str, message: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("url", "source"), [("https://files.invalid/jaxlib.whl", "1" * 64), ("", "2" * 64)]
+    ("url", "source"),
+    [
+        ("https://files.invalid/jaxlib.whl", "1" * 64),
+        ("", "2" * 64),
+    ],
 )
 def test_wheel_of_another_url_or_source_is_not_compared(
     tmp_path: Path, url: str, source: str

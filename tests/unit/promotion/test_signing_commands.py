@@ -217,7 +217,12 @@ def nightly(
                 "attempts": 2,
                 "waivers": [{}],
             }
-            counts = {**evidence.counts, "collected": 1001, "run": 1001, "known": 1}
+            counts = {
+                **evidence.counts,
+                "collected": 1001,
+                "run": 1001,
+                "known": 1,
+            }
             record(
                 bucket,
                 staged,

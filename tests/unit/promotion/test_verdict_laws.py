@@ -216,7 +216,13 @@ def test_bypass_of_weaker_gate_excuses_no_tier() -> None:
         POLICY, gates=gates, bypasses=(replace(BYPASS, gates=("coverage",)),)
     )
     device = replace(
-        GOOD, counts={**GOOD.counts, "collected": 4, "run": 4, "passed": 4}
+        GOOD,
+        counts={
+            **GOOD.counts,
+            "collected": 4,
+            "run": 4,
+            "passed": 4,
+        },
     )
     word = verdict(SET, [EvidenceFile(evidence=device, key=MINE)], policy, now=NOW)
     assert word.blocked_by == (

@@ -138,7 +138,11 @@ def test_archive_reads_zip64_extra_fields(tmp_path: Path) -> None:
     size = len(member.data)
     packed = len(member.compressed())
     extra = struct.pack("<HHQQ", 1, 16, size, packed)
-    wide = {"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF, "extra": extra}
+    wide = {
+        "size": 0xFFFFFFFF,
+        "packed": 0xFFFFFFFF,
+        "extra": extra,
+    }
     member.central = member.local = wide
     with WheelArchive(raw_wheel(tmp_path, member)) as archive:
         assert archive.read("tiny/wide.py") == member.data

@@ -33,12 +33,20 @@ def entries(*targets: str) -> list[BundleEntry]:
 
 @pytest.mark.parametrize(
     ("version", "layout", "expected"),
-    [(2, "<4sHHIIQ", 24), (3, "<4sHHQQQ", 32)],
+    [
+        (2, "<4sHHIIQ", 24),
+        (3, "<4sHHQQQ", 32),
+    ],
 )
 def test_compressed_header_of_each_version(
     version: int, layout: str, expected: int
 ) -> None:
-    plain = bundle.build([(HOST, b""), (HIP + "gfx942", b"code")])
+    plain = bundle.build(
+        [
+            (HOST, b""),
+            (HIP + "gfx942", b"code"),
+        ]
+    )
     packed = bundle.pack(plain, version=version)
     *head, stored, size, digest = struct.unpack_from(layout, packed)
     assert head == [b"CCOB", version, 1]

@@ -39,7 +39,10 @@ def test_compare_ignores_compression(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "section", "bytes_"),
-    [(b"fcntl64", b"fcntl99", ".dynstr", 2), (b"CCOB", b"CCOX", ".hip_fatbin", 2)],
+    [
+        (b"fcntl64", b"fcntl99", ".dynstr", 2),
+        (b"CCOB", b"CCOX", ".hip_fatbin", 2),
+    ],
 )
 def test_compare_reports_sections_of_libraries(
     tmp_path: Path, old: bytes, new: bytes, section: str, bytes_: int

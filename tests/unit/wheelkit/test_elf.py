@@ -129,7 +129,10 @@ def test_snapshot_refuses_damaged_symbol_table(
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [(0x36, 55, "unsupported row size"), (0x3E, 500, "has no section name table")],
+    [
+        (0x36, 55, "unsupported row size"),
+        (0x3E, 500, "has no section name table"),
+    ],
     ids=["row of segments", "section of names"],
 )
 def test_snapshot_refuses_damaged_header(

@@ -97,7 +97,12 @@ def test_rewrite_metadata_keeps_other_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted"), [("2.1", "2.4"), ("2.5", "2.5"), ("none", "2.4")]
+    ("found", "wanted"),
+    [
+        ("2.1", "2.4"),
+        ("2.5", "2.5"),
+        ("none", "2.4"),
+    ],
 )
 def test_rewrite_metadata_raises_metadata_version_only(found: str, wanted: str) -> None:
     headers = Headers(

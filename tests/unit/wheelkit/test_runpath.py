@@ -64,7 +64,11 @@ def test_set_runpath_writes_shorter_runpath(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("runpath", "message"),
-    [(OLD + "x", "there is room for"), ("", "cannot be"), ("a\0b", "cannot be")],
+    [
+        (OLD + "x", "there is room for"),
+        ("", "cannot be"),
+        ("a\0b", "cannot be"),
+    ],
 )
 def test_set_runpath_refuses_invalid_values(
     tmp_path: Path, runpath: str, message: str
@@ -129,7 +133,10 @@ def test_add_needed_replaces_relocation_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spare", "shorten", "message"),
-    [(0, True, "no spare dynamic entry"), (1, False, "no room")],
+    [
+        (0, True, "no spare dynamic entry"),
+        (1, False, "no room"),
+    ],
 )
 def test_add_needed_refuses_without_room(
     tmp_path: Path, spare: int, shorten: bool, message: str

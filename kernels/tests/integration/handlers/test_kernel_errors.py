@@ -196,7 +196,10 @@ def test_damaged_table_is_an_error(
 
 @pytest.mark.parametrize(
     ("change", "count"),
-    [(Path.unlink, 0), (lambda csv: csv.with_name("b.csv").touch(), 2)],
+    [
+        (Path.unlink, 0),
+        (lambda csv: csv.with_name("b.csv").touch(), 2),
+    ],
 )
 def test_two_tables_are_refused(
     library: TreeLibrary,

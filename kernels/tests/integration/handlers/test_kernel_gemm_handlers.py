@@ -230,7 +230,11 @@ def test_fp4(
         if (one.shuffled, one.splits, n % one.tile_n) == (shuffled, splitk > 1, 0)
     ]
     args, results = call = fp4_call(m, n, k)
-    words: dict[str, Any] = {"splitk": splitk, "kernel": "", "bpreshuffle": shuffled}
+    words: dict[str, Any] = {
+        "splitk": splitk,
+        "kernel": "",
+        "bpreshuffle": shuffled,
+    }
     library = kernel_tree.library("gemm_fp4")
     if k % (256 * split) or not fits:
         said = "K a multiple of 256" if k % 256 else "No kernel of .*f4gemm.*csv fits"

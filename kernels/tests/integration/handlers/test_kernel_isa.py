@@ -19,7 +19,11 @@ Run = Callable[..., list[Array]]
 BACKWARD = "JaxAiterRmsNormBwd"
 GPUS = {"gfx942": 304, "gfx1100": 48}
 """Wavefronts of 64 lanes (CDNA3) and of 32 (RDNA3): processor -> compute units."""
-DTYPES = {"f32": (24, -149), "f16": (11, -24), "bf16": (8, -133)}
+DTYPES = {
+    "f32": (24, -149),
+    "f16": (11, -24),
+    "bf16": (8, -133),
+}
 """Significant bits, and the exponent of the smallest number."""
 IN_PACK = {"f32": 4, "f16": 8, "bf16": 8}
 SIZES = [
@@ -92,10 +96,17 @@ def check_forward(
     attributes = {"epsilon": epsilon}
     total = decode(dtype, x)
     if residual is None:
-        args = [(dtype, x), (dtype, gamma)]
+        args = [
+            (dtype, x),
+            (dtype, gamma),
+        ]
         y, rstd = run(args, [y_of, rstd_of], attributes)
     else:
-        args = [(dtype, x), (dtype, residual), (dtype, gamma)]
+        args = [
+            (dtype, x),
+            (dtype, residual),
+            (dtype, gamma),
+        ]
         y, added, rstd = run(
             args,
             [y_of, y_of, rstd_of],
@@ -126,7 +137,13 @@ def test_forward_matches_float64(
 
 @pytest.mark.parametrize(
     ("dtype", "scale"),
-    [("f32", 1e12), ("f32", 1e-25), ("f16", 1e4), ("f16", 1e-6), ("bf16", 1e12)],
+    [
+        ("f32", 1e12),
+        ("f32", 1e-25),
+        ("f16", 1e4),
+        ("f16", 1e-6),
+        ("bf16", 1e12),
+    ],
 )
 def test_large_and_small_numbers(
     run: Run,
@@ -153,8 +170,16 @@ def test_backward_matches_float64(
     partials = 2
     dy, x, gamma = random_numbers(dtype, n, (rows, n), (rows, n), (n,))
     rstd = (1 / np.sqrt((decode(dtype, x) ** 2).mean(axis=1) + 1e-6)).astype(np.float32)
-    args = [(dtype, dy), (dtype, x), (dtype, gamma), ("f32", rstd)]
-    results = [(dtype, (rows, n)), ("f32", (partials, n))]
+    args = [
+        (dtype, dy),
+        (dtype, x),
+        (dtype, gamma),
+        ("f32", rstd),
+    ]
+    results = [
+        (dtype, (rows, n)),
+        ("f32", (partials, n)),
+    ]
     dx, dgamma = run(
         args,
         results,
@@ -178,8 +203,18 @@ def test_backward_matches_float64(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nan_and_infinity_propagate(run: Run, dtype: str) -> None:
     x = encode(dtype, np.array([[np.nan, 1, 2, 3], [np.inf, 1, 2, 3]]))
-    args = [(dtype, x), (dtype, encode(dtype, np.ones(4)))]
-    y, rstd = run(args, [(dtype, (2, 4)), ("f32", (2,))], {"epsilon": 1e-6})
+    args = [
+        (dtype, x),
+        (dtype, encode(dtype, np.ones(4))),
+    ]
+    y, rstd = run(
+        args,
+        [
+            (dtype, (2, 4)),
+            ("f32", (2,)),
+        ],
+        {"epsilon": 1e-6},
+    )
     y = decode(dtype, y)
     assert np.isnan([*y[0], y[1, 0], rstd[0]]).all()
     assert (y[1, 1:] == 0).all()
@@ -196,7 +231,10 @@ def test_gradient_of_no_rows_is_zero(run: Run, n: int) -> None:
         ("f32", gamma),
         ("f32", np.zeros(0, np.float32)),
     ]
-    results = [("f32", (0, n)), ("f32", (2, n))]
+    results = [
+        ("f32", (0, n)),
+        ("f32", (2, n)),
+    ]
     _, dgamma = run(
         args,
         results,

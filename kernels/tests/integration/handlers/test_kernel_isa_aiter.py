@@ -17,7 +17,11 @@ Array = Any
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k", "split"), [(40, 64, 128, 1), (33, 128, 256, 2)]
+    ("m", "n", "k", "split"),
+    [
+        (40, 64, 128, 1),
+        (33, 128, 256, 2),
+    ],
 )
 def test_gemm_bf16_matches_float64(
     kernel_tree: KernelTree,
@@ -32,8 +36,15 @@ def test_gemm_bf16_matches_float64(
     found, _ = call(
         kernel_tree,
         "gemm_bf16",
-        [("bf16", a), ("bf16", b), ("f32", np.zeros((0,), np.float32))],
-        [("f32", (m, n)), ("u32", (1024,))],
+        [
+            ("bf16", a),
+            ("bf16", b),
+            ("f32", np.zeros((0,), np.float32)),
+        ],
+        [
+            ("f32", (m, n)),
+            ("u32", (1024,)),
+        ],
         {"splitk": split, "kernel": "_ZN5aiter28bf16gemm_outf32_tn_32x64_pf3E"},
         seed=split,
     )
@@ -76,7 +87,10 @@ def attention(
 
 @pytest.mark.parametrize(
     ("causal", "queries", "keys", "heads", "key_heads"),
-    [(False, 70, 100, 2, 1), (True, 90, 130, 1, 1)],
+    [
+        (False, 70, 100, 2, 1),
+        (True, 90, 130, 1, 1),
+    ],
 )
 def test_attention_and_natural_lse_match_float64(
     kernel_tree: KernelTree,
@@ -95,7 +109,10 @@ def test_attention_and_natural_lse_match_float64(
         kernel_tree,
         "mha_fwd_asm",
         [("bf16", q), ("bf16", k), ("bf16", v), none, none],
-        [("bf16", q.shape), ("f32", (1, heads, queries))],
+        [
+            ("bf16", q.shape),
+            ("f32", (1, heads, queries)),
+        ],
         {"scale": 0.125, "causal": causal},
     )
     wanted, wanted_lse = attention(

@@ -24,7 +24,11 @@ NOT_FOUND = 5
 INVALID = 3
 UNIMPLEMENTED = 12
 Call = tuple[list[Tensor], list[Tensor]]
-FOLDERS = {("gfx942", 304): "MI300/", ("gfx942", 80): "MI308/", ("gfx950", 256): ""}
+FOLDERS = {
+    ("gfx942", 304): "MI300/",
+    ("gfx942", 80): "MI308/",
+    ("gfx950", 256): "",
+}
 
 
 def call(

@@ -69,7 +69,12 @@ def golden_bytes(tensor: Tensor) -> int:
     return count
 
 
-WINDOWS = [(-1, -1), (-1, 0), (64, 32), (0, 0)]
+WINDOWS = [
+    (-1, -1),
+    (-1, 0),
+    (64, 32),
+    (0, 0),
+]
 
 
 @pytest.mark.parametrize("gfx", UNITS)
@@ -85,7 +90,10 @@ def test_each_code_object_serves_calls_of_its_kind(
         56: "",
         200: "",
     }
-    sizes = [(640, 640), (600, 700)]
+    sizes = [
+        (640, 640),
+        (600, 700),
+    ]
     kinds = {"bf16": "bf16", "f16": "fp16"}
     used = set()
     for depth, dtype, packed, window, size in itertools.product(

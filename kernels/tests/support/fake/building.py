@@ -137,7 +137,12 @@ def compile_device(
     out: Path,
 ) -> None:
     """Compile device code for one target."""
-    words = {**toolchain.places, "src": str(SRC), "target": target, "cuid": "0"}
+    words = {
+        **toolchain.places,
+        "src": str(SRC),
+        "target": target,
+        "cuid": "0",
+    }
     words["code_object_version"] = toolchain.code_object_version(target)
     argv = [fill(word, words) for word in toolchain.device_command()]
     runner.run([*argv, str(source), "-o", str(out)], env=toolchain.environment)

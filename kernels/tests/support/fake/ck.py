@@ -76,7 +76,11 @@ def build(
     """
     runner = HostRunner(os.environ)
     toolchain = with_rocm(obtain_pypi(cache, runner, NoProgress()), rocm, "rocm", cache)
-    places = {**toolchain.places, "src": str(SRC), "source": str(source)}
+    places = {
+        **toolchain.places,
+        "src": str(SRC),
+        "source": str(source),
+    }
     command = (
         *toolchain.device_lib_command("compile", "libraries", "own", "host"),
         "-O0",

@@ -19,7 +19,11 @@ from kernels.tests.support.isa.machine import GpuMachine
 from kernels.tests.support.isa.memory import Memory
 
 Array = Any
-NUMPY = {"bf16": np.uint16, "f16": np.float16, "f32": np.float32}
+NUMPY = {
+    "bf16": np.uint16,
+    "f16": np.float16,
+    "f32": np.float32,
+}
 """Dtype of a result -> that of its array; bfloat16 numbers are their bits."""
 
 _code = cache(CodeObject)

@@ -18,8 +18,18 @@ from kernels.tests.support.isa.scalar_ops import SCALAR, Execute
 from kernels.tests.support.isa.vector_ops import VECTOR
 from kernels.tests.support.isa.wave import Wave
 
-EXECUTE: dict[str, Execute] = {**SCALAR, **VECTOR, **PACKED, **MATRIX, **MEMORY}
-_ARCHITECTURES = {0x4C: "cdna3", 0x4F: "cdna4", 0x41: "rdna3"}
+EXECUTE: dict[str, Execute] = {
+    **SCALAR,
+    **VECTOR,
+    **PACKED,
+    **MATRIX,
+    **MEMORY,
+}
+_ARCHITECTURES = {
+    0x4C: "cdna3",
+    0x4F: "cdna4",
+    0x41: "rdna3",
+}
 """EF_AMDGPU_MACH of gfx942, gfx950 and gfx1100.
 
 LLVM, "User Guide for AMDGPU Backend", ELF header e_flags.
