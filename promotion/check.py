@@ -35,6 +35,7 @@ from promotion.storage.object_keys import (
 )
 
 ALLOW_UNPROTECTED = "Give --allow-unprotected OWNER REASON to promote once from there."
+NEVER_UNPROTECTED = "The channel accepts no --allow-unprotected."
 NEW_NAME = (
     "file names are never reused: build with --wheel-post-release, or for jax_aiter"
     " with another version in kernels/payload/jax_aiter/version.py."
@@ -78,7 +79,7 @@ def check(
         allow_lower=allow_lower,
     )
     unprotected = source.problem(policy.protected_refs) if source else ""
-    if source and unprotected and source.owner:
+    if source and unprotected and source.owner and policy.unprotected:
         warnings = (
             *decision.warnings,
             f"{unprotected} {source.owner} permits it: {source.reason}",
@@ -87,7 +88,7 @@ def check(
         unprotected = ""
     reasons = (
         *decision.blocked_by,
-        *((f"{unprotected} {ALLOW_UNPROTECTED}",) if unprotected else ()),
+        *_unprotected_problems(unprotected, policy),
         *_staged_problems(bucket, staged, wheel_set, files),
         *_conflicts(bucket, released, wheel_set),
     )
@@ -97,6 +98,13 @@ def check(
     return dataclasses.replace(
         decision, blocked_by=reasons, provenances=provenances, evidence=digests
     )
+
+
+def _unprotected_problems(unprotected: str, policy: Policy) -> Iterator[str]:
+    """Yield the reason against a checkout that the policy does not accept, and the way out."""
+    if unprotected:
+        way_out = ALLOW_UNPROTECTED if policy.unprotected else NEVER_UNPROTECTED
+        yield f"{unprotected} {way_out}"
 
 
 def _visible(
@@ -122,11 +130,11 @@ def _visible(
 
 
 def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
-    """Raise PromotionBlockedError with every blocking reason and ineffective bypass."""
+    """Raise PromotionBlockedError with every blocking reason and ineffective exception."""
     if not verdict_.allowed:
         first = f"Set {staged.digest[:12]} is not promoted to {staged.index}:"
         raise PromotionBlockedError(
-            "\n  ".join((first, *verdict_.blocked_by, *verdict_.invalid_bypasses)),
+            "\n  ".join((first, *verdict_.blocked_by, *verdict_.invalid_exceptions)),
             hint="\nFix each problem and run the gates again.",
         )
 

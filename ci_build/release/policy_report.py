@@ -169,7 +169,7 @@ def jax_suite(wheel_set: WheelSet) -> str:
 
 
 def show_report(report: PolicyReport, reporter: Reporter) -> None:
-    """Print each target's evidence, commands for missing evidence, and waivers."""
+    """Print each target's evidence, commands for missing evidence, and missing exceptions."""
     rows = [
         (item.target, item.gate, _present(item), "; ".join(item.problems) or "accepted")
         for item in sorted(report.verdict.requirements, key=_by_target)
@@ -180,12 +180,12 @@ def show_report(report: PolicyReport, reporter: Reporter) -> None:
         where = f"{found.target} on {runners}" if runners else found.target
         reporter.line(f"  to produce the missing evidence for {where}:")
         reporter.command(f"    {found.command}")
-    if waivers := report.verdict.missing_waivers:
+    if entries := report.verdict.missing_exceptions:
         reporter.line(
-            "  to accept flaky tests, add this to promotion/policy.toml with an owner"
-            " and a reason:"
+            "  to promote without these runs, or with these flaky tests, add this to"
+            " promotion/policy.toml with an owner and a reason:"
         )
-        for line in "\n\n".join(waivers).splitlines():
+        for line in "\n\n".join(entries).splitlines():
             reporter.command(f"    {line}")
 
 

@@ -19,7 +19,7 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
 
 _LONGEST_PROMOTION_DAYS = 1
-"""Accepted time between the check of evidence and waivers, and the entry."""
+"""Accepted time between the check of evidence and exceptions, and the entry."""
 
 
 def tier_problems(
@@ -121,8 +121,8 @@ def _at_check(policy: Policy) -> Policy:
         policy,
         max_age_days=policy.max_age_days
         and policy.max_age_days + _LONGEST_PROMOTION_DAYS,
-        waivers=tuple(
-            replace(waiver, expires=waiver.expires + days) for waiver in policy.waivers
+        excepted=tuple(
+            replace(entry, expires=entry.expires + days) for entry in policy.excepted
         ),
     )
 

@@ -14,12 +14,13 @@ from promotion.evidence.evidence import (
     PARTS,
     EvidenceFile,
     check_records,
+    is_machine_failure,
     latest_by_target,
     time_of,
 )
+from promotion.policy.exceptions import failing_tests, unexcused_tests
 from promotion.policy.gate_rules import GateRule
 from promotion.policy.promotion_policy import EDITION, Policy
-from promotion.policy.waivers import flaky_tests, unwaived_tests
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
 DISTINCT_SETTINGS = (*PARTS, "image")
@@ -44,18 +45,20 @@ def requirements(
         for target in rule.required_targets(wheel_set, policy.required_tier):
             latest = own.get((gate, target), ())
             if latest:
-                problems = evidence_problems(
-                    latest, rule.of(target), wheel_set, policy, now
-                )
+                own_rule = rule.of(target)
+                problems = evidence_problems(latest, own_rule, wheel_set, policy, now)
+                failed = any(_failures(latest, own_rule, policy, now))
             else:
                 problems = [
                     f"{NEVER_RAN}{_rejected_evidence(wheel_set, files, gate, target)}."
                 ]
+                failed = False
             yield Requirement(
                 gate=gate,
                 target=target,
                 ended=latest[0].ended if latest else "",
                 problems=tuple(problems),
+                failed=failed,
                 settings=dict(rule.of(target).settings),
                 evidence=tuple(map(_summary, latest)),
             )
@@ -123,21 +126,51 @@ def evidence_problems(
 ) -> list[str]:
     """Return why the latest evidence of a gate's parts does not satisfy the policy.
 
-    Every part must have passed without a flaky test that no waiver covers, and one part
-    must satisfy the rule.
+    Every part must have passed without a failing test that no exception names, and one
+    part must satisfy the rule.
     """
     least = rule.least(wheel_set)
     problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
     if latest[0].outcome is not Outcome.PASSED:
         return problems[0]
-    flaky = chain.from_iterable(
-        unwaived_tests(evidence, policy.waivers, now) for evidence in latest
-    )
-    if tests := [
-        f"{test} ({why})" if why else test for test, why in dict.fromkeys(flaky)
-    ]:
-        return [f"has flaky tests without a valid waiver: {', '.join(tests)}."]
+    if tests := _unexcused(latest, policy, now):
+        return [f"has failing tests without a valid exception: {', '.join(tests)}."]
     return next((reasons for reasons in problems if not reasons), problems[0])
+
+
+def _unexcused(
+    latest: Iterable[Evidence], policy: Policy, now: datetime
+) -> tuple[str, ...]:
+    """Return the failing tests without a valid exception, and why those are not valid."""
+    tests = chain.from_iterable(
+        unexcused_tests(evidence, policy.accepted_exceptions, now)
+        for evidence in latest
+    )
+    return tuple(
+        f"{test} ({why})" if why else test for test, why in dict.fromkeys(tests)
+    )
+
+
+def _failures(
+    latest: Sequence[Evidence], rule: GateRule, policy: Policy, now: datetime
+) -> Iterator[str]:
+    """Yield what failed in the latest evidence of a gate's parts.
+
+    Everything else is a part of the gate that did not run.
+    """
+    yield from _unexcused(latest, policy, now)
+    for evidence in latest:
+        if is_failure(evidence):
+            yield first_finding(evidence)
+        yield from _known_problems(evidence, rule)
+        if evidence.counts.get("failed"):
+            yield "failures"
+
+
+def is_failure(evidence: Evidence) -> bool:
+    """Return whether a gate failed, for other reasons than those of the machine."""
+    bad = evidence.outcome in (Outcome.FAILED, Outcome.ERROR)
+    return bad and not is_machine_failure(evidence)
 
 
 def _problems(
@@ -186,9 +219,14 @@ def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[
         yield f"passed {counts['passed']} checks; {least} are required."
     if counts["skipped"] and not rule.may_skip:
         yield f"skipped {counts['skipped']} checks."
-    # Flaky tests are no known failures of the gate; each of them needs a waiver.
-    flaky = flaky_tests(evidence)
-    known = counts["known"] - len(flaky)
+    yield from _known_problems(evidence, rule)
+
+
+def _known_problems(evidence: Evidence, rule: GateRule) -> Iterator[str]:
+    """Yield problems of the known failures of a gate."""
+    # A failing test is no known failure of the gate; each needs an exception.
+    excused = failing_tests(evidence)
+    known = evidence.counts.get("known", 0) - len(excused)
     if isinstance(rule.known_failures, int):
         if known > rule.known_failures:
             yield (
@@ -200,7 +238,7 @@ def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[
             for check in check_records(evidence)
             if check.get("outcome") == "known"
         ]
-        known_failures = [name for name in names if name not in flaky]
+        known_failures = [name for name in names if name not in excused]
         if len(known_failures) != known:
             yield f"counts {known} known failures but names {len(known_failures)}."
         if strange := sorted(set(known_failures) - set(rule.known_failures)):

@@ -27,7 +27,13 @@ from promotion.evidence.attestations import (
 )
 from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, time_of
 from promotion.index.ledger import PromotedSet
-from promotion.policy.bypasses import Bypass
+from promotion.policy.exceptions import (
+    NOT_RUN,
+    PolicyException,
+    failing_tests,
+    suggested_exceptions,
+)
+from promotion.policy.families import GATE
 from promotion.policy.gate_rules import at_least
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.set_rules import (
@@ -46,12 +52,6 @@ from promotion.policy.tier_requirements import (
     first_finding,
     requirements,
 )
-from promotion.policy.waivers import (
-    FlakeWaiver,
-    suggested_waiver,
-    unwaived_tests,
-    waived_tests,
-)
 
 NO_TIER = "none"
 """Tier of a target without sufficient evidence, as the ledger records it."""
@@ -59,11 +59,16 @@ NO_TIER = "none"
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
-    """A reason that blocks a promotion unless a bypass covers its gate and target."""
+    """A reason that blocks a promotion unless an exception covers its gate and target.
+
+    Attributes:
+        failed: whether something failed, which no exception for a gate excuses.
+    """
 
     text: str
     gate: str
     target: str
+    failed: bool
 
 
 def verdict(
@@ -102,10 +107,9 @@ def verdict(
         *(reason for reason, on_rocm in unrequired if on_rocm),
     )
     tiers = tiers_of(wheel_set, own, policy, now)
-    bypasses = [entry for entry in policy.bypasses if entry.is_for(wheel_set)]
-    by_gates, passed_over = _apply(
-        [entry for entry in bypasses if not entry.state(now)], reasons, tiers, policy
-    )
+    entries = [one for one in policy.accepted_exceptions if one.is_for(wheel_set)]
+    valid = [entry for entry in entries if not entry.state(now)]
+    by_gates, passed_over = _apply(valid, reasons, tiers, policy)
     blocked = (
         *_foreign_evidence(wheel_set, files),
         *set_problems(wheel_set, policy),
@@ -122,15 +126,24 @@ def verdict(
         *_attestation_problems(wheel_set, policy, attested),
         *by_gates,
     )
+    counted = [*chain.from_iterable(own.values())]
+    passed = [one for one in counted if one.outcome is Outcome.PASSED]
+    by_test = dict(_excused_tests(passed, valid))
+    used = [entry for _, entry in (*passed_over, *_excused_tests(counted, valid))]
+    forbidden = () if policy.exceptions else policy.excepted
     invalid = (
         *policy.void,
-        *_invalid_entries(bypasses, now),
-        *_invalid_entries(policy.waivers, now),
+        *(
+            f"Channel {policy.channel} accepts no exceptions: {one}."
+            for one in forbidden
+        ),
+        *_invalid(entries, used, now),
     )
-    counted = [*chain.from_iterable(own.values())]
-    waived = set[str]().union(
-        *(waived_tests(evidence, policy.waivers, now) for evidence in counted)
-    )
+    never_ran = [
+        item.target
+        for item in required_evidence
+        if item.gate == GATE and not item.evidence
+    ]
     notes = chain.from_iterable(report.notes for report in attested)
     return Verdict(
         set_digest=wheel_set.digest,
@@ -138,15 +151,21 @@ def verdict(
         tiers={
             target: tier.value if tier else NO_TIER for target, tier in tiers.items()
         },
-        bypassed=tuple(
-            f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over
+        excused=(
+            *(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
+            *sorted(f"{entry}. {text}" for text, entry in by_test.items()),
         ),
-        waived=tuple(sorted(waived)),
-        missing_waivers=tuple(
-            sorted(set(_missing_waivers(wheel_set, counted, policy, now)))
+        missing_exceptions=tuple(
+            sorted(
+                set(
+                    suggested_exceptions(
+                        wheel_set, policy.channel, never_ran, counted, valid, now
+                    )
+                )
+            )
         ),
         attested=wheels_by_signer(attested),
-        invalid_bypasses=invalid,
+        invalid_exceptions=invalid,
         requirements=required_evidence,
         warnings=(
             *invalid,
@@ -163,19 +182,18 @@ def verdict(
 
 
 def _apply(
-    bypasses: Sequence[Bypass],
+    exceptions: Sequence[PolicyException],
     reasons: Iterable[_Reason],
     tiers: Mapping[str, Tier | None],
     policy: Policy,
-) -> tuple[list[str], list[tuple[_Reason, Bypass]]]:
-    """Return the texts of reasons and weak tiers, without and with a valid bypass."""
+) -> tuple[list[str], list[tuple[_Reason, PolicyException]]]:
+    """Return the texts of reasons and weak tiers, without and with a valid exception."""
     blocked: list[str] = []
-    passed_over: list[tuple[_Reason, Bypass]] = []
+    passed_over: list[tuple[_Reason, PolicyException]] = []
+    gates = [entry for entry in exceptions if entry.kind == NOT_RUN]
     for reason in reasons:
-        entry = next(
-            (entry for entry in bypasses if entry.covers(reason.gate, reason.target)),
-            None,
-        )
+        own = [entry for entry in gates if entry.covers(reason.gate, reason.target)]
+        entry = own[0] if own and not reason.failed else None
         if entry is None:
             blocked.append(reason.text)
         else:
@@ -192,7 +210,7 @@ def _apply(
         if entry is None:
             blocked.append(text)
         else:
-            passed_over.append((_Reason(text, "", target), entry))
+            passed_over.append((_Reason(text, "", target, failed=False), entry))
     return blocked, passed_over
 
 
@@ -205,34 +223,34 @@ def _attestation_problems(
     yield from attestation_problems(attestable, needed, policy.attestations, attested)
 
 
-def _invalid_entries(
-    entries: Iterable[Bypass | FlakeWaiver], now: datetime
+def _excused_tests(
+    evidences: Iterable[Evidence], exceptions: Sequence[PolicyException]
+) -> Iterator[tuple[str, PolicyException]]:
+    """Yield a sentence for each failing test that a valid exception names, and the exception."""
+    for evidence in evidences:
+        for test in failing_tests(evidence):
+            for entry in exceptions:
+                if entry.covers_test(test, evidence.target):
+                    where = f"the gate {evidence.gate} for {evidence.target}"
+                    yield f"Failing in {where}: {test}", entry
+                    break
+
+
+def _invalid(
+    entries: Iterable[PolicyException], used: Collection[PolicyException], now: datetime
 ) -> Iterator[str]:
+    """Yield a sentence for each exception for the set that is not valid, or excuses nothing."""
     for entry in entries:
         if state := entry.state(now):
-            kind = "bypass" if isinstance(entry, Bypass) else "waiver"
-            yield f"A {kind} is not valid, because it {state}: {entry}."
-
-
-def _missing_waivers(
-    wheel_set: WheelSet, evidences: Iterable[Evidence], policy: Policy, now: datetime
-) -> Iterator[str]:
-    """Yield the entry of the policy for each flaky test without a valid waiver."""
-    for evidence in evidences:
-        for test, _ in unwaived_tests(evidence, policy.waivers, now):
-            yield suggested_waiver(
-                test,
-                evidence.target,
-                index=wheel_set.index,
-                channel=policy.channel,
-                now=now,
-            )
+            yield f"An exception is not valid, because it {state}: {entry}."
+        elif entry not in used:
+            yield f"An exception excuses nothing: {entry}."
 
 
 def _excuse(
-    target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: Policy
-) -> Bypass | None:
-    """Return a gate's first applied bypass that meets a target's tier, or None."""
+    target: str, passed_over: Iterable[tuple[_Reason, PolicyException]], policy: Policy
+) -> PolicyException | None:
+    """Return a gate's first applied exception that meets a target's tier, or None."""
     for reason, entry in passed_over:
         rule = policy.gates.get(reason.gate)
         if (
@@ -271,7 +289,7 @@ def _gate_problems(required_evidence: Iterable[Requirement]) -> Iterator[_Reason
             else f"The gate {item.gate} for {item.target}"
         )
         yield from (
-            _Reason(f"{where} {problem}", item.gate, item.target)
+            _Reason(f"{where} {problem}", item.gate, item.target, item.failed)
             for problem in item.problems
         )
 
@@ -302,7 +320,7 @@ def _unrequired_failures(
                 f"The gate {gate} for {target} did not pass: {first_finding(evidence)}"
             )
             yield (
-                _Reason(text, gate, target),
+                _Reason(text, gate, target, failed=True),
                 evidence.tier not in (Tier.CPU, Tier.CUDA),
             )
 

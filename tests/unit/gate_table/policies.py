@@ -16,12 +16,13 @@ from typing import Any
 
 from core.model import Evidence, Finding, Outcome, Severity, Tier, WheelSet
 from core.rocm_trust import ROCM_TRUST
+from promotion.check import check
 from promotion.evidence.attestations import AttestationReport, AttestationRule, Identity
 from promotion.evidence.evidence import EvidenceFile
 from promotion.evidence.test_results import TestVerdict
 from promotion.index.authority import LedgerKey, PolicySource
 from promotion.index.ledger import PromotedSet
-from promotion.policy.bypasses import Bypass
+from promotion.policy.exceptions import NOT_RUN, PolicyException
 from promotion.policy.gate_rules import GateRule
 from promotion.policy.promotion_policy import Growth, Policy, load_policy
 from promotion.policy.verdict import verdict
@@ -29,7 +30,7 @@ from promotion.promote import promote
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import ReleasedIndex
 from tests.support import sets
-from tests.support.device_results import WAIVER, checks_of, judged, result
+from tests.support.device_results import FLAKE_EXCEPTION, checks_of, judged, result
 from tests.support.promoting import staged_in
 from tests.support.sets import counts
 from tests.support.wheel_sets import (
@@ -124,6 +125,19 @@ def source_refusals(case: Case, policy: Policy) -> Iterable[str]:
     """Return the reason of a policy against the checkout that it comes from."""
     source = PolicySource(commit="c" * 40, ref=case.source, clean=True)
     return filter(None, [source.problem(policy.protected_refs)])
+
+
+def unprotected_refusals(case: Case, policy: Policy) -> Iterable[str]:
+    """Return the reasons against a set from a checkout that an owner permits once."""
+    source = PolicySource(
+        commit="c" * 40, ref=case.source, clean=True, owner="me", reason="why"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bucket = DirBucket(folder / "bucket")
+        staged = staged_in(bucket, folder, make_wheels(folder / "w"))
+        decision = check(bucket, staged, policy, now=lambda: NOW, source=source)
+    return [text for text in decision.blocked_by if "--allow-unprotected" in text]
 
 
 def staleness(case: Case, policy: Policy) -> Iterable[str]:
@@ -345,7 +359,8 @@ DEVICE = GateRule(
     tier=Tier.DEVICE, per="target", min_passed=1, may_skip=False, known_failures=0
 )
 WITH_DEVICE = {"gates": {**BASE.gates, "device": DEVICE}, "channel": "nightly"}
-BYPASS = Bypass(
+NO_RUNNER = PolicyException(
+    kind=NOT_RUN,
     owner="somebody",
     reason="a broken runner",
     opened=date(2026, 1, 1),
@@ -536,6 +551,21 @@ ROWS = [
         judge=source_refusals,
     ),
     PolicyRow(
+        "unprotected",
+        "accepts no --allow-unprotected",
+        lambda case: replace(case, source="refs/heads/other"),
+        strict={"protected_refs": ("refs/heads/main",), "unprotected": False},
+        lax={"protected_refs": ("refs/heads/main",), "unprotected": True},
+        judge=unprotected_refusals,
+    ),
+    PolicyRow(
+        "exceptions",
+        "The gate install was skipped",
+        of_evidence("install", outcome=Outcome.SKIPPED),
+        strict={"excepted": (NO_RUNNER,), "exceptions": False},
+        lax={"excepted": (NO_RUNNER,), "exceptions": True},
+    ),
+    PolicyRow(
         "sizes",
         "the policy allows 1 MB",
         large_pjrt,
@@ -572,18 +602,18 @@ ROWS = [
         )
     ),
     PolicyRow(
-        "bypasses",
-        "The gate install failed",
-        of_evidence("install", outcome=Outcome.FAILED),
-        strict={"bypasses": ()},
-        lax={"bypasses": (BYPASS,)},
+        "excepted",
+        "The gate install was skipped",
+        of_evidence("install", outcome=Outcome.SKIPPED),
+        strict={"excepted": ()},
+        lax={"excepted": (NO_RUNNER,)},
     ),
     PolicyRow(
-        "waivers",
+        "excepted",
         "tests/a_test.py::odd",
         flaky,
-        strict={**WITH_DEVICE, "waivers": ()},
-        lax={**WITH_DEVICE, "waivers": (WAIVER,)},
+        strict={**WITH_DEVICE, "excepted": ()},
+        lax={**WITH_DEVICE, "excepted": (FLAKE_EXCEPTION,)},
     ),
     PolicyRow(
         "gates.tier",

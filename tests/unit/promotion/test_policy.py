@@ -135,7 +135,7 @@ def test_release_requires_at_least_nightly(index: str) -> None:
         assert rule.may_skip or not own.may_skip
         assert _known(own) <= _known(rule)
         assert rule.settings.items() <= own.settings.items(), name
-    assert (release.unsigned, release.keys is None, release.bypasses) == (
+    assert (release.unsigned, release.keys is None, release.excepted) == (
         False,
         False,
         (),
@@ -224,10 +224,10 @@ def test_policy_requires_device_tests_only_of_targets_with_runners(
     assert tested == required
 
 
-def test_gate_inputs_include_device_members_not_bypasses(tmp_path: Path) -> None:
+def test_gate_inputs_include_device_members_not_exceptions(tmp_path: Path) -> None:
     assert edition() == str(POLICY.edition)
     more = tmp_path / "policy.toml"
-    more.write_text(POLICY_FILE.read_text() + "\n[[bypass_tests_for_releases]]\n")
+    more.write_text(POLICY_FILE.read_text() + "\n[[exceptions]]\n")
     assert device_members_digest(more) == device_members_digest()
     other = policy_file(tmp_path, "_linalg.so", "_rnn.so")
     assert device_members_digest(other) != device_members_digest()

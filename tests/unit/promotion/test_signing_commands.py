@@ -169,8 +169,9 @@ def test_gate_repeats_evidence_of_other_key(
 
 
 FLAKY = "tests/a_test.py::odd"
-BYPASS = """
-[[bypass_tests_for_releases]]
+NO_RUNNER = """
+[[exceptions]]
+kind = "bypass_tests_for_releases"
 owner = "somebody"
 reason = "<no> runner"
 opened = 2026-01-01
@@ -181,16 +182,19 @@ gates = ["device"]
 targets = ["gfx950"]
 version = "0.10.2"
 """
-WAIVER = f"""
-[[flake_waivers]]
+RACE = f"""
+[[exceptions]]
+kind = "test"
 test = "{FLAKY}"
-targets = ["gfx942"]
-index = "multi-arch"
-channel = "nightly"
 owner = "somebody"
 reason = "<a> race"
 opened = 2026-01-01
 expires = 2026-01-31
+channel = "nightly"
+index = "multi-arch"
+gates = ["device"]
+targets = ["gfx942"]
+version = "0.10.2"
 """
 
 
@@ -215,7 +219,7 @@ def nightly(
                 "outcome": "known",
                 "why": "flaky: once",
                 "attempts": 2,
-                "waivers": [{}],
+                "exceptions": [{}],
             }
             counts = {**evidence.counts, "collected": 1001, "run": 1001, "known": 1}
             record(
@@ -249,26 +253,23 @@ def run(bucket: DirBucket, *words: str) -> int:
     return cli.run([*words, "--bucket", str(bucket.root)])
 
 
-def test_bypass_and_waiver_are_reported_everywhere(
+def test_exceptions_are_reported_everywhere(
     bucket: DirBucket,
     nightly: StagedSet,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use_policy(tmp_path, monkeypatch, BYPASS + WAIVER)
+    use_policy(tmp_path, monkeypatch, NO_RUNNER + RACE)
     words = (str(nightly), "--channel", "nightly", "--json")
     assert run(bucket, "ci", "policy", *words) == 0
     said = capsys.readouterr()
     verdict = json.loads(said.out)
-    (waiver,) = verdict["waived"]
-    assert "<a> race" in waiver
-    bypasses = verdict["bypassed"]
-    assert len(bypasses) == 2
-    assert (
-        "Passed over: The gate device for gfx950 has not run on this set."
-        in bypasses[0]
-    )
+    excused = verdict["excused"]
+    assert len(excused) == 3
+    never_ran = "Passed over: The gate device for gfx950 has not run on this set."
+    assert never_ran in excused[0]
+    assert "<a> race" in excused[2]
     missing = {
         (row["gate"], row["target"]): row["problems"] for row in verdict["requirements"]
     }
@@ -280,21 +281,15 @@ def test_bypass_and_waiver_are_reported_everywhere(
     done = capsys.readouterr()
     told = [said.err, done.err]
     receipt = json.loads(done.out)
-    assert (receipt["new"], receipt["ledger_entry"], receipt["waivers"]) == (
-        True,
-        1,
-        [waiver],
-    )
-    for text in (*bypasses, f"Waiver {waiver}"):
+    assert (receipt["new"], receipt["ledger_entry"]) == (True, 1)
+    assert receipt["exceptions"] == excused
+    for text in excused:
         assert all(text in " ".join(one.split()) for one in told)
         assert html.escape(text) in bucket.get(RELEASED.overview).decode()
     promoted = read_ledger(bucket, RELEASED).entries[-1].promoted
     assert promoted is not None
     assert promoted.tiers == {"gfx942": "device", "gfx950": "compiled"}
-    assert (promoted.policy["bypasses"], promoted.policy["waivers"]) == (
-        bypasses,
-        [waiver],
-    )
+    assert promoted.policy["exceptions"] == excused
     assert (
         json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"] == promoted.policy
     )
