@@ -135,7 +135,10 @@ def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
         first = f"Set {staged.digest[:12]} is not promoted to {staged.index}:"
         raise PromotionBlockedError(
             "\n  ".join((first, *verdict_.blocked_by, *verdict_.invalid_exceptions)),
-            hint="\nFix each problem and run the gates again.",
+            hint=(
+                "\nFix each problem and run the gates again; `ci_build ci policy"
+                f" {staged}` prints the commands, and the ways on without a runner."
+            ),
         )
 
 

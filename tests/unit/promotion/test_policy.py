@@ -207,7 +207,7 @@ def test_load_policy_refuses_image_without_digest(tmp_path: Path, image: str) ->
 def test_policy_requires_device_tests_only_of_targets_with_runners(
     channel: str,
 ) -> None:
-    """A set for all default targets can be promoted without a bypass."""
+    """A set for all default targets can be promoted without an exception."""
     policy = load_policy("multi-arch", channel=channel)
     families = load_families()
     required = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from ci_build import cli
 from ci_build.cli.options.environment import find_signing_key
 from ci_build.release import gating
 from ci_build.release import promotion_steps as steps
-from core.errors import RequestError
+from core.errors import PromotionBlockedError, RequestError
 from core.model import Tier
 from core.process import HostRunner
 from core.report import Reporter
@@ -253,6 +254,38 @@ def run(bucket: DirBucket, *words: str) -> int:
     return cli.run([*words, "--bucket", str(bucket.root)])
 
 
+@pytest.mark.parametrize("way", ["exception", "tier"])
+def test_printed_ways_on_without_runner_let_the_set_through(
+    bucket: DirBucket,
+    nightly: StagedSet,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    use_policy(tmp_path, monkeypatch, "")
+    words = ("ci", "policy", str(nightly), "--channel", "nightly")
+    assert run(bucket, *words) == PromotionBlockedError.exit_code
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    printed = "\n".join(lines)
+    printed = printed.replace('owner = ""', 'owner = "me"')
+    printed = printed.replace('reason = ""', 'reason = "x"')
+    blocks = r"\[\[exceptions\]\]\n(?:\w+ = .+\n)+"
+    no_runner, flaky = re.findall(blocks, printed)
+    assert (FLAKY in flaky, "gfx950" in no_runner) == (True, True)
+    if way == "exception":
+        use_policy(tmp_path, monkeypatch, f"\n{flaky}\n\n{no_runner}\n")
+    else:
+        (tiers,) = (line for line in lines if line.startswith("tiers = "))
+        assert tiers == 'tiers = { "gfx950" = "compiled" }'
+        use_policy(tmp_path, monkeypatch, f"\n{flaky}\n")
+        policy = (tmp_path / "policy.toml").read_text()
+        own = 'tiers = { gfx908 = "compiled", gfx1101 = "compiled" }'
+        assert own in policy
+        (tmp_path / "policy.toml").write_text(policy.replace(own, tiers))
+    assert run(bucket, *words) == 0
+
+
 def test_exceptions_are_reported_everywhere(
     bucket: DirBucket,
     nightly: StagedSet,
@@ -293,7 +326,7 @@ def test_exceptions_are_reported_everywhere(
     assert (
         json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"] == promoted.policy
     )
-    # The waiver has expired since; it was valid at the time of the entry, which has the
+    # The exception has expired since; it was valid at the time of the entry, which has the
     # policy.
     use_policy(tmp_path, monkeypatch, "")
     assert run(bucket, "index", "verify", "multi-arch", "--channel", "nightly") == 0
