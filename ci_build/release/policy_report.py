@@ -187,7 +187,7 @@ def show_report(report: PolicyReport, reporter: Reporter) -> None:
 def _show_ways_on(
     report: PolicyReport, entries: Sequence[str], reporter: Reporter
 ) -> None:
-    """Print the two changes of the policy that accept a set without a runner or with flaky tests."""
+    """Print the changes of the policy that accept missing GPU tests and flaky tests."""
     verdict = report.verdict
     never_ran = [
         item.target
