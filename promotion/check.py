@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 
 from core.digests import sha256_of
 from core.errors import PromotionBlockedError
@@ -19,9 +20,11 @@ from promotion.evidence.provenance import provenance_name
 from promotion.index.authority import PolicySource
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger import PromotedSet
+from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import Clock, utc_now
 from promotion.index.pages import metadata_name
 from promotion.index.publish import read_head
+from promotion.policy.content_rules import conflicts, content_problems
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
@@ -29,7 +32,6 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import (
     PROVENANCE_SUFFIX,
-    TOMBSTONE_SUFFIX,
     ReleasedIndex,
     StagedSet,
 )
@@ -90,7 +92,8 @@ def check(
         *decision.blocked_by,
         *_unprotected_problems(unprotected, policy),
         *_staged_problems(bucket, staged, wheel_set, files),
-        *_conflicts(bucket, released, wheel_set),
+        *content_problems(wheel_set),
+        *_conflicts(bucket, released, wheel_set, policy),
     )
     digests: dict[str, str] = {}
     for file in files:
@@ -219,17 +222,20 @@ def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator
 
 
 def _conflicts(
-    bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet
+    bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet, policy: Policy
 ) -> Iterator[str]:
-    """Yield a sentence for each wheel whose file name the index uses or used for other bytes."""
-    keys = [released.wheel(wheel.name, wheel.filename) for wheel in wheel_set.wheels]
-    for wheel, key, stored in zip(
-        wheel_set.wheels, keys, map_concurrently(bucket.head, keys), strict=True
-    ):
-        if stored is not None and stored.sha256 != wheel.sha256:
-            yield (
-                f"{wheel.filename} was released with other bytes, sha256"
-                f" {stored.sha256}; {NEW_NAME}"
-            )
-        elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:
+    """Yield a sentence for each wheel in whose place the index has or had another file.
+
+    The ledger decides, whatever objects the bucket has.
+    """
+    head, entries = read_head(bucket, released, policy.authority())
+    every = entries.read(range(1, head.number + 1))
+    sets = [entry.promoted for entry in every if entry.promoted is not None]
+    old = [*chain.from_iterable(promoted.wheels for promoted in sets)]
+    for problem in conflicts(wheel_set, old):
+        yield f"{problem}; {NEW_NAME}"
+    sweeps = (entry for entry in every if entry.kind is EntryKind.SWEEP)
+    removed = {key for entry in sweeps for key in entry.removed}
+    for wheel in wheel_set.wheels:
+        if released.wheel(wheel.name, wheel.filename) in removed:
             yield f"{wheel.filename} was released before and removed; {NEW_NAME}"
