@@ -158,6 +158,7 @@ def bucket_policy(
     statements.append(_never_deleted(name, prefix))
     if create_only:
         statements.append(_create_only(name, prefix))
+    statements.append(_encrypted(name))
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -212,4 +213,16 @@ def _create_only(name: str, prefix: str) -> Mapping[str, Any]:
             "Null": {"s3:if-none-match": "true"},
             "Bool": {"s3:ObjectCreationOperation": "true"},
         },
+    }
+
+
+def _encrypted(name: str) -> Mapping[str, Any]:
+    """Return the denial of requests over http, also those of readers."""
+    return {
+        "Sid": "Encrypted",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": ["s3:*"],
+        "Resource": [f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*"],
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
     }
