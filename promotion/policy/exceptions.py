@@ -40,7 +40,8 @@ class PolicyException(Exemption):
         channel, index: channel and index to which the exception applies.
         gates: gates that it excuses, or that run its tests.
         targets: gfx targets, or "any" for gates that do not depend on a target.
-        test: pattern of node ids in which * and ? are wildcards. Empty for NOT_RUN.
+        test: name of a check; for the gate `device` a pattern of node ids in which *
+            and ? are wildcards. Empty for NOT_RUN.
         set: digest of the set. Empty if the exception is for a version.
         version: jax version of the sets. Empty if the exception is for one set.
     """
@@ -62,7 +63,8 @@ class PolicyException(Exemption):
             raise ValueError("exactly one of set and version is required")
         if bool(self.test) != (self.kind == TEST):
             raise ValueError(f"test is required for kind {TEST}, and for no other")
-        if self.test and not _names_a_test(self.test):
+        is_exact = not re.search(r"[*?]", self.test) and GATE not in self.gates
+        if self.test and not is_exact and not _names_a_test(self.test):
             raise ValueError(
                 f"{self.test!r} names no test, such as"
                 " tests/lax_test.py::LaxTest::testAdd*"
@@ -88,10 +90,10 @@ class PolicyException(Exemption):
             self.targets
         )
 
-    def covers_test(self, test: str, target: str) -> bool:
-        """Return whether the exception applies to a node id of the gate `device` on a target."""
+    def covers_test(self, test: str, gate: str, target: str) -> bool:
+        """Return whether the exception applies to a failing check of a gate on a target."""
         named = self.kind == TEST and pattern_of(self.test).fullmatch(test)
-        return bool(named) and self.covers(GATE, target)
+        return bool(named) and self.covers(gate.partition("-")[0], target)
 
 
 def _names_a_test(pattern: str) -> bool:
@@ -150,18 +152,20 @@ def parse_exceptions(
 def failing_tests(
     evidence: Evidence, codes: Collection[str] = FAILURES
 ) -> tuple[str, ...]:
-    """Return the tests that a run lists as failing, with or without an exception.
+    """Return the checks that a run lists as failing, with or without an exception.
 
     Args:
-        codes: codes of the findings about tests without an exception.
+        codes: for the gate `device`, codes of the findings about tests without an
+            exception.
     """
-    if evidence.gate.partition("-")[0] != GATE:
-        return ()
-    return tuple(
-        str(check.get("name"))
-        for check in check_records(evidence)
-        if "attempts" in check and _is_failing(check, codes)
-    )
+    records = check_records(evidence)
+    if evidence.gate.partition("-")[0] == GATE:
+        found = [
+            row for row in records if "attempts" in row and _is_failing(row, codes)
+        ]
+    else:
+        found = [row for row in records if row.get("outcome") == "failed"]
+    return tuple(str(check.get("name")) for check in found)
 
 
 def _is_failing(check: Mapping[str, Any], codes: Collection[str]) -> bool:
@@ -181,7 +185,11 @@ def unexcused_tests(
     """Yield each failing test without valid exception, and why its exceptions are not valid."""
     entries = tuple(exceptions)
     for test in failing_tests(evidence):
-        own = [entry for entry in entries if entry.covers_test(test, evidence.target)]
+        own = [
+            entry
+            for entry in entries
+            if entry.covers_test(test, evidence.gate, evidence.target)
+        ]
         states = [entry.state(now) for entry in own]
         if all(states):
             yield (

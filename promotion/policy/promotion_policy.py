@@ -31,8 +31,8 @@ from promotion.policy.gate_rules import (
 POLICY_FILE = Path(__file__).parents[1] / "policy.toml"
 LOCAL = "local"
 """The channel of `release --local`."""
-EDITION = "policy"
-"""The setting of evidence that names the edition of the policy when the gate ran."""
+VERSION = "version"
+"""The setting of evidence that names the version of the gate when it ran."""
 
 _SCHEMA_VERSION = 2
 
@@ -107,7 +107,6 @@ class Policy(PolicyTable):
 
     Attributes:
         sha256: digest of the policy file.
-        edition: required edition of evidence.
         excepted: complete exceptions for this channel and index.
         void: a sentence for each void exception of any channel and index.
         text: the policy file.
@@ -115,7 +114,6 @@ class Policy(PolicyTable):
 
     channel: str
     sha256: str
-    edition: int
     excepted: tuple[PolicyException, ...] = ()
     void: tuple[str, ...] = ()
     text: str = ""
@@ -180,7 +178,6 @@ def load_policy(
         channel=channel,
         sha256=hashlib.sha256(data).hexdigest(),
         text=data.decode(),
-        edition=channels["edition"],
         excepted=_selected(entries, channel, index),
         void=void,
         **_fields(table),
@@ -214,9 +211,14 @@ def channel_names(file: Path = POLICY_FILE) -> tuple[str, ...]:
     )
 
 
-def edition(file: Path = POLICY_FILE) -> str:
-    """Return the edition of the policy for the settings of evidence."""
-    return str(_read(file)[1]["edition"])
+def gate_version(gate: str, file: Path = POLICY_FILE) -> str:
+    """Return the version of a gate for the settings of evidence; 0 for an unknown gate."""
+    for table in _read(file)[1].values():
+        if isinstance(table, dict):
+            rule = table.get("gates", {}).get(gate.partition("-")[0], {})
+            if "version" in rule:
+                return str(rule["version"])
+    return "0"
 
 
 def load_exceptions(file: Path = POLICY_FILE) -> tuple[PolicyException, ...]:
@@ -251,7 +253,6 @@ def with_recorded_rules(policy: Policy, index: str, text: str) -> Policy:
     entries, _ = _exceptions(tables)
     return replace(
         policy,
-        edition=tables["edition"],
         excepted=_selected(entries, policy.channel, index),
         **_fields(convert(known, _EvidenceTable, source)),
     )
@@ -275,9 +276,7 @@ def _read(file: Path) -> tuple[bytes, Mapping[str, Any]]:
 def _parse(data: bytes, source: str) -> Mapping[str, Any]:
     # Parsing takes most of the time of `load_policy`, and commands load the policies of
     # all channels.
-    tables = parse_toml(data, dict[str, Any], source, schema=_SCHEMA_VERSION)
-    convert(tables.get("edition"), int, f"{source}: edition")
-    return tables
+    return parse_toml(data, dict[str, Any], source, schema=_SCHEMA_VERSION)
 
 
 def _values(

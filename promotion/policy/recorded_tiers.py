@@ -13,7 +13,7 @@ from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.page_diff import tier_rank, weakest
 from promotion.policy.promotion_policy import Policy, with_recorded_rules
-from promotion.policy.tier_requirements import counted_evidence, is_accepted
+from promotion.policy.tier_requirements import counted_evidence, has_accepted_key
 from promotion.policy.verdict import NO_TIER, tiers_of
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
@@ -97,14 +97,14 @@ def _evidenced(
     policy: Policy,
 ) -> Mapping[str, Collection[str]]:
     """Return gfx target -> tiers that may be recorded for it."""
-    accepted = [file for file in files if is_accepted(file, policy)]
+    accepted = [file for file in files if has_accepted_key(file, policy)]
     recorded = with_recorded_rules(policy, released.index, entry.policy)
     now = time_of(entry.time)
     if now is None:
         raise ValueError(f"its time is invalid: {entry.time!r}.")
     policies = (recorded, _at_check(recorded))
     given = [
-        tiers_of(wheel_set, counted_evidence(wheel_set, accepted, one), one, now)
+        tiers_of(wheel_set, counted_evidence(wheel_set, accepted, one, now), one, now)
         for one in policies
     ]
     possible = {}
@@ -136,7 +136,7 @@ def _rejected(files: Collection[EvidenceFile], policy: Policy) -> str:
         file.flaw.rstrip(".")
         or (f"it is signed with {file.key}" if file.key else "it is unsigned")
         for file in files
-        if not is_accepted(file, policy)
+        if not has_accepted_key(file, policy)
     }
     return (
         f" (evidence that channel {policy.channel} does not accept:"

@@ -1,7 +1,7 @@
 """The verdict of a policy on a set and its evidence.
 
-The computation is pure, and doubtful cases block the promotion. Evidence of a passed
-gate counts only if the policy accepts its key. Evidence of a failed gate always counts.
+The computation is pure, and doubtful cases block the promotion. Evidence counts only if
+the policy accepts its key; a failed gate whose evidence does not count causes a warning.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from promotion.policy.tier_requirements import (
     counted_evidence,
     evidence_problems,
     first_finding,
+    refusal,
     requirements,
 )
 
@@ -97,11 +98,11 @@ def verdict(
             ROCm, causes only a warning.
     """
     files = tuple(files)
-    own = counted_evidence(wheel_set, files, policy)
+    own = counted_evidence(wheel_set, files, policy, now)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     lower = tuple(order_problems(wheel_set, offered or {}, yanked))
     required_evidence = tuple(requirements(wheel_set, files, policy, now))
-    unrequired = tuple(_unrequired_failures(wheel_set, files, policy))
+    unrequired = tuple(_unrequired_failures(wheel_set, files, policy, now))
     reasons = (
         *_gate_problems(required_evidence),
         *(reason for reason, on_rocm in unrequired if on_rocm),
@@ -172,6 +173,7 @@ def verdict(
             *dict.fromkeys(notes),
             *(grown if policy.growth.verdict == "warn" else ()),
             *(lower if allow_lower else ()),
+            *_refused_failures(wheel_set, files, policy, now),
             *(
                 f"{reason.text} It does not block."
                 for reason, on_rocm in unrequired
@@ -230,7 +232,7 @@ def _excused_tests(
     for evidence in evidences:
         for test in failing_tests(evidence):
             for entry in exceptions:
-                if entry.covers_test(test, evidence.target):
+                if entry.covers_test(test, evidence.gate, evidence.target):
                     where = f"the gate {evidence.gate} for {evidence.target}"
                     yield f"Failing in {where}: {test}", entry
                     break
@@ -295,7 +297,7 @@ def _gate_problems(required_evidence: Iterable[Requirement]) -> Iterator[_Reason
 
 
 def _unrequired_failures(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
 ) -> Iterator[tuple[_Reason, bool]]:
     """Yield each failed gate that the policy does not require, and whether it is about ROCm.
 
@@ -313,7 +315,7 @@ def _unrequired_failures(
         and not is_machine_failure(file.evidence)
     ]
     for (gate, target), (evidence, *_) in counted_evidence(
-        wheel_set, ran, policy
+        wheel_set, ran, policy, now
     ).items():
         if (gate, target) not in required and evidence.outcome is not Outcome.PASSED:
             text = (
@@ -323,6 +325,19 @@ def _unrequired_failures(
                 _Reason(text, gate, target, failed=True),
                 evidence.tier not in (Tier.CPU, Tier.CUDA),
             )
+
+
+def _refused_failures(
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
+) -> Iterator[str]:
+    """Yield a sentence for each failed gate whose evidence does not count."""
+    for file in files:
+        found = file.evidence
+        mine = found.set_digest == wheel_set.digest
+        why = refusal(file, policy, now)
+        if mine and found.outcome is Outcome.FAILED and why:
+            where = f"{found.gate} for {found.target}"
+            yield f"The gate {where} failed; its evidence does not count: {why}."
 
 
 def tiers_of(

@@ -23,6 +23,7 @@ from promotion.gates.common.gate_context import Check, error
 from promotion.gates.common.junit import clean, document, make_suite
 from promotion.gates.device.causes import NEWEST_FIRST, by_cause, cause_of, headline
 from promotion.policy.exceptions import PolicyException
+from promotion.policy.families import GATE
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
@@ -77,7 +78,7 @@ def checks_of_tests(
     bad = [result for result in results if result.verdict in _LISTED_VERDICTS]
     for entry in exceptions:
         for result in bad:
-            if entry.covers_test(result.id, target):
+            if entry.covers_test(result.id, GATE, target):
                 excused[result.id].append(entry)
     listed = [result for result in bad if result.id in excused]
     others = [result for result in bad if result.id not in excused]

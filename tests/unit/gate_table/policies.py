@@ -356,7 +356,12 @@ SIGNER = Identity(
 STRANGER = replace(SIGNER, repository="https://c")
 PER_TIER = rule("compile", per="tier")
 DEVICE = GateRule(
-    tier=Tier.DEVICE, per="target", min_passed=1, may_skip=False, known_failures=0
+    version=1,
+    tier=Tier.DEVICE,
+    per="target",
+    min_passed=1,
+    max_skipped=0,
+    known_failures=0,
 )
 WITH_DEVICE = {"gates": {**BASE.gates, "device": DEVICE}, "channel": "nightly"}
 NO_RUNNER = PolicyException(
@@ -372,7 +377,7 @@ NO_RUNNER = PolicyException(
     version="0.10.2",
 )
 KNOWN_CHECKS = {"checks": [{"name": "b", "outcome": "known"}]}
-ALL_FOR_GFX950 = {"gfx950": replace(BASE.gates["compile"], may_skip=False)}
+ALL_FOR_GFX950 = {"gfx950": replace(BASE.gates["compile"], max_skipped=0)}
 
 _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
     ("evidence of another set", of_evidence("install", set_digest="0" * 64)),
@@ -425,10 +430,10 @@ ROWS = [
         lax=rule("install", known_failures=1),
     ),
     PolicyRow(
-        "edition",
-        "edition 0",
-        of_evidence("install", settings={"policy": "0"}),
-        lax={"edition": 0},
+        "gates.version",
+        "version 0 of the gate, not 1",
+        of_evidence("install", settings={"version": "0"}),
+        lax=rule("install", version=0),
     ),
     PolicyRow(
         "tier",
@@ -635,11 +640,11 @@ ROWS = [
         lax=rule("install", min_passed=8),
     ),
     PolicyRow(
-        "gates.may_skip",
-        "skipped 1 checks",
+        "gates.max_skipped",
+        "skipped 1 of 9 checks; 10 % are allowed",
         of_evidence("install", counts=counts(run=8, passed=8, skipped=1)),
-        strict=rule("install", may_skip=False),
-        lax=rule("install", may_skip=True),
+        strict=rule("install", max_skipped=10),
+        lax=rule("install", max_skipped=100),
     ),
     PolicyRow(
         "gates.known_failures",
@@ -657,7 +662,7 @@ ROWS = [
     PolicyRow(
         "gates.settings",
         "installers",
-        of_evidence("install", settings={"policy": "1", "installers": "newest"}),
+        of_evidence("install", settings={"version": "1", "installers": "newest"}),
         strict=rule("install", settings={"installers": "all"}),
         lax=rule("install", settings={}),
     ),

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core.errors import PromotionBlockedError
+from core.model import Evidence, Finding, Outcome, Severity, Tier
+from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.content_rules import slots
+from promotion.policy.exceptions import NOT_RUN, TEST, PolicyException
+from promotion.policy.gate_rules import GateRule
+from promotion.policy.promotion_policy import Policy, load_policy
+from promotion.policy.verdict import verdict
 from promotion.storage.directory_bucket import DirBucket
+from tests.support import sets
 from tests.support.promoting import RELEASED, go, objects, staged_in
 from tests.support.wheel_sets import SetWheel, make_wheels, plain, set_wheel
 
@@ -194,3 +203,159 @@ def test_slots_expand_tags() -> None:
         "a-b 1, py3-none-any",
     ]
     assert slots(JAXLIB) == slots(JAXLIB.replace("manylinux_2_28", "linux"))
+
+
+# Runners, and those who write the policy
+
+
+RUNNER, STRANGER = "ssh-ed25519 RUNNER", "ssh-ed25519 STRANGER"
+NIGHTLY = replace(
+    load_policy("gfx94X-dcgpu", channel="nightly"), keys={"ci": RUNNER}, files=()
+)
+SET = replace(sets.wheel_set(), wheels=())
+JUDGED_AT = datetime(2026, 1, 3, tzinfo=UTC)
+MORNING, NOON = "2026-01-02T06:00:00Z", "2026-01-02T12:00:00Z"
+GPU_TESTS = sets.evidence(
+    set_digest=SET.digest,
+    gate="device",
+    tier=Tier.DEVICE,
+    started=NOON,
+    ended=NOON,
+    settings={"version": "1", "platform": "rocm", "code": "c"},
+    counts=sets.counts(collected=30_000, run=29_000, passed=29_000, skipped=1_000),
+)
+BROKEN = Finding(
+    code="test-failed",
+    severity=Severity.ERROR,
+    message="tests/a_test.py::test_add failed.",
+    remedy="",
+)
+FAILED = replace(
+    GPU_TESTS,
+    outcome=Outcome.FAILED,
+    started=MORNING,
+    ended=MORNING,
+    findings=(BROKEN,),
+    details={
+        "checks": [
+            {
+                "name": "tests/a_test.py::test_add",
+                "outcome": "failed",
+                "attempts": 2,
+                "findings": ["test-failed: tests/a_test.py::test_add failed."],
+            }
+        ]
+    },
+)
+NO_RUNNER = PolicyException(
+    kind=NOT_RUN,
+    owner="somebody",
+    reason="no runner",
+    opened=date(2026, 1, 1),
+    expires=date(2026, 2, 1),
+    channel="nightly",
+    index=SET.index,
+    gates=("device",),
+    targets=("gfx942",),
+    version=SET.jax_version,
+)
+TEST_ADD = replace(NO_RUNNER, kind=TEST, test="tests/a_test.py::test_add")
+
+
+def of(gate: GateRule, **changes: Any) -> Policy:
+    return replace(NIGHTLY, gates={"device": gate}, **changes)
+
+
+def signed(*evidences: Evidence, key: str = RUNNER) -> list[EvidenceFile]:
+    return [EvidenceFile(evidence=evidence, key=key) for evidence in evidences]
+
+
+def reasons(files: list[EvidenceFile], **changes: Any) -> tuple[str, ...]:
+    """Return the reasons against a set that only GPU tests could hold up."""
+    policy = of(NIGHTLY.gates["device"], **changes)
+    return verdict(SET, files, policy, now=JUDGED_AT).blocked_by
+
+
+SOUND = signed(GPU_TESTS)
+IDLE = sets.counts(collected=30_000, run=1_000, passed=1_000, skipped=29_000)
+REFUSED: dict[str, tuple[list[EvidenceFile], dict[str, Any], str]] = {
+    "most tests skipped": (
+        signed(replace(GPU_TESTS, counts=IDLE)),
+        {},
+        "skipped 29000 of 30000 checks; 50 % are allowed",
+    ),
+    "failed, then run until it passed": (
+        signed(FAILED, GPU_TESTS),
+        {},
+        f"failed at {MORNING} and then passed on the same set: tests/a_test.py::test_add",
+    ),
+    "exception for a missing runner, and real failures": (
+        signed(replace(FAILED, ended=NOON)),
+        {"excepted": (NO_RUNNER,)},
+        "The gate device for gfx942 failed",
+    ),
+    "pass signed by a stranger": (
+        signed(GPU_TESTS, key=STRANGER),
+        {},
+        "which the policy does not permit",
+    ),
+    "pass from the future": (
+        signed(replace(GPU_TESTS, ended="2099-01-01T00:00:00Z")),
+        {},
+        "in the future: a clock is wrong",
+    ),
+    "pass of an older gate": (
+        signed(replace(GPU_TESTS, settings={**GPU_TESTS.settings, "version": "0"})),
+        {},
+        "it is of version 0 of the gate, not 1",
+    ),
+    "exception for another set": (
+        [],
+        {"excepted": (replace(NO_RUNNER, version="", set="0" * 64),)},
+        "has not run on this set",
+    ),
+}
+
+
+def test_sound_gpu_tests_are_accepted() -> None:
+    assert not any("device" in text for text in reasons(SOUND))
+
+
+@pytest.mark.parametrize("attack", REFUSED)
+def test_attack_of_runner_is_refused(attack: str) -> None:
+    files, changes, says = REFUSED[attack]
+    found = reasons(files, **changes)
+    assert any(says in text for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("files", "changes"),
+    [
+        pytest.param(
+            signed(FAILED, GPU_TESTS), {"excepted": (TEST_ADD,)}, id="named flaky test"
+        ),
+        pytest.param(
+            signed(
+                replace(FAILED, settings={**FAILED.settings, "code": "b"}), GPU_TESTS
+            ),
+            {},
+            id="failure of other code",
+        ),
+        pytest.param(
+            [*signed(replace(FAILED, ended="2099-01-01T00:00:00Z")), *SOUND],
+            {},
+            id="failure from the future",
+        ),
+        pytest.param(
+            [*signed(replace(FAILED, ended=NOON), key=""), *SOUND],
+            {},
+            id="unsigned failure",
+        ),
+        pytest.param([], {"excepted": (NO_RUNNER,)}, id="no runner"),
+    ],
+)
+def test_what_is_no_failure_of_the_set_does_not_block(
+    files: list[EvidenceFile], changes: dict[str, Any]
+) -> None:
+    found = reasons(files, **changes)
+    assert not any("device" in text for text in found), found

@@ -61,7 +61,7 @@ def test_exception_for_gate_covers_targets_and_their_features() -> None:
     assert entry.covers("device", "gfx942:xnack-")
     assert not entry.covers("device", "any")
     assert not entry.covers("install", "gfx942")
-    assert not entry.covers_test("tests/a_test.py::odd", "gfx942")
+    assert not entry.covers_test("tests/a_test.py::odd", "device", "gfx942")
     exact = parse_exception({**NO_RUNNER, "targets": ["gfx942:xnack-"]})
     assert not exact.covers("device", "gfx942:xnack+")
     assert (
@@ -72,9 +72,9 @@ def test_exception_for_gate_covers_targets_and_their_features() -> None:
 
 def test_exception_for_test_covers_its_node_ids() -> None:
     assert ENTRY.kind == TEST
-    assert ENTRY.covers_test("tests/a_test.py::odd[1]", "gfx942")
-    assert not ENTRY.covers_test("tests/a_test.py::odd[1]", "gfx950")
-    assert not ENTRY.covers_test("tests/a_test.py::even", "gfx942")
+    assert ENTRY.covers_test("tests/a_test.py::odd[1]", "device", "gfx942")
+    assert not ENTRY.covers_test("tests/a_test.py::odd[1]", "device", "gfx950")
+    assert not ENTRY.covers_test("tests/a_test.py::even", "device", "gfx942")
     families = ["gfx94X-dcgpu", "gfx950", "any"]
     wide = parse_exception({**FLAKY_TEST, "targets": families})
     assert wide.targets == ("gfx942", "gfx950", "any")
@@ -184,14 +184,19 @@ def test_suggested_exceptions_need_only_owner_and_reason() -> None:
         parse_exception({**body, "owner": "me", "reason": "a race"}) for body in bodies
     )
     assert no_runner.covers("device", "gfx950:xnack-")
-    assert odd.covers_test("tests/a_test.py::odd", "gfx942")
+    assert odd.covers_test("tests/a_test.py::odd", "device", "gfx942")
     assert (odd.is_for(SET), odd.state(NOW)) == (True, "")
 
 
 # Verdicts
 
 DEVICE = GateRule(
-    tier=Tier.DEVICE, per="tier", min_passed=1, may_skip=True, known_failures=0
+    version=1,
+    tier=Tier.DEVICE,
+    per="tier",
+    min_passed=1,
+    max_skipped=100,
+    known_failures=0,
 )
 POLICY = replace(
     load_policy("gfx94X-dcgpu", channel="nightly"),
@@ -216,7 +221,7 @@ def ran(entries: Sequence[PolicyException] = (ENTRY,)) -> Evidence:
     made = judged(checks_of(RESULTS, entries))
     at = "2026-01-02T12:00:00Z"
     return replace(
-        made, set_digest=SET.digest, settings={"policy": "1"}, started=at, ended=at
+        made, set_digest=SET.digest, settings={"version": "1"}, started=at, ended=at
     )
 
 
@@ -285,7 +290,9 @@ def test_verdict_blocks_flakes_of_any_part() -> None:
         ended=flaky.ended,
     )
     files = [
-        EvidenceFile(evidence=replace(part, settings={"policy": "1", "python": python}))
+        EvidenceFile(
+            evidence=replace(part, settings={"version": "1", "python": python})
+        )
         for python, part in (("3.11", flaky), ("3.12", clean))
     ]
     assert not verdict(SET, files, POLICY, now=NOW).allowed
@@ -309,7 +316,7 @@ def test_exception_accepts_failing_test_that_it_names(result: TestVerdict) -> No
     results = (RESULTS[0], replace(RESULTS[1], verdict=result))
     made = judged(checks_of(results, (ENTRY,)))
     at = "2026-01-02T12:00:00Z"
-    settings = {"policy": "1"}
+    settings = {"version": "1"}
     run = replace(made, set_digest=SET.digest, settings=settings, started=at, ended=at)
     assert (made.outcome, made.counts["known"]) == (Outcome.PASSED, 1)
     assert judge(run, replace(POLICY, excepted=(ENTRY,))).allowed

@@ -17,7 +17,7 @@ from promotion.policy.gate_rules import GateRule, at_least
 from promotion.policy.promotion_policy import (
     POLICY_FILE,
     device_members_digest,
-    edition,
+    gate_version,
     load_policy,
 )
 from promotion.policy.set_rules import missing_targets, unused_targets
@@ -76,14 +76,18 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
         ('pins = ["jax"]', 'pins = "jax"'),
         ('per = "set"', 'per = "week"'),
         ('min_passed = "wheels"', 'min_passed = "some"'),
-        ("may_skip = true", "may_skip = 1"),
+        ("max_skipped = 100", "max_skipped = 101"),
+        ("max_skipped = 100", "max_skipped = true"),
         ("known_failures = 0", "known_failures = false"),
         ("known_failures = 0", "known_failures = 0\nsettings = { corpus = 1 }"),
         (
-            "may_skip = true",
-            'may_skip = true\ntargets = { gfx942 = { tier = "device" } }',
+            "max_skipped = 100",
+            'max_skipped = 100\ntargets = { gfx942 = { tier = "device" } }',
         ),
-        ("may_skip = true", "may_skip = true\ntargets = { gfx1 = { min_passed = 1 } }"),
+        (
+            "max_skipped = 100",
+            "max_skipped = 100\ntargets = { gfx1 = { min_passed = 1 } }",
+        ),
         (
             "known_failures = 0",
             'known_failures = 0\nsettings = { image = "name@sha256:%s" }' % ("0" * 64),
@@ -132,7 +136,7 @@ def test_release_requires_at_least_nightly(index: str) -> None:
             assert own.min_passed >= rule.min_passed
         else:
             assert own.min_passed == rule.min_passed
-        assert rule.may_skip or not own.may_skip
+        assert own.max_skipped <= rule.max_skipped
         assert _known(own) <= _known(rule)
         assert rule.settings.items() <= own.settings.items(), name
     assert (release.unsigned, release.keys is None, release.excepted) == (
@@ -225,7 +229,11 @@ def test_policy_requires_device_tests_only_of_targets_with_runners(
 
 
 def test_gate_inputs_include_device_members_not_exceptions(tmp_path: Path) -> None:
-    assert edition() == str(POLICY.edition)
+    assert (gate_version("load"), gate_version("device-cpu"), gate_version("x")) == (
+        "1",
+        "1",
+        "0",
+    )
     more = tmp_path / "policy.toml"
     more.write_text(POLICY_FILE.read_text() + "\n[[exceptions]]\n")
     assert device_members_digest(more) == device_members_digest()

@@ -24,7 +24,7 @@ from core.model import Evidence, Outcome, Tier
 from core.wheels_json import dump_wheel_set, load_wheel_set
 from promotion import check
 from promotion.evidence.evidence import EvidenceFile, read_all, record
-from promotion.evidence.signing import Signer
+from promotion.evidence.signing import SUFFIX, Signer
 from promotion.index.ledger import LedgerEntry, load_entry
 from promotion.index.publish import publish
 from promotion.policy.promotion_policy import POLICY_FILE, Policy, load_policy
@@ -52,10 +52,11 @@ RUNNER = signer_of(1)
 STRANGER = signer_of(2)
 DEVICE_GATE = """
 [local.gates.device]
+version = 1
 tier = "device"
 per = "tier"
 min_passed = 5
-may_skip = true
+max_skipped = 100
 known_failures = 0
 """
 
@@ -194,7 +195,6 @@ def test_forged_evidence_does_not_count(tmp_path: Path) -> None:
 
 
 def test_failed_evidence_lowers_tier(tmp_path: Path) -> None:
-    """Evidence of a failed gate counts without a signature."""
     bucket = MemoryBucket()
     entry = promoted(bucket, tmp_path)
     assert entry.promoted is not None
@@ -207,9 +207,12 @@ def test_failed_evidence_lowers_tier(tmp_path: Path) -> None:
         outcome=Outcome.FAILED,
         ended="2026-01-02T03:04:09Z",
     )
-    name = record(bucket, staged, failed).removeprefix(staged.root)
-    bucket.damage(RELEASED.set_file(staged.digest, name), bucket.get(staged.file(name)))
-    files = {**entry.promoted.files, name: "0" * 64}
+    key = record(bucket, staged, failed, signer=RUNNER)
+    names = [key.removeprefix(staged.root), f"{key.removeprefix(staged.root)}{SUFFIX}"]
+    for name in names:
+        data = bucket.get(staged.file(name))
+        bucket.damage(RELEASED.set_file(staged.digest, name), data)
+    files = {**entry.promoted.files, **dict.fromkeys(names, "0" * 64)}
     assert problems(
         bucket, replace(entry, promoted=replace(entry.promoted, files=files))
     ) == [
@@ -273,7 +276,7 @@ def test_recorded_policy_may_lack_and_have_other_keys(tmp_path: Path) -> None:
         len(problems(bucket, replace(entry, policy=other.replace(DEVICE_GATE, ""))))
         == 2
     )
-    newer = other.replace("\nedition = 1", "\nedition = 2", 1)
+    newer = other.replace("\nversion = 1", "\nversion = 2")
     assert [
         problem.rpartition(" ")[2]
         for problem in problems(bucket, replace(entry, policy=newer))

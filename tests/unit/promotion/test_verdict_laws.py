@@ -25,12 +25,16 @@ SET = sets.wheel_set()
 MINE = "ssh-ed25519 MINE"
 THEIRS = "ssh-ed25519 THEIRS"
 DEVICE = GateRule(
-    tier=Tier.DEVICE, per="tier", min_passed=5, may_skip=False, known_failures=0
+    version=2,
+    tier=Tier.DEVICE,
+    per="tier",
+    min_passed=5,
+    max_skipped=0,
+    known_failures=0,
 )
 POLICY = replace(
     load_policy("gfx94X-dcgpu"),
     channel="release",
-    edition=2,
     tier=Tier.DEVICE,
     files=(),
     device_members={},
@@ -45,7 +49,7 @@ GOOD = sets.evidence(
     tier=Tier.DEVICE,
     started="2026-01-02T12:00:00Z",
     ended="2026-01-02T12:00:00Z",
-    settings={"policy": "2"},
+    settings={"version": "2"},
     counts=sets.counts(collected=5, run=5, passed=5),
 )
 EXCEPTION = PolicyException(
@@ -131,32 +135,25 @@ ROWS = [
         EXCEPTIONS,
     ),
 ]
-"""Outcome, signature, time, counts, set, policy edition, the gate's own tier, exception."""
+"""Outcome, signature, time, counts, set, version of the gate, the gate's own tier, exception."""
 
 
 def expected(row: tuple[Any, ...], *, believes_all: bool) -> bool:
     """Return the expected verdict for a row of the table."""
-    outcome, signed, time, counts, same_set, same_edition, same_tier, exception = row
+    outcome, signed, time, counts, same_set, same_version, same_tier, exception = row
     if outcome != "absent" and (not same_set or time == "none"):
         return False  # Evidence without a known gate cannot be excused.
     heard = signed == "mine" or (believes_all and signed in ("theirs", "unsigned"))
-    # A failure counts whoever reports it.
-    counts_at_all = outcome not in ("absent", "passed") or (
-        outcome == "passed" and heard
-    )
+    heard = heard and outcome != "absent" and same_version and time != "future"
     failed = outcome in ("failed", "error") or counts in ("failed", "known")
-    if exception in ("valid", "this set") and not (counts_at_all and failed):
+    if exception in ("valid", "this set") and not (heard and failed):
         return True
-    whole = (
-        (outcome, time, counts) == ("passed", "now", "enough")
-        and same_edition
-        and same_tier
-    )
+    whole = (outcome, time, counts) == ("passed", "now", "enough") and same_tier
     return bool(heard and whole)
 
 
 def statement(row: tuple[Any, ...]) -> list[EvidenceFile]:
-    outcome, signed, time, counts, same_set, same_edition, same_tier, _ = row
+    outcome, signed, time, counts, same_set, same_version, same_tier, _ = row
     word = OUTCOMES[outcome]
     if word is None:
         return []
@@ -167,7 +164,7 @@ def statement(row: tuple[Any, ...]) -> list[EvidenceFile]:
         ended=TIMES[time],
         counts={**GOOD.counts, **COUNTS[counts]},
         set_digest=SET.digest if same_set else "0" * 64,
-        settings={"policy": "2" if same_edition else "1"},
+        settings={"version": "2" if same_version else "1"},
         tier=Tier.DEVICE if same_tier else Tier.COMPILED,
     )
     return [EvidenceFile(evidence=evidence, **SIGNED[signed])]
@@ -260,14 +257,20 @@ def test_verdict_excuses_failure_of_the_machine() -> None:
 GATES: dict[str, GateRule] = {
     "device": DEVICE,
     "coverage": GateRule(
+        version=2,
         tier=Tier.STRUCTURE,
         per="target",
         min_passed=1,
-        may_skip=True,
+        max_skipped=100,
         known_failures=("fft",),
     ),
     "install": GateRule(
-        tier=Tier.STRUCTURE, per="set", min_passed=1, may_skip=True, known_failures=2
+        version=2,
+        tier=Tier.STRUCTURE,
+        per="set",
+        min_passed=1,
+        max_skipped=100,
+        known_failures=2,
     ),
 }
 PASSES = [
