@@ -30,6 +30,29 @@ def at_least(tier: Tier | None, required: Tier) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EvidenceKey:
+    """A public key whose evidence counts.
+
+    Attributes:
+        key: the key in OpenSSH format, without comment.
+        gates: gates whose evidence it may sign; empty means all.
+        targets: gfx targets for which it may sign; empty means all, and evidence that
+            does not depend on a target.
+    """
+
+    key: str
+    gates: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    def may_sign(self, gate: str, target: str) -> bool:
+        """Return whether the key may sign evidence of a gate for a target."""
+        return (not self.gates or gate in self.gates) and (
+            not self.targets
+            or not {target, target.partition(":")[0]}.isdisjoint(self.targets)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GateRule:
     """The requirements for one gate; see `policy.toml`.
 

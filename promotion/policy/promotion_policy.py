@@ -21,6 +21,7 @@ from promotion.index.authority import Authority, LedgerKey, PolicySource
 from promotion.policy.exceptions import TABLE as EXCEPTIONS
 from promotion.policy.exceptions import PolicyException, parse_exceptions
 from promotion.policy.gate_rules import (
+    EvidenceKey,
     GateRule,
     check_image,
     expanded,
@@ -50,7 +51,7 @@ class _EvidenceTable:
     """Values of the file that decide which evidence counts."""
 
     max_age_days: int | None
-    keys: Mapping[str, str] | None
+    keys: Mapping[str, EvidenceKey] | None
     unsigned: bool
     gates: Mapping[str, GateRule]
 
@@ -293,7 +294,7 @@ def _values(
         gates = {name: with_targets(rule) for name, rule in values["gates"].items()}
         keys = values["keys"]
         if keys is not None:
-            keys = {who: public_key(key) for who, key in keys.items()}
+            keys = {who: _key_table(key) for who, key in keys.items()}
         return {**values, "gates": gates, "keys": keys}
 
 
@@ -309,7 +310,7 @@ def _complete(values: Mapping[str, Any], index: str, source: str) -> dict[str, A
                 raise ValueError(f"tiers: {word} is not a gfx target")
         ledger_keys = values["ledger_keys"]
         if ledger_keys is not None:
-            ledger_keys = {who: _ledger_key(key) for who, key in ledger_keys.items()}
+            ledger_keys = {who: _key_table(key) for who, key in ledger_keys.items()}
         return {
             **values,
             "required_targets": expanded(required),
@@ -318,11 +319,13 @@ def _complete(values: Mapping[str, Any], index: str, source: str) -> dict[str, A
         }
 
 
-def _ledger_key(value: Any) -> Any:  # noqa: ANN401 - any value of TOML
+def _key_table(value: Any) -> Any:  # noqa: ANN401 - any value of TOML
+    """Return the table of a key in its normal form; a text is a key without limits."""
     table = {"key": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
         return table  # `convert` reports it
-    return {**table, "key": public_key(table["key"])}
+    limits = {"targets": expanded(table["targets"])} if "targets" in table else {}
+    return {**table, **limits, "key": public_key(table["key"])}
 
 
 @contextmanager

@@ -94,12 +94,17 @@ def has_accepted_key(file: EvidenceFile, policy: Policy) -> bool:
 def _key_problem(file: EvidenceFile, policy: Policy) -> str:
     if file.flaw:
         return file.flaw.rstrip(".")
-    named = bool(file.key) and (policy.keys is None or file.key in policy.keys.values())
-    if named or policy.unsigned:
+    if policy.unsigned or (file.key and policy.keys is None):
         return ""
-    if file.key:
-        return f"it is signed with {file.key}, which the policy does not permit"
-    return "it is unsigned"
+    if not file.key:
+        return "it is unsigned"
+    own = {who: one for who, one in (policy.keys or {}).items() if one.key == file.key}
+    about = (file.evidence.gate, file.evidence.target)
+    if any(one.may_sign(*about) for one in own.values()):
+        return ""
+    if own:
+        return f"the key of {', '.join(own)} may not sign it"
+    return f"it is signed with {file.key}, which the policy does not permit"
 
 
 def refusal(file: EvidenceFile, policy: Policy, now: datetime) -> str:

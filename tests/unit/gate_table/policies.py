@@ -23,7 +23,7 @@ from promotion.evidence.test_results import TestVerdict
 from promotion.index.authority import LedgerKey, PolicySource
 from promotion.index.ledger import PromotedSet
 from promotion.policy.exceptions import NOT_RUN, PolicyException
-from promotion.policy.gate_rules import GateRule
+from promotion.policy.gate_rules import EvidenceKey, GateRule
 from promotion.policy.promotion_policy import Growth, Policy, load_policy
 from promotion.policy.verdict import verdict
 from promotion.promote import promote
@@ -521,7 +521,7 @@ ROWS = [
         "keys",
         "does not permit",
         lambda case: replace(case, key=OTHER_KEY),
-        strict={"keys": {"ci": KEY}, "unsigned": False},
+        strict={"keys": {"ci": EvidenceKey(key=KEY)}, "unsigned": False},
         lax={"keys": None, "unsigned": False},
     ),
     PolicyRow(

@@ -19,7 +19,7 @@ from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.content_rules import slots
 from promotion.policy.exceptions import NOT_RUN, TEST, PolicyException
-from promotion.policy.gate_rules import GateRule
+from promotion.policy.gate_rules import EvidenceKey, GateRule
 from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict
 from promotion.storage.directory_bucket import DirBucket
@@ -210,7 +210,9 @@ def test_slots_expand_tags() -> None:
 
 RUNNER, STRANGER = "ssh-ed25519 RUNNER", "ssh-ed25519 STRANGER"
 NIGHTLY = replace(
-    load_policy("gfx94X-dcgpu", channel="nightly"), keys={"ci": RUNNER}, files=()
+    load_policy("gfx94X-dcgpu", channel="nightly"),
+    keys={"ci": EvidenceKey(key=RUNNER)},
+    files=(),
 )
 SET = replace(sets.wheel_set(), wheels=())
 JUDGED_AT = datetime(2026, 1, 3, tzinfo=UTC)
@@ -298,6 +300,16 @@ REFUSED: dict[str, tuple[list[EvidenceFile], dict[str, Any], str]] = {
         signed(GPU_TESTS, key=STRANGER),
         {},
         "which the policy does not permit",
+    ),
+    "pass for a target of another runner": (
+        SOUND,
+        {"keys": {"other": EvidenceKey(key=RUNNER, targets=("gfx950",))}},
+        "the key of other may not sign it",
+    ),
+    "pass of a gate of another runner": (
+        SOUND,
+        {"keys": {"builder": EvidenceKey(key=RUNNER, gates=("abi", "load"))}},
+        "the key of builder may not sign it",
     ),
     "pass from the future": (
         signed(replace(GPU_TESTS, ended="2099-01-01T00:00:00Z")),

@@ -13,7 +13,7 @@ from core.model import Tier
 from core.targets import expand, load_table
 from promotion.evidence.signing import Signer
 from promotion.policy.families import load_families
-from promotion.policy.gate_rules import GateRule, at_least
+from promotion.policy.gate_rules import EvidenceKey, GateRule, at_least
 from promotion.policy.promotion_policy import (
     POLICY_FILE,
     device_members_digest,
@@ -99,6 +99,28 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
 def test_load_policy_refuses_invalid_file(tmp_path: Path, old: str, new: str) -> None:
     with pytest.raises(FormatError, match=r"policy\.toml"):
         load_policy("multi-arch", file=policy_file(tmp_path, old, new))
+
+
+def test_key_may_be_limited_to_gates_and_targets(tmp_path: Path) -> None:
+    key = Signer(signing_key().encode(), origin="tests").key
+    limited = f'{{ key = "{key}", gates = ["device"], targets = ["gfx94X-dcgpu"] }}'
+    keys = f'keys = {{ all = "{key}", runner = {limited} }}'
+    policy = load_policy("multi-arch", file=policy_file(tmp_path, 'keys = "any"', keys))
+    assert policy.keys == {
+        "all": EvidenceKey(key=key),
+        "runner": EvidenceKey(key=key, gates=("device",), targets=("gfx942",)),
+    }
+    runner = policy.keys["runner"]
+    assert runner.may_sign("device", "gfx942:xnack-")
+    assert not runner.may_sign("device", "gfx950")
+    assert not runner.may_sign("abi", "any")
+    with pytest.raises(FormatError, match="gfx1"):
+        load_policy(
+            "multi-arch",
+            file=policy_file(
+                tmp_path, 'keys = "any"', keys.replace("gfx94X-dcgpu", "gfx1")
+            ),
+        )
 
 
 def test_load_policy_refuses_unknown_channel() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from core.model import Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
 from promotion.policy.exceptions import NOT_RUN, PolicyException
-from promotion.policy.gate_rules import GateRule
+from promotion.policy.gate_rules import EvidenceKey, GateRule
 from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict
 from tests.support import sets
@@ -39,7 +39,7 @@ POLICY = replace(
     files=(),
     device_members={},
     max_age_days=1,
-    keys={"ci": MINE},
+    keys={"ci": EvidenceKey(key=MINE)},
     unsigned=False,
     gates={"device": DEVICE},
 )
@@ -310,7 +310,7 @@ POLICIES = st.builds(
     replace,
     st.just(replace(POLICY, gates=GATES)),
     unsigned=st.booleans(),
-    keys=st.sampled_from([None, {}, {"ci": MINE}]),
+    keys=st.sampled_from([None, {}, {"ci": EvidenceKey(key=MINE)}]),
     excepted=st.lists(
         st.sampled_from(list(chain.from_iterable(EXCEPTIONS.values()))),
         max_size=2,
