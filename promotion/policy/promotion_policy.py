@@ -48,8 +48,11 @@ class Growth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _EvidenceTable:
-    """Values of the file that decide which evidence counts."""
+    """Values of the file that decide on evidence."""
 
+    tier: Tier
+    tiers: Mapping[str, Tier]
+    exceptions: bool
     max_age_days: int | None
     keys: Mapping[str, EvidenceKey] | None
     unsigned: bool
@@ -63,8 +66,6 @@ class PolicyTable(_EvidenceTable):
     None stands for "any", and for "supported" Python versions.
     """
 
-    tier: Tier
-    tiers: Mapping[str, Tier]
     pythons: int
     python_versions: tuple[str, ...] | None
     wheels: tuple[str, ...]
@@ -78,7 +79,6 @@ class PolicyTable(_EvidenceTable):
     ledger_keys: Mapping[str, LedgerKey] | None
     protected_refs: tuple[str, ...] | None
     unprotected: bool
-    exceptions: bool
     sizes: Mapping[str, int]
     growth: Growth
     attestations: AttestationRule

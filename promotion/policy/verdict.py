@@ -72,6 +72,72 @@ class _Reason:
     failed: bool
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvidenceVerdict:
+    """The part of a verdict that depends on evidence and exceptions alone.
+
+    Attributes:
+        requirements: all evidence that the policy requires.
+        counted: the latest evidence that counts.
+        tiers: gfx target -> strongest tier at which it was tested.
+        blocked_by: a sentence for each reason that no exception excuses.
+        excused: a sentence for each reason and failing test that an exception excuses.
+        invalid: a sentence for each expired or unused exception for the set.
+        notes: a sentence for each failure that does not block.
+    """
+
+    requirements: tuple[Requirement, ...]
+    counted: tuple[Evidence, ...]
+    tiers: Mapping[str, Tier | None]
+    blocked_by: tuple[str, ...]
+    excused: tuple[str, ...]
+    invalid: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def judge_evidence(
+    wheel_set: WheelSet,
+    files: Collection[EvidenceFile],
+    policy: Policy,
+    now: datetime,
+) -> EvidenceVerdict:
+    """Return the verdict of a policy on the evidence of a set."""
+    own = counted_evidence(wheel_set, files, policy, now)
+    required = tuple(requirements(wheel_set, files, policy, now))
+    unrequired = tuple(_unrequired_failures(wheel_set, files, policy, now))
+    reasons = (
+        *_gate_problems(required),
+        *(reason for reason, on_rocm in unrequired if on_rocm),
+    )
+    tiers = tiers_of(wheel_set, own, policy, now)
+    entries = [one for one in policy.accepted_exceptions if one.is_for(wheel_set)]
+    valid = [entry for entry in entries if not entry.state(now)]
+    blocked, passed_over = _apply(valid, reasons, tiers, policy)
+    counted = tuple(chain.from_iterable(own.values()))
+    passed = [one for one in counted if one.outcome is Outcome.PASSED]
+    by_test = dict(_excused_tests(passed, valid))
+    used = [entry for _, entry in (*passed_over, *_excused_tests(counted, valid))]
+    return EvidenceVerdict(
+        requirements=required,
+        counted=counted,
+        tiers=tiers,
+        blocked_by=(*_foreign_evidence(wheel_set, files), *blocked),
+        excused=(
+            *(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
+            *sorted(f"{entry}. {text}" for text, entry in by_test.items()),
+        ),
+        invalid=tuple(_invalid(entries, used, now)),
+        notes=(
+            *_refused_failures(wheel_set, files, policy, now),
+            *(
+                f"{reason.text} It does not block."
+                for reason, on_rocm in unrequired
+                if not on_rocm
+            ),
+        ),
+    )
+
+
 def verdict(
     wheel_set: WheelSet,
     files: Iterable[EvidenceFile],
@@ -98,21 +164,10 @@ def verdict(
             ROCm, causes only a warning.
     """
     files = tuple(files)
-    own = counted_evidence(wheel_set, files, policy, now)
+    judged = judge_evidence(wheel_set, files, policy, now)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     lower = tuple(order_problems(wheel_set, offered or {}, yanked))
-    required_evidence = tuple(requirements(wheel_set, files, policy, now))
-    unrequired = tuple(_unrequired_failures(wheel_set, files, policy, now))
-    reasons = (
-        *_gate_problems(required_evidence),
-        *(reason for reason, on_rocm in unrequired if on_rocm),
-    )
-    tiers = tiers_of(wheel_set, own, policy, now)
-    entries = [one for one in policy.accepted_exceptions if one.is_for(wheel_set)]
-    valid = [entry for entry in entries if not entry.state(now)]
-    by_gates, passed_over = _apply(valid, reasons, tiers, policy)
     blocked = (
-        *_foreign_evidence(wheel_set, files),
         *set_problems(wheel_set, policy),
         *rocm_problems(wheel_set, policy),
         *device_member_problems(wheel_set, policy),
@@ -125,62 +180,56 @@ def verdict(
             else (f"{text} Give --allow-lower if this is intended." for text in lower)
         ),
         *_attestation_problems(wheel_set, policy, attested),
-        *by_gates,
+        *judged.blocked_by,
     )
-    counted = [*chain.from_iterable(own.values())]
-    passed = [one for one in counted if one.outcome is Outcome.PASSED]
-    by_test = dict(_excused_tests(passed, valid))
-    used = [entry for _, entry in (*passed_over, *_excused_tests(counted, valid))]
     forbidden = () if policy.exceptions else policy.excepted
+    refused = f"Channel {policy.channel} accepts no exceptions"
     invalid = (
         *policy.void,
-        *(
-            f"Channel {policy.channel} accepts no exceptions: {one}."
-            for one in forbidden
-        ),
-        *_invalid(entries, used, now),
+        *(f"{refused}: {entry}." for entry in forbidden),
+        *judged.invalid,
     )
-    never_ran = [
-        item.target
-        for item in required_evidence
-        if item.gate == GATE and not item.evidence
-    ]
     notes = chain.from_iterable(report.notes for report in attested)
     return Verdict(
         set_digest=wheel_set.digest,
         blocked_by=blocked,
         tiers={
-            target: tier.value if tier else NO_TIER for target, tier in tiers.items()
+            target: tier.value if tier else NO_TIER
+            for target, tier in judged.tiers.items()
         },
-        excused=(
-            *(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
-            *sorted(f"{entry}. {text}" for text, entry in by_test.items()),
-        ),
-        missing_exceptions=tuple(
-            sorted(
-                set(
-                    suggested_exceptions(
-                        wheel_set, policy.channel, never_ran, counted, valid, now
-                    )
-                )
-            )
-        ),
+        excused=judged.excused,
+        missing_exceptions=_missing_exceptions(wheel_set, judged, policy, now),
         attested=wheels_by_signer(attested),
         invalid_exceptions=invalid,
-        requirements=required_evidence,
+        requirements=judged.requirements,
         warnings=(
             *invalid,
             *dict.fromkeys(notes),
             *(grown if policy.growth.verdict == "warn" else ()),
             *(lower if allow_lower else ()),
-            *_refused_failures(wheel_set, files, policy, now),
-            *(
-                f"{reason.text} It does not block."
-                for reason, on_rocm in unrequired
-                if not on_rocm
-            ),
+            *judged.notes,
         ),
     )
+
+
+def _missing_exceptions(
+    wheel_set: WheelSet, judged: EvidenceVerdict, policy: Policy, now: datetime
+) -> tuple[str, ...]:
+    """Return the entries of the policy that would excuse missing GPU tests and flaky tests."""
+    never_ran = [
+        item.target
+        for item in judged.requirements
+        if item.gate == GATE and not item.evidence
+    ]
+    entries = suggested_exceptions(
+        wheel_set,
+        policy.channel,
+        never_ran,
+        judged.counted,
+        policy.accepted_exceptions,
+        now,
+    )
+    return tuple(sorted(set(entries)))
 
 
 def _apply(

@@ -191,7 +191,9 @@ def test_forged_evidence_does_not_count(tmp_path: Path) -> None:
         # A policy in the entry that names the key does not help: the reader's policy
         # must accept it too.
         text = policy_of((signer or STRANGER).key).text
-        assert len(problems(bucket, replace(forged, policy=text))) == 2
+        blocked, *tiers = problems(bucket, replace(forged, policy=text))
+        assert "promotes a set that its policy blocks" in blocked
+        assert len(tiers) == 2
 
 
 def test_failed_evidence_lowers_tier(tmp_path: Path) -> None:
@@ -217,9 +219,13 @@ def test_failed_evidence_lowers_tier(tmp_path: Path) -> None:
         bucket, replace(entry, promoted=replace(entry.promoted, files=files))
     ) == [
         (
+            f"{RELEASED.ledger_entry(1)} promotes a set that its policy blocks: The gate"
+            " device for gfx942 did not pass: no reason was given."
+        ),
+        (
             f"{RELEASED.ledger_entry(1)} records tier device for gfx942; its evidence gives"
             " compiled."
-        )
+        ),
     ]
 
 
@@ -257,7 +263,7 @@ def test_age_of_evidence_counts_at_promotion(
     assert (problems(bucket, replace(entry, time=later)) == []) == good
     assert problems(bucket, replace(entry, time="yesterday")) == [
         (
-            f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: its time is"
+            f"The verdict of {RELEASED.ledger_entry(1)} cannot be recomputed: its time is"
             " invalid: 'yesterday'."
         )
     ]
@@ -277,10 +283,24 @@ def test_recorded_policy_may_lack_and_have_other_keys(tmp_path: Path) -> None:
         == 2
     )
     newer = other.replace("\nversion = 1", "\nversion = 2")
-    assert [
-        problem.rpartition(" ")[2]
-        for problem in problems(bucket, replace(entry, policy=newer))
-    ] == ["none."] * 2
+    blocked, *tiers = problems(bucket, replace(entry, policy=newer))
+    assert "it is of version 1 of the gate, not 2" in blocked
+    assert [problem.rpartition(" ")[2] for problem in tiers] == ["none."] * 2
+
+
+def test_promotion_without_evidence_is_reported(tmp_path: Path) -> None:
+    """Whoever holds a key of the ledger can write any entry, but no evidence."""
+    bucket = MemoryBucket()
+    entry = promoted(bucket, tmp_path)
+    assert entry.promoted is not None
+    own = {
+        name: sha256
+        for name, sha256 in entry.promoted.files.items()
+        if not name.startswith("evidence/")
+    }
+    blocked, *tiers = problems(bucket, with_tiers(entry, "none", files=own))
+    assert "The gate inspection has not run on this set." in blocked
+    assert tiers == []
 
 
 def test_damaged_files_are_reported(tmp_path: Path) -> None:
@@ -303,7 +323,8 @@ def test_damaged_files_are_reported(tmp_path: Path) -> None:
         bucket.damage(key, changed)
         (problem,) = problems(bucket, entry)
         assert (
-            f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: " in problem
+            f"The verdict of {RELEASED.ledger_entry(1)} cannot be recomputed: "
+            in problem
         )
         assert reason in problem
 
