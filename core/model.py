@@ -409,6 +409,7 @@ class Requirement:
         ended: time of the latest evidence that counts; empty without one.
         problems: reasons why the requirement is not met, each the second half of a
             sentence.
+        failed: whether a problem is a failure, which no exception for the gate excuses.
         settings: required settings of the gate, such as size, passes and image.
         evidence: for each present evidence that counts, its end, outcome, and the
             settings that tell parts of a gate and images apart.
@@ -418,6 +419,7 @@ class Requirement:
     target: str
     ended: str
     problems: tuple[str, ...]
+    failed: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     evidence: tuple[Mapping[str, str], ...] = ()
 
@@ -428,16 +430,14 @@ class Verdict:
 
     Attributes:
         blocked_by: a sentence for each reason against the promotion.
-        tiers: gfx target -> strongest tier at which the target passed; bypasses do not
-            raise the tier.
-        bypassed: a sentence for each bypassed reason, with the bypass and the
-            responsible person.
-        waived: a sentence for each flaky test that a waiver covers, with the waiver and
-            the responsible person.
-        missing_waivers: for each flaky test without a valid waiver, the entry of the
-            policy that would accept it.
-        invalid_bypasses: a sentence for each void or expired bypass or waiver; they are
-            part of `warnings` too.
+        tiers: gfx target -> strongest tier at which the target passed; exceptions do
+            not raise the tier.
+        excused: a sentence for each reason and failing test that an exception excuses,
+            with the exception and the responsible person.
+        missing_exceptions: the entry of the policy that would excuse each gate `device`
+            that never ran, and each flaky test.
+        invalid_exceptions: a sentence for each void, expired or unused exception; they
+            are part of `warnings` too.
         warnings: problems that do not block the promotion.
         attested: signer -> file names of the attested wheels.
         provenances: file name of a wheel -> sha256 of its verified attestations.
@@ -448,10 +448,9 @@ class Verdict:
     set_digest: str
     blocked_by: tuple[str, ...]
     tiers: Mapping[str, str]
-    bypassed: tuple[str, ...] = ()
-    waived: tuple[str, ...] = ()
-    missing_waivers: tuple[str, ...] = ()
-    invalid_bypasses: tuple[str, ...] = ()
+    excused: tuple[str, ...] = ()
+    missing_exceptions: tuple[str, ...] = ()
+    invalid_exceptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     attested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     provenances: Mapping[str, str] = field(default_factory=dict)

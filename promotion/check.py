@@ -20,10 +20,12 @@ from promotion.evidence.provenance import provenance_name
 from promotion.index.authority import PolicySource
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger import Entries, Head, PromotedSet
+from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import Clock, utc_now
 from promotion.index.pages import metadata_name
 from promotion.index.publish import read_head
 from promotion.index.rocm_packages import package_problems
+from promotion.policy.content_rules import conflicts, content_problems
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
@@ -31,12 +33,12 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import (
     PROVENANCE_SUFFIX,
-    TOMBSTONE_SUFFIX,
     ReleasedIndex,
     StagedSet,
 )
 
 ALLOW_UNPROTECTED = "Give --allow-unprotected OWNER REASON to promote once from there."
+NEVER_UNPROTECTED = "The channel accepts no --allow-unprotected."
 NEW_NAME = (
     "file names are never reused: build with --wheel-post-release, or for jax_aiter"
     " with another version in kernels/payload/jax_aiter/version.py."
@@ -81,7 +83,7 @@ def check(
         allow_lower=allow_lower,
     )
     unprotected = source.problem(policy.protected_refs) if source else ""
-    if source and unprotected and source.owner:
+    if source and unprotected and source.owner and policy.unprotected:
         warnings = (
             *decision.warnings,
             f"{unprotected} {source.owner} permits it: {source.reason}",
@@ -90,9 +92,10 @@ def check(
         unprotected = ""
     reasons = (
         *decision.blocked_by,
-        *((f"{unprotected} {ALLOW_UNPROTECTED}",) if unprotected else ()),
+        *_unprotected_problems(unprotected, policy),
         *_staged_problems(bucket, staged, wheel_set, files),
-        *_conflicts(bucket, released, wheel_set),
+        *content_problems(wheel_set),
+        *_conflicts(released, head, entries, wheel_set),
         *package_problems(wheel_set.rocm_packages),
         *_rocm_conflicts(head, entries, wheel_set),
     )
@@ -102,6 +105,13 @@ def check(
     return dataclasses.replace(
         decision, blocked_by=reasons, provenances=provenances, evidence=digests
     )
+
+
+def _unprotected_problems(unprotected: str, policy: Policy) -> Iterator[str]:
+    """Yield the reason against a checkout that the policy does not accept, and the way out."""
+    if unprotected:
+        way_out = ALLOW_UNPROTECTED if policy.unprotected else NEVER_UNPROTECTED
+        yield f"{unprotected} {way_out}"
 
 
 def _visible(
@@ -126,12 +136,15 @@ def _visible(
 
 
 def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
-    """Raise PromotionBlockedError with every blocking reason and ineffective bypass."""
+    """Raise PromotionBlockedError with every blocking reason and ineffective exception."""
     if not verdict_.allowed:
         first = f"Set {staged.digest[:12]} is not promoted to {staged.index}:"
         raise PromotionBlockedError(
-            "\n  ".join((first, *verdict_.blocked_by, *verdict_.invalid_bypasses)),
-            hint="\nFix each problem and run the gates again.",
+            "\n  ".join((first, *verdict_.blocked_by, *verdict_.invalid_exceptions)),
+            hint=(
+                "\nFix each problem and run the gates again; `ci_build ci policy"
+                f" {staged}` prints the commands, and the ways on without a runner."
+            ),
         )
 
 
@@ -212,19 +225,21 @@ def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator
 
 
 def _conflicts(
-    bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet
+    released: ReleasedIndex, head: Head, entries: Entries, wheel_set: WheelSet
 ) -> Iterator[str]:
-    """Yield a sentence for each wheel whose file name the index uses or used for other bytes."""
-    keys = [released.wheel(wheel.name, wheel.filename) for wheel in wheel_set.wheels]
-    for wheel, key, stored in zip(
-        wheel_set.wheels, keys, map_concurrently(bucket.head, keys), strict=True
-    ):
-        if stored is not None and stored.sha256 != wheel.sha256:
-            yield (
-                f"{wheel.filename} was released with other bytes, sha256"
-                f" {stored.sha256}; {NEW_NAME}"
-            )
-        elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:
+    """Yield a sentence for each wheel in whose place the index has or had another file.
+
+    The ledger decides, whatever objects the bucket has.
+    """
+    every = entries.read(range(1, head.number + 1))
+    sets = [entry.promoted for entry in every if entry.promoted is not None]
+    old = [*chain.from_iterable(promoted.wheels for promoted in sets)]
+    for problem in conflicts(wheel_set, old):
+        yield f"{problem}; {NEW_NAME}"
+    sweeps = (entry for entry in every if entry.kind is EntryKind.SWEEP)
+    removed = {key for entry in sweeps for key in entry.removed}
+    for wheel in wheel_set.wheels:
+        if released.wheel(wheel.name, wheel.filename) in removed:
             yield f"{wheel.filename} was released before and removed; {NEW_NAME}"
 
 

@@ -139,8 +139,10 @@ def _tiers_so_far(
         return {}
     head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
     policy = load_policy(staged.index, channel=channel_of(head, entries) or _CHANNEL)
-    counted = counted_evidence(wheel_set, read_all(bucket, staged).values(), policy)
-    tiers = tiers_of(wheel_set, counted, policy, utc_now())
+    now = utc_now()
+    files = read_all(bucket, staged).values()
+    counted = counted_evidence(wheel_set, files, policy, now)
+    tiers = tiers_of(wheel_set, counted, policy, now)
     return {target: tier.value if tier else NO_TIER for target, tier in tiers.items()}
 
 

@@ -67,14 +67,9 @@ class Promotion:
         return self.entry.promoted
 
     @property
-    def bypasses(self) -> tuple[str, ...]:
-        """The bypasses that the promotion used."""
-        return tuple(self.promoted.policy.get("bypasses", ()))
-
-    @property
-    def waivers(self) -> tuple[str, ...]:
-        """The waivers of flaky tests that the promotion used."""
-        return tuple(self.promoted.policy.get("waivers", ()))
+    def exceptions(self) -> tuple[str, ...]:
+        """The exceptions that the promotion used, each with what it excused."""
+        return tuple(self.promoted.policy.get("exceptions", ()))
 
     @property
     def attested(self) -> Mapping[str, Sequence[str]]:
@@ -246,8 +241,7 @@ def _promoted(
         "channel": policy.channel,
         "sha256": policy.sha256,
         "stale_days": policy.stale_days,
-        "bypasses": list(verdict.bypassed),
-        "waivers": list(verdict.waived),
+        "exceptions": list(verdict.excused),
         "attested": {who: list(names) for who, names in verdict.attested.items()},
     }
     record = {name: value for name, value in facts.items() if value}

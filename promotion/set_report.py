@@ -79,7 +79,7 @@ def report_files(
 
     Args:
         tiers: gfx target -> tier of the promotion.
-        policy: record of the promotion, with its bypasses and waivers.
+        policy: record of the promotion, with its exceptions.
         evidence: keys of the evidence that counted.
 
     Raises:

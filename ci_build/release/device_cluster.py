@@ -91,7 +91,7 @@ def run_on_cluster(
     python = config.python or wheel_set.python_versions[0]
     device_gate.check_python(python, wheel_set.python_versions)
     config = replace(
-        device_gate.with_known_tests(config, staged, wheel_set.jax_version),
+        device_gate.with_known_tests(config, wheel_set),
         python=python,
     )
     targets = device_gate.covered_targets(

@@ -39,7 +39,7 @@ from promotion.gates.device.sessions.processes import end_interrupted
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, suite_id
 from promotion.policy.families import load_families
-from promotion.policy.promotion_policy import load_waivers
+from promotion.policy.promotion_policy import load_exceptions
 from promotion.stage import read_staged, refuse_changed_files
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
@@ -196,7 +196,7 @@ def run(
     days = gating.policy_of(bucket, staged.index, channel).max_age_days
     targets = covered_targets(config, wheel_set)
     config = replace(
-        with_known_tests(config, staged, wheel_set.jax_version),
+        with_known_tests(config, wheel_set),
         python=_python(config.python, wheel_set.python_versions, runner),
     )
     return run_gates(
@@ -223,7 +223,7 @@ def join(
     wheel_set = read_staged(bucket, staged)
     refuse_changed_files(bucket, staged, wheel_set)
     targets = covered_targets(config, wheel_set)
-    config = with_known_tests(config, staged, wheel_set.jax_version)
+    config = with_known_tests(config, wheel_set)
     shards = collect_shards(
         bucket, staged, config.gate_name, config.settings, targets, config.signer
     )
@@ -260,24 +260,22 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
     return (usable or supported)[0]
 
 
-def with_known_tests(
-    config: DeviceGateConfig, staged: StagedSet, jax: str
-) -> DeviceGateConfig:
-    """Add the ledger of skips, and the waivers of flaky tests for the set's index."""
+def with_known_tests(config: DeviceGateConfig, wheel_set: WheelSet) -> DeviceGateConfig:
+    """Add the ledger of skips, and the exceptions for tests of the set."""
     now = datetime.now(UTC)
     known_tests = known_tests_for(
         load_entries(),
-        jax=jax,
+        jax=wheel_set.jax_version,
         family=config.request.family,
         platform=config.platform.value,
         today=now.date(),
     )
-    waivers = [
-        waiver
-        for waiver in load_waivers()
-        if waiver.index == staged.index and not waiver.state(now)
+    exceptions = [
+        entry
+        for entry in load_exceptions()
+        if entry.is_for(wheel_set) and not entry.state(now)
     ]
-    return replace(config, known=known_tests, waivers=tuple(waivers))
+    return replace(config, known=known_tests, exceptions=tuple(exceptions))
 
 
 def show(

@@ -5,7 +5,7 @@ The evidence of each target, and the commands that produce missing evidence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,7 +169,7 @@ def jax_suite(wheel_set: WheelSet) -> str:
 
 
 def show_report(report: PolicyReport, reporter: Reporter) -> None:
-    """Print each target's evidence, commands for missing evidence, and waivers."""
+    """Print each target's evidence, commands for missing evidence, and missing exceptions."""
     rows = [
         (item.target, item.gate, _present(item), "; ".join(item.problems) or "accepted")
         for item in sorted(report.verdict.requirements, key=_by_target)
@@ -180,13 +180,33 @@ def show_report(report: PolicyReport, reporter: Reporter) -> None:
         where = f"{found.target} on {runners}" if runners else found.target
         reporter.line(f"  to produce the missing evidence for {where}:")
         reporter.command(f"    {found.command}")
-    if waivers := report.verdict.missing_waivers:
+    if entries := report.verdict.missing_exceptions:
+        _show_ways_on(report, entries, reporter)
+
+
+def _show_ways_on(
+    report: PolicyReport, entries: Sequence[str], reporter: Reporter
+) -> None:
+    """Print the changes of the policy that accept missing GPU tests and flaky tests."""
+    verdict = report.verdict
+    never_ran = [
+        item.target
+        for item in verdict.requirements
+        if item.gate == GATE and not item.evidence
+    ]
+    if never_ran:
+        tiers = [f'"{target}" = "{verdict.tiers[target]}"' for target in never_ran]
         reporter.line(
-            "  to accept flaky tests, add this to promotion/policy.toml with an owner"
-            " and a reason:"
+            "  to require less of these targets for good, set this for their index in"
+            " promotion/policy.toml:"
         )
-        for line in "\n\n".join(waivers).splitlines():
-            reporter.command(f"    {line}")
+        reporter.command(f"    tiers = {{ {', '.join(tiers)} }}")
+    reporter.line(
+        "  to promote once without these runs, or with these flaky tests, add this to"
+        " promotion/policy.toml with an owner and a reason:"
+    )
+    for line in "\n\n".join(entries).splitlines():
+        reporter.command(f"    {line}")
 
 
 def _by_target(item: Requirement | MissingEvidence) -> tuple[str, str]:

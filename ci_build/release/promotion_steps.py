@@ -27,15 +27,10 @@ from promotion.storage.object_keys import ReleasedIndex, StagedSet
 def _show_decision(
     reporter: Reporter,
     warnings: Iterable[str],
-    bypasses: Iterable[str],
-    waivers: Iterable[str],
+    exceptions: Iterable[str],
     attested: Mapping[str, Sized],
 ) -> None:
-    for text in (
-        *warnings,
-        *(f"Bypass {text}" for text in bypasses),
-        *(f"Waiver {text}" for text in waivers),
-    ):
+    for text in (*warnings, *(f"Exception {text}" for text in exceptions)):
         reporter.warning(text)
     for who, names in attested.items():
         reporter.line(f"  attested by {who}: {len(names)} wheels")
@@ -52,7 +47,7 @@ def promote(
     *,
     allow_lower: bool = False,
 ) -> Promotion:
-    """Promote a staged set to the channel of a request, and print warnings, bypasses and waivers.
+    """Promote a staged set to the channel of a request, and print warnings and exceptions.
 
     Raises:
         RequestError: the policy of the channel refuses the key, or
@@ -78,11 +73,7 @@ def promote(
         source=policy_source(request, runner),
     )
     _show_decision(
-        reporter,
-        promotion.warnings,
-        promotion.bypasses,
-        promotion.waivers,
-        promotion.attested,
+        reporter, promotion.warnings, promotion.exceptions, promotion.attested
     )
     show_entry(staged, promotion.entry, reporter, new=promotion.new)
     return promotion
@@ -110,8 +101,7 @@ def receipt_of(staged: StagedSet, entry: LedgerEntry) -> Mapping[str, Any]:
         "index": ReleasedIndex(index=staged.index).simple,
         "ledger_entry": entry.number,
         "tiers": dict(entry.promoted.tiers),
-        "bypasses": policy.get("bypasses", ()),
-        "waivers": policy.get("waivers", ()),
+        "exceptions": policy.get("exceptions", ()),
         "attested": policy.get("attested", {}),
     }
 
@@ -129,7 +119,7 @@ def check_policy(
 ) -> PolicyReport:
     """Return the verdict of the policy on a staged set.
 
-    Print the required evidence, warnings, bypasses, waivers and tiers.
+    Print the required evidence, warnings, exceptions and tiers.
 
     Args:
         bucket_name: value of `--bucket` for the printed commands; empty for the default
@@ -153,9 +143,7 @@ def check_policy(
     )
     report = PolicyReport(verdict=verdict, missing=missing)
     show_report(report, reporter)
-    _show_decision(
-        reporter, verdict.warnings, verdict.bypassed, verdict.waived, verdict.attested
-    )
+    _show_decision(reporter, verdict.warnings, verdict.excused, verdict.attested)
     by_tier: dict[str, list[str]] = {}
     for target, tier in sorted(verdict.tiers.items()):
         by_tier.setdefault(tier, []).append(target)

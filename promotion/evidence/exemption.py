@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exemption:
-    """A skipped test, a bypassed gate or a waived flaky test.
+    """A skipped test, or an exception of the policy.
 
     Attributes:
         owner, reason: responsible person, and reason for the exemption.

@@ -1,7 +1,7 @@
 """Tests that are not run: the ledger of skips (`ledgers/skips.toml`).
 
 Each entry has an owner, a reason and an expiry date. Incomplete entries are refused and
-expired ones are ignored. Waivers of flaky tests are part of the policy.
+expired ones are ignored. Exceptions for failing tests are part of the policy.
 """
 
 from __future__ import annotations

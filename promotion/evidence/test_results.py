@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 from core.records import convert, read_json
 
 SCHEMA_VERSION = 1
-UNWAIVED_FLAKE = "test-first-flake"
-"""Code of the finding about a flaky test without a waiver."""
+FLAKE = "test-first-flake"
+"""Code of the finding about a flaky test without an exception."""
+FAILURES = (FLAKE, "test-failed", "test-crashed")
+"""Codes of the findings about failing tests without an exception."""
 
 
 class TestVerdict(enum.StrEnum):

@@ -14,8 +14,7 @@ class PolicyRecord(TypedDict, total=False):
     channel: str
     sha256: str
     stale_days: int
-    bypasses: list[str]
-    waivers: list[str]
+    exceptions: list[str]
     attested: dict[str, list[str]]
 
 

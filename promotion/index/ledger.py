@@ -49,7 +49,7 @@ class PromotedSet:
         tier: the weakest of `tiers`.
         tiers: gfx target -> tier at which the set was tested.
         policy: channel, sha256 of the policy, days until the index is stale, used
-            bypasses and waivers, attested wheels by signer.
+            exceptions, attested wheels by signer.
         files: name -> sha256 of the files of the set other than wheels, including
             evidence.
         rocm_packages: wheels of the set's ROCm, which stay on AMD's server.

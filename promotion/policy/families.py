@@ -8,15 +8,14 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from core.errors import FormatError, RequestError
 from core.model import GfxTarget
 from core.records import add_names, convert, read_table
-from core.targets import family_of, load_table
-from promotion.policy.bypasses import Bypass, parse_bypass
+from core.targets import load_table
 
 FAMILIES_FILE = Path(__file__).with_name("families.toml")
 GATE = "device"
@@ -27,9 +26,6 @@ Size = Literal["small", "medium", "large"]
 SIZES: tuple[Size, ...] = get_args(Size)
 SANITY = "smoke"
 """The suite of `sanity_only` families."""
-
-BYPASS = "bypass_tests_for_releases"
-"""Table of a family whose gate may be skipped."""
 _SCHEMA_VERSION = 1
 
 
@@ -94,7 +90,6 @@ class Family:
     multi: Mapping[str, Machines] = field(default_factory=dict)
     sanity_only: bool = False
     minutes: int | None = None
-    bypass: Bypass | None = None
 
     def __post_init__(self) -> None:
         if any(machines.devices < 2 for machines in self.multi.values()):
@@ -113,13 +108,6 @@ class Families:
 
     occasions: Mapping[Trigger, TriggerSettings]
     families: Mapping[str, Family]
-
-    @property
-    def bypasses(self) -> tuple[Bypass, ...]:
-        """The bypasses of all families, as entries of the policy."""
-        return tuple(
-            family.bypass for family in self.families.values() if family.bypass
-        )
 
     def of_target(self, target: GfxTarget) -> Family | None:
         """Return the family whose machines test a target, or None."""
@@ -161,10 +149,6 @@ def load_families(file: Path = FAMILIES_FILE) -> Families:
     body = read_table(file)
     families = body.get("family")
     add_names(families)
-    bypasses = {}
-    for name, table in families.items() if isinstance(families, dict) else ():
-        if isinstance(table, dict) and BYPASS in table:
-            bypasses[name] = table.pop(BYPASS)
     content = convert(body, _FamilyFile, str(file), schema=_SCHEMA_VERSION)
     found = dict(content.family)
     try:
@@ -176,24 +160,6 @@ def load_families(file: Path = FAMILIES_FILE) -> Families:
                 raise ValueError(
                     f"family.{name}: its targets must be among {', '.join(known)}"
                 )
-            if name in bypasses:
-                bypass = _bypass(family, bypasses[name])
-                found[name] = replace(family, bypass=bypass)
     except ValueError as error:
         raise FormatError(f"{file}: {error}.") from error
     return Families(occasions=content.when, families=found)
-
-
-def _bypass(family: Family, body: Mapping[str, Any]) -> Bypass:
-    implied = {
-        "index": family_of(tuple(map(GfxTarget.parse, family.targets))),
-        "gates": [GATE],
-        "targets": [*load_table().families[family.name]],
-    }
-    if redundant := sorted(implied.keys() & body.keys()):
-        raise ValueError(
-            f"the bypass of {family.name} has {', '.join(redundant)}, which the family"
-            " determines"
-        )
-    source = f"{FAMILIES_FILE.name}: the bypass of {family.name} is void"
-    return parse_bypass({**body, **implied}, source)

@@ -13,8 +13,10 @@ from core.targets import expand, lists
 from promotion.evidence.evidence import ANY
 from promotion.policy.families import GATE, IMAGE
 
-_FOR_TARGETS = {"min_passed", "may_skip", "known_failures", "settings"}
+_FOR_TARGETS = {"min_passed", "max_skipped", "known_failures", "settings"}
 """Requirements of a gate that may differ between targets."""
+_ALL = 100
+"""Percent of all checks."""
 
 
 def at_least(tier: Tier | None, required: Tier) -> bool:
@@ -28,6 +30,29 @@ def at_least(tier: Tier | None, required: Tier) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EvidenceKey:
+    """A public key whose evidence counts.
+
+    Attributes:
+        key: the key in OpenSSH format, without comment.
+        gates: gates whose evidence it may sign; empty means all.
+        targets: gfx targets for which it may sign; empty means all, and evidence that
+            does not depend on a target.
+    """
+
+    key: str
+    gates: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    def may_sign(self, gate: str, target: str) -> bool:
+        """Return whether the key may sign evidence of a gate for a target."""
+        return (not self.gates or gate in self.gates) and (
+            not self.targets
+            or not {target, target.partition(":")[0]}.isdisjoint(self.targets)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GateRule:
     """The requirements for one gate; see `policy.toml`.
 
@@ -35,10 +60,11 @@ class GateRule:
         targets: gfx target -> the requirements for this target instead.
     """
 
+    version: int
     tier: Tier
     per: Literal["set", "target", "xla-target", "tier"]
     min_passed: int | Literal["wheels", "device-members"]
-    may_skip: bool
+    max_skipped: int
     known_failures: int | tuple[str, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
     targets: Mapping[str, GateRule] = field(default_factory=dict)
@@ -55,6 +81,8 @@ class GateRule:
     def __post_init__(self) -> None:
         if isinstance(self.min_passed, int) and self.min_passed < 1:
             raise ValueError("min_passed is below 1")
+        if not 0 <= self.max_skipped <= _ALL:
+            raise ValueError("max_skipped is not a percentage")
 
     def required_targets(
         self, wheel_set: WheelSet, tier_of: Callable[[str], Tier | None]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from core.errors import FormatError, RequestError
 from core.model import TIER_ORDER, Tier
@@ -18,27 +18,24 @@ from core.targets import load_table
 from promotion.evidence.attestations import AttestationRule
 from promotion.evidence.signing import Signer, public_key
 from promotion.index.authority import Authority, LedgerKey, PolicySource
-from promotion.policy.bypasses import Bypass, parse_bypass, parse_each
-from promotion.policy.families import FAMILIES_FILE, load_families
+from promotion.policy.exceptions import TABLE as EXCEPTIONS
+from promotion.policy.exceptions import PolicyException, parse_exceptions
 from promotion.policy.gate_rules import (
+    EvidenceKey,
     GateRule,
     check_image,
     expanded,
     merged,
     with_targets,
 )
-from promotion.policy.waivers import TABLE as FLAKE_WAIVERS
-from promotion.policy.waivers import FlakeWaiver, parse_waivers
 
 POLICY_FILE = Path(__file__).parents[1] / "policy.toml"
 LOCAL = "local"
 """The channel of `release --local`."""
-BYPASSES = "bypass_tests_for_releases"
-EDITION = "policy"
-"""The setting of evidence that names the edition of the policy when the gate ran."""
+VERSION = "version"
+"""The setting of evidence that names the version of the gate when it ran."""
 
 _SCHEMA_VERSION = 2
-_E = TypeVar("_E", Bypass, FlakeWaiver)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,10 +48,13 @@ class Growth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _EvidenceTable:
-    """Values of the file that decide which evidence counts."""
+    """Values of the file that decide on evidence."""
 
+    tier: Tier
+    tiers: Mapping[str, Tier]
+    exceptions: bool
     max_age_days: int | None
-    keys: Mapping[str, str] | None
+    keys: Mapping[str, EvidenceKey] | None
     unsigned: bool
     gates: Mapping[str, GateRule]
 
@@ -66,8 +66,6 @@ class PolicyTable(_EvidenceTable):
     None stands for "any", and for "supported" Python versions.
     """
 
-    tier: Tier
-    tiers: Mapping[str, Tier]
     pythons: int
     python_versions: tuple[str, ...] | None
     wheels: tuple[str, ...]
@@ -80,6 +78,7 @@ class PolicyTable(_EvidenceTable):
     stale_days: int | None
     ledger_keys: Mapping[str, LedgerKey] | None
     protected_refs: tuple[str, ...] | None
+    unprotected: bool
     sizes: Mapping[str, int]
     growth: Growth
     attestations: AttestationRule
@@ -109,18 +108,14 @@ class Policy(PolicyTable):
 
     Attributes:
         sha256: digest of the policy file.
-        edition: required edition of evidence.
-        bypasses: complete bypasses for this channel and index.
-        waivers: complete waivers of flaky tests for this channel and index.
-        void: a sentence for each void bypass or waiver.
+        excepted: complete exceptions for this channel and index.
+        void: a sentence for each void exception of any channel and index.
         text: the policy file.
     """
 
     channel: str
     sha256: str
-    edition: int
-    bypasses: tuple[Bypass, ...] = ()
-    waivers: tuple[FlakeWaiver, ...] = ()
+    excepted: tuple[PolicyException, ...] = ()
     void: tuple[str, ...] = ()
     text: str = ""
 
@@ -144,6 +139,11 @@ class Policy(PolicyTable):
             source=source,
         )
 
+    @property
+    def accepted_exceptions(self) -> tuple[PolicyException, ...]:
+        """The exceptions, unless the policy forbids them."""
+        return self.excepted if self.exceptions else ()
+
     def required_tier(self, target: str) -> Tier:
         """Return the required tier of a gfx target.
 
@@ -155,13 +155,9 @@ class Policy(PolicyTable):
 
 
 def load_policy(
-    index: str,
-    *,
-    channel: str = LOCAL,
-    file: Path = POLICY_FILE,
-    families: Path = FAMILIES_FILE,
+    index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE
 ) -> Policy:
-    """Load the policy of an index, including its waivers, and the bypasses in `families.toml`.
+    """Load the policy of an index with its exceptions.
 
     Raises:
         RequestError: the channel is unknown.
@@ -173,9 +169,7 @@ def load_policy(
             f"{file.name} has no channel {channel!r}.",
             hint=f"Give one of {', '.join(channels)}.",
         )
-    bypasses, void = parse_each(channels.get(BYPASSES, ()), parse_bypass, "Bypass")
-    waivers, void_waivers = parse_waivers(channels.get(FLAKE_WAIVERS, ()))
-    bypasses += load_families(families).bypasses
+    entries, void = _exceptions(channels)
     source = f"{file}: [{channel}]"
     values = _complete(_values(channels, channel, index, source), index, source)
     table = convert(values, PolicyTable, source)
@@ -185,15 +179,27 @@ def load_policy(
         channel=channel,
         sha256=hashlib.sha256(data).hexdigest(),
         text=data.decode(),
-        edition=channels["edition"],
-        bypasses=_selected(bypasses, channel, index),
-        waivers=_selected(waivers, channel, index),
-        void=(*void, *void_waivers),
+        excepted=_selected(entries, channel, index),
+        void=void,
         **_fields(table),
     )
 
 
-def _selected(entries: Iterable[_E], channel: str, index: str) -> tuple[_E, ...]:
+def _exceptions(
+    tables: Mapping[str, Any],
+) -> tuple[tuple[PolicyException, ...], tuple[str, ...]]:
+    """Return the valid exceptions of all channels, and a sentence for each void one."""
+    channels = {
+        name: table for name, table in tables.items() if isinstance(table, dict)
+    }
+    gates = {gate for table in channels.values() for gate in table.get("gates", ())}
+    bodies = tables.get(EXCEPTIONS, ())
+    return parse_exceptions(bodies, gates=gates, channels=channels)
+
+
+def _selected(
+    entries: Iterable[PolicyException], channel: str, index: str
+) -> tuple[PolicyException, ...]:
     """Return the entries for a channel and an index."""
     place = (channel, index)
     return tuple(entry for entry in entries if (entry.channel, entry.index) == place)
@@ -206,14 +212,19 @@ def channel_names(file: Path = POLICY_FILE) -> tuple[str, ...]:
     )
 
 
-def edition(file: Path = POLICY_FILE) -> str:
-    """Return the edition of the policy for the settings of evidence."""
-    return str(_read(file)[1]["edition"])
+def gate_version(gate: str, file: Path = POLICY_FILE) -> str:
+    """Return the version of a gate for the settings of evidence; 0 for an unknown gate."""
+    for table in _read(file)[1].values():
+        if isinstance(table, dict):
+            rule = table.get("gates", {}).get(gate.partition("-")[0], {})
+            if "version" in rule:
+                return str(rule["version"])
+    return "0"
 
 
-def load_waivers(file: Path = POLICY_FILE) -> tuple[FlakeWaiver, ...]:
-    """Return the complete waivers of flaky tests of all channels and indexes."""
-    return parse_waivers(_read(file)[1].get(FLAKE_WAIVERS, ()))[0]
+def load_exceptions(file: Path = POLICY_FILE) -> tuple[PolicyException, ...]:
+    """Return the complete exceptions of all channels and indexes."""
+    return _exceptions(_read(file)[1])[0]
 
 
 def device_members_digest(file: Path = POLICY_FILE) -> str:
@@ -240,11 +251,10 @@ def with_recorded_rules(policy: Policy, index: str, text: str) -> Policy:
     values = _values(tables, policy.channel, index, source)
     # The text may have or lack other keys than this version.
     known = {field.name: values.get(field.name) for field in fields(_EvidenceTable)}
-    waivers, _ = parse_waivers(tables.get(FLAKE_WAIVERS, ()))
+    entries, _ = _exceptions(tables)
     return replace(
         policy,
-        edition=tables["edition"],
-        waivers=_selected(waivers, policy.channel, index),
+        excepted=_selected(entries, policy.channel, index),
         **_fields(convert(known, _EvidenceTable, source)),
     )
 
@@ -267,9 +277,7 @@ def _read(file: Path) -> tuple[bytes, Mapping[str, Any]]:
 def _parse(data: bytes, source: str) -> Mapping[str, Any]:
     # Parsing takes most of the time of `load_policy`, and commands load the policies of
     # all channels.
-    tables = parse_toml(data, dict[str, Any], source, schema=_SCHEMA_VERSION)
-    convert(tables.get("edition"), int, f"{source}: edition")
-    return tables
+    return parse_toml(data, dict[str, Any], source, schema=_SCHEMA_VERSION)
 
 
 def _values(
@@ -286,7 +294,7 @@ def _values(
         gates = {name: with_targets(rule) for name, rule in values["gates"].items()}
         keys = values["keys"]
         if keys is not None:
-            keys = {who: public_key(key) for who, key in keys.items()}
+            keys = {who: _key_table(key) for who, key in keys.items()}
         return {**values, "gates": gates, "keys": keys}
 
 
@@ -302,7 +310,7 @@ def _complete(values: Mapping[str, Any], index: str, source: str) -> dict[str, A
                 raise ValueError(f"tiers: {word} is not a gfx target")
         ledger_keys = values["ledger_keys"]
         if ledger_keys is not None:
-            ledger_keys = {who: _ledger_key(key) for who, key in ledger_keys.items()}
+            ledger_keys = {who: _key_table(key) for who, key in ledger_keys.items()}
         return {
             **values,
             "required_targets": expanded(required),
@@ -311,11 +319,13 @@ def _complete(values: Mapping[str, Any], index: str, source: str) -> dict[str, A
         }
 
 
-def _ledger_key(value: Any) -> Any:  # noqa: ANN401 - any value of TOML
+def _key_table(value: Any) -> Any:  # noqa: ANN401 - any value of TOML
+    """Return the table of a key in its normal form; a text is a key without limits."""
     table = {"key": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
         return table  # `convert` reports it
-    return {**table, "key": public_key(table["key"])}
+    limits = {"targets": expanded(table["targets"])} if "targets" in table else {}
+    return {**table, **limits, "key": public_key(table["key"])}
 
 
 @contextmanager

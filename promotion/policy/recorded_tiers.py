@@ -1,8 +1,8 @@
-"""Compare a released set's recorded tiers with its evidence and the policy."""
+"""Compare a promotion in the ledger with its evidence and the policy of its time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,22 +13,22 @@ from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.page_diff import tier_rank, weakest
 from promotion.policy.promotion_policy import Policy, with_recorded_rules
-from promotion.policy.tier_requirements import counted_evidence, is_accepted
-from promotion.policy.verdict import NO_TIER, tiers_of
+from promotion.policy.tier_requirements import has_accepted_key
+from promotion.policy.verdict import NO_TIER, EvidenceVerdict, judge_evidence
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
 
 _LONGEST_PROMOTION_DAYS = 1
-"""Accepted time between the check of evidence and waivers, and the entry."""
+"""Accepted time between the check of evidence and exceptions, and the entry."""
 
 
 def tier_problems(
     bucket: Bucket, released: ReleasedIndex, entry: LedgerEntry, policy: Policy
 ) -> Iterator[str]:
-    """Yield a sentence for each tier of a promotion that its evidence does not give.
+    """Yield a sentence for each contradiction between a promotion and its evidence.
 
-    Evidence counts if both the policy in the entry and the reader's policy accept its
-    key.
+    The policy in the entry must accept the evidence at the time of the entry. Evidence
+    counts if both this policy and the reader's policy accept its key.
 
     Args:
         policy: the reader's policy for the channel of the index.
@@ -40,21 +40,28 @@ def tier_problems(
     try:
         wheel_set = _wheel_set(bucket, released, promoted)
         files = _evidence(bucket, released, promoted)
-        evidenced = _evidenced(entry, released, wheel_set, files, policy)
+        judged = _judged(entry, released, wheel_set, files, policy)
     except (CiBuildError, ValueError) as error:
         yield (
-            f"The tiers in {key} cannot be recomputed:"
+            f"The verdict of {key} cannot be recomputed:"
             f" {getattr(error, 'message', error)}"
         )
         return
     rejected = _rejected(files, policy)
+    reasons = [one.blocked_by for one in judged]
+    if all(reasons):
+        more = f" (and {len(reasons[-1]) - 1} more)" if len(reasons[-1]) > 1 else ""
+        yield (
+            f"{key} promotes a set that its policy blocks: {reasons[-1][0]}{more}{rejected}"
+        )
     if set(promoted.tiers) != set(wheel_set.targets):
         yield (
             f"{key} records tiers of {', '.join(promoted.tiers)}; the set is for"
             f" {', '.join(wheel_set.targets)}."
         )
     for target, tier in promoted.tiers.items():
-        if tier not in (given := evidenced.get(target, {NO_TIER})):
+        given = {_tier_name(one, target) for one in judged}
+        if tier not in given:
             strongest = sorted(given, key=tier_rank)[-1]
             yield (
                 f"{key} records tier {tier} for {target}; its evidence gives"
@@ -89,29 +96,28 @@ def _evidence(
     ).values()
 
 
-def _evidenced(
+def _judged(
     entry: LedgerEntry,
     released: ReleasedIndex,
     wheel_set: WheelSet,
     files: Collection[EvidenceFile],
     policy: Policy,
-) -> Mapping[str, Collection[str]]:
-    """Return gfx target -> tiers that may be recorded for it."""
-    accepted = [file for file in files if is_accepted(file, policy)]
+) -> tuple[EvidenceVerdict, ...]:
+    """Return the verdicts that a promotion may have had."""
+    accepted = [file for file in files if has_accepted_key(file, policy)]
     recorded = with_recorded_rules(policy, released.index, entry.policy)
     now = time_of(entry.time)
     if now is None:
         raise ValueError(f"its time is invalid: {entry.time!r}.")
-    policies = (recorded, _at_check(recorded))
-    given = [
-        tiers_of(wheel_set, counted_evidence(wheel_set, accepted, one), one, now)
-        for one in policies
-    ]
-    possible = {}
-    for target in wheel_set.targets:
-        own = {tiers[target] for tiers in given}
-        possible[target] = {tier.value if tier else NO_TIER for tier in own}
-    return possible
+    return tuple(
+        judge_evidence(wheel_set, accepted, one, now)
+        for one in (recorded, _at_check(recorded))
+    )
+
+
+def _tier_name(judged: EvidenceVerdict, target: str) -> str:
+    tier = judged.tiers.get(target)
+    return tier.value if tier else NO_TIER
 
 
 def _at_check(policy: Policy) -> Policy:
@@ -121,8 +127,8 @@ def _at_check(policy: Policy) -> Policy:
         policy,
         max_age_days=policy.max_age_days
         and policy.max_age_days + _LONGEST_PROMOTION_DAYS,
-        waivers=tuple(
-            replace(waiver, expires=waiver.expires + days) for waiver in policy.waivers
+        excepted=tuple(
+            replace(entry, expires=entry.expires + days) for entry in policy.excepted
         ),
     )
 
@@ -136,7 +142,7 @@ def _rejected(files: Collection[EvidenceFile], policy: Policy) -> str:
         file.flaw.rstrip(".")
         or (f"it is signed with {file.key}" if file.key else "it is unsigned")
         for file in files
-        if not is_accepted(file, policy)
+        if not has_accepted_key(file, policy)
     }
     return (
         f" (evidence that channel {policy.channel} does not accept:"

@@ -14,12 +14,17 @@ from promotion.evidence.evidence import (
     PARTS,
     EvidenceFile,
     check_records,
+    is_machine_failure,
     latest_by_target,
     time_of,
 )
+from promotion.policy.exceptions import (
+    PolicyException,
+    failing_tests,
+    unexcused_tests,
+)
 from promotion.policy.gate_rules import GateRule
-from promotion.policy.promotion_policy import EDITION, Policy
-from promotion.policy.waivers import flaky_tests, unwaived_tests
+from promotion.policy.promotion_policy import VERSION, Policy
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
 DISTINCT_SETTINGS = (*PARTS, "image")
@@ -39,23 +44,33 @@ def requirements(
     wheel_set: WheelSet, files: Collection[EvidenceFile], policy: Policy, now: datetime
 ) -> Iterator[Requirement]:
     """Yield every requirement of a policy for the evidence of a set, in the order of the gates."""
-    own = counted_evidence(wheel_set, files, policy)
+    counted = [*_counted(wheel_set, files, policy, now)]
+    own = latest_by_target(counted)
     for gate, rule in policy.gates.items():
         for target in rule.required_targets(wheel_set, policy.required_tier):
             latest = own.get((gate, target), ())
             if latest:
-                problems = evidence_problems(
-                    latest, rule.of(target), wheel_set, policy, now
-                )
-            else:
-                problems = [
-                    f"{NEVER_RAN}{_rejected_evidence(wheel_set, files, gate, target)}."
+                own_rule = rule.of(target)
+                problems = evidence_problems(latest, own_rule, wheel_set, policy, now)
+                flaky = [
+                    *_earlier_failures(
+                        gate, target, latest, counted, policy.accepted_exceptions, now
+                    )
                 ]
+                failed = bool(flaky) or any(_failures(latest, own_rule, policy, now))
+                problems += flaky
+            else:
+                rejected = _rejected_evidence(
+                    wheel_set, files, policy, gate, target, now
+                )
+                problems = [f"{NEVER_RAN}{rejected}."]
+                failed = False
             yield Requirement(
                 gate=gate,
                 target=target,
                 ended=latest[0].ended if latest else "",
                 problems=tuple(problems),
+                failed=failed,
                 settings=dict(rule.of(target).settings),
                 evidence=tuple(map(_summary, latest)),
             )
@@ -71,42 +86,75 @@ def _summary(evidence: Evidence) -> Mapping[str, str]:
     return {"ended": evidence.ended, "outcome": evidence.outcome.value, **settings}
 
 
-def is_accepted(file: EvidenceFile, policy: Policy) -> bool:
-    """Return whether evidence counts: if the gate passed, the policy must accept its key."""
-    if file.evidence.outcome is not Outcome.PASSED:
-        return True
+def has_accepted_key(file: EvidenceFile, policy: Policy) -> bool:
+    """Return whether the policy accepts the key of evidence, or its absence."""
+    return not _key_problem(file, policy)
+
+
+def _key_problem(file: EvidenceFile, policy: Policy) -> str:
     if file.flaw:
-        return False
-    named = bool(file.key) and (policy.keys is None or file.key in policy.keys.values())
-    return named or policy.unsigned
+        return file.flaw.rstrip(".")
+    if policy.unsigned or (file.key and policy.keys is None):
+        return ""
+    if not file.key:
+        return "it is unsigned"
+    own = {who: one for who, one in (policy.keys or {}).items() if one.key == file.key}
+    about = (file.evidence.gate, file.evidence.target)
+    if any(one.may_sign(*about) for one in own.values()):
+        return ""
+    if own:
+        return f"the key of {', '.join(own)} may not sign it"
+    return f"it is signed with {file.key}, which the policy does not permit"
+
+
+def refusal(file: EvidenceFile, policy: Policy, now: datetime) -> str:
+    """Return why evidence does not count, as part of a sentence; empty if it counts.
+
+    Neither passes nor failures count from an unknown key, from another version of the
+    gate, or from the future.
+    """
+    evidence = file.evidence
+    ended = time_of(evidence.ended)
+    if ended is not None and ended > now + CLOCK_SKEW:
+        return f"it ended at {evidence.ended}, in the future: a clock is wrong"
+    rule = policy.gates.get(evidence.gate)
+    used = evidence.settings.get(VERSION, "none")
+    if rule is not None and used != str(rule.version):
+        return f"it is of version {used} of the gate, not {rule.version}"
+    return _key_problem(file, policy)
 
 
 def counted_evidence(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
 ) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
     """Return the latest evidence of the set that counts; see `latest_by_target`."""
-    this = wheel_set.digest
-    return latest_by_target(
-        file.evidence
-        for file in files
-        if file.evidence.set_digest == this and is_accepted(file, policy)
-    )
+    return latest_by_target(_counted(wheel_set, files, policy, now))
+
+
+def _counted(
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
+) -> Iterator[Evidence]:
+    """Yield all evidence of the set that counts."""
+    for file in files:
+        mine = file.evidence.set_digest == wheel_set.digest
+        if mine and not refusal(file, policy, now):
+            yield file.evidence
 
 
 def _rejected_evidence(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], gate: str, target: str
+    wheel_set: WheelSet,
+    files: Iterable[EvidenceFile],
+    policy: Policy,
+    gate: str,
+    target: str,
+    now: datetime,
 ) -> str:
     """Return the reasons why existing evidence does not count, as part of a sentence.
 
     Empty without evidence.
     """
     reasons = {
-        file.flaw.rstrip(".")
-        or (
-            f"it is signed with {file.key}, which the policy does not permit"
-            if file.key
-            else "it is unsigned"
-        )
+        refusal(file, policy, now)
         for file in files
         if (file.evidence.gate, file.evidence.target) == (gate, target)
         and file.evidence.set_digest == wheel_set.digest
@@ -123,21 +171,81 @@ def evidence_problems(
 ) -> list[str]:
     """Return why the latest evidence of a gate's parts does not satisfy the policy.
 
-    Every part must have passed without a flaky test that no waiver covers, and one part
-    must satisfy the rule.
+    Every part must have passed without a failing test that no exception names, and one
+    part must satisfy the rule.
     """
     least = rule.least(wheel_set)
     problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
     if latest[0].outcome is not Outcome.PASSED:
         return problems[0]
-    flaky = chain.from_iterable(
-        unwaived_tests(evidence, policy.waivers, now) for evidence in latest
-    )
-    if tests := [
-        f"{test} ({why})" if why else test for test, why in dict.fromkeys(flaky)
-    ]:
-        return [f"has flaky tests without a valid waiver: {', '.join(tests)}."]
+    if tests := _unexcused(latest, policy, now):
+        return [f"has failing tests without a valid exception: {', '.join(tests)}."]
     return next((reasons for reasons in problems if not reasons), problems[0])
+
+
+def _unexcused(
+    latest: Iterable[Evidence], policy: Policy, now: datetime
+) -> tuple[str, ...]:
+    """Return the failing tests without a valid exception, and why those are not valid."""
+    tests = chain.from_iterable(
+        unexcused_tests(evidence, policy.accepted_exceptions, now)
+        for evidence in latest
+    )
+    return tuple(
+        f"{test} ({why})" if why else test for test, why in dict.fromkeys(tests)
+    )
+
+
+def _failures(
+    latest: Sequence[Evidence], rule: GateRule, policy: Policy, now: datetime
+) -> Iterator[str]:
+    """Yield what failed in the latest evidence of a gate's parts.
+
+    Everything else is a part of the gate that did not run.
+    """
+    yield from _unexcused(latest, policy, now)
+    for evidence in latest:
+        if is_failure(evidence):
+            yield first_finding(evidence)
+        yield from _known_problems(evidence, rule)
+        if evidence.counts.get("failed"):
+            yield "failures"
+
+
+def _earlier_failures(
+    gate: str,
+    target: str,
+    latest: Iterable[Evidence],
+    counted: Iterable[Evidence],
+    exceptions: Sequence[PolicyException],
+    now: datetime,
+) -> Iterator[str]:
+    """Yield the failures of a gate's earlier runs, whose latest run passed.
+
+    The set did not change meanwhile, so its tests are flaky. A run of other code of the
+    gate says nothing about the set.
+    """
+    passed = [one for one in latest if one.outcome is Outcome.PASSED]
+    for old in counted:
+        if (old.gate, old.target) != (gate, target) or not is_failure(old):
+            continue
+        again = any(new.ended > old.ended and _same_run(new, old) for new in passed)
+        tests = [test for test, _ in unexcused_tests(old, exceptions, now)]
+        if again and (tests or not failing_tests(old)):
+            what = ", ".join(tests) or first_finding(old)
+            yield f"failed at {old.ended} and then passed on the same set: {what}."
+
+
+def _same_run(one: Evidence, other: Evidence) -> bool:
+    """Return whether two runs of a gate have the same code and part."""
+    names = ("code", *PARTS)
+    return all(one.settings.get(name) == other.settings.get(name) for name in names)
+
+
+def is_failure(evidence: Evidence) -> bool:
+    """Return whether a gate failed, for other reasons than those of the machine."""
+    bad = evidence.outcome in (Outcome.FAILED, Outcome.ERROR)
+    return bad and not is_machine_failure(evidence)
 
 
 def _problems(
@@ -149,17 +257,10 @@ def _problems(
         return
     if evidence.tier is not rule.tier:
         yield f"has tier {evidence.tier.value}; the policy requires {rule.tier.value}."
-    if (used := evidence.settings.get(EDITION, "none")) != str(policy.edition):
-        yield (
-            f"ran under edition {used} of the policy; edition {policy.edition} is in"
-            " force."
-        )
     for name, expected in rule.settings.items():
         if (used := evidence.settings.get(name, "")) != expected:
             yield f"ran with {name} {used!r}; {expected!r} is required."
     ended = time_of(evidence.ended)
-    if ended is not None and ended > now + CLOCK_SKEW:
-        yield f"ended at {evidence.ended}, which is in the future: a clock is wrong."
     if (
         ended is not None
         and policy.max_age_days is not None
@@ -184,11 +285,19 @@ def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[
         yield f"passed with {counts['failed']} failures."
     if counts["passed"] < least:
         yield f"passed {counts['passed']} checks; {least} are required."
-    if counts["skipped"] and not rule.may_skip:
-        yield f"skipped {counts['skipped']} checks."
-    # Flaky tests are no known failures of the gate; each of them needs a waiver.
-    flaky = flaky_tests(evidence)
-    known = counts["known"] - len(flaky)
+    if counts["skipped"] * 100 > rule.max_skipped * counts["collected"]:
+        yield (
+            f"skipped {counts['skipped']} of {counts['collected']} checks;"
+            f" {rule.max_skipped} % are allowed."
+        )
+    yield from _known_problems(evidence, rule)
+
+
+def _known_problems(evidence: Evidence, rule: GateRule) -> Iterator[str]:
+    """Yield problems of the known failures of a gate."""
+    # A failing test is no known failure of the gate; each needs an exception.
+    excused = failing_tests(evidence)
+    known = evidence.counts.get("known", 0) - len(excused)
     if isinstance(rule.known_failures, int):
         if known > rule.known_failures:
             yield (
@@ -200,7 +309,7 @@ def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[
             for check in check_records(evidence)
             if check.get("outcome") == "known"
         ]
-        known_failures = [name for name in names if name not in flaky]
+        known_failures = [name for name in names if name not in excused]
         if len(known_failures) != known:
             yield f"counts {known} known failures but names {len(known_failures)}."
         if strange := sorted(set(known_failures) - set(rule.known_failures)):

@@ -1,7 +1,7 @@
 """The verdict of a policy on a set and its evidence.
 
-The computation is pure, and doubtful cases block the promotion. Evidence of a passed
-gate counts only if the policy accepts its key. Evidence of a failed gate always counts.
+The computation is pure, and doubtful cases block the promotion. Evidence counts only if
+the policy accepts its key; a failed gate whose evidence does not count causes a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ from promotion.evidence.attestations import (
 )
 from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, time_of
 from promotion.index.ledger import PromotedSet
-from promotion.policy.bypasses import Bypass
+from promotion.policy.exceptions import (
+    NOT_RUN,
+    PolicyException,
+    failing_tests,
+    suggested_exceptions,
+)
+from promotion.policy.families import GATE
 from promotion.policy.gate_rules import at_least
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.set_rules import (
@@ -44,13 +50,8 @@ from promotion.policy.tier_requirements import (
     counted_evidence,
     evidence_problems,
     first_finding,
+    refusal,
     requirements,
-)
-from promotion.policy.waivers import (
-    FlakeWaiver,
-    suggested_waiver,
-    unwaived_tests,
-    waived_tests,
 )
 
 NO_TIER = "none"
@@ -59,11 +60,82 @@ NO_TIER = "none"
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
-    """A reason that blocks a promotion unless a bypass covers its gate and target."""
+    """A reason that blocks a promotion unless an exception covers its gate and target.
+
+    Attributes:
+        failed: whether something failed, which no exception for a gate excuses.
+    """
 
     text: str
     gate: str
     target: str
+    failed: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvidenceVerdict:
+    """The part of a verdict that depends on evidence and exceptions alone.
+
+    Attributes:
+        requirements: all evidence that the policy requires.
+        counted: the latest evidence that counts.
+        tiers: gfx target -> strongest tier at which it was tested.
+        blocked_by: a sentence for each reason that no exception excuses.
+        excused: a sentence for each reason and failing test that an exception excuses.
+        invalid: a sentence for each expired or unused exception for the set.
+        notes: a sentence for each failure that does not block.
+    """
+
+    requirements: tuple[Requirement, ...]
+    counted: tuple[Evidence, ...]
+    tiers: Mapping[str, Tier | None]
+    blocked_by: tuple[str, ...]
+    excused: tuple[str, ...]
+    invalid: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def judge_evidence(
+    wheel_set: WheelSet,
+    files: Collection[EvidenceFile],
+    policy: Policy,
+    now: datetime,
+) -> EvidenceVerdict:
+    """Return the verdict of a policy on the evidence of a set."""
+    own = counted_evidence(wheel_set, files, policy, now)
+    required = tuple(requirements(wheel_set, files, policy, now))
+    unrequired = tuple(_unrequired_failures(wheel_set, files, policy, now))
+    reasons = (
+        *_gate_problems(required),
+        *(reason for reason, on_rocm in unrequired if on_rocm),
+    )
+    tiers = tiers_of(wheel_set, own, policy, now)
+    entries = [one for one in policy.accepted_exceptions if one.is_for(wheel_set)]
+    valid = [entry for entry in entries if not entry.state(now)]
+    blocked, passed_over = _apply(valid, reasons, tiers, policy)
+    counted = tuple(chain.from_iterable(own.values()))
+    passed = [one for one in counted if one.outcome is Outcome.PASSED]
+    by_test = dict(_excused_tests(passed, valid))
+    used = [entry for _, entry in (*passed_over, *_excused_tests(counted, valid))]
+    return EvidenceVerdict(
+        requirements=required,
+        counted=counted,
+        tiers=tiers,
+        blocked_by=(*_foreign_evidence(wheel_set, files), *blocked),
+        excused=(
+            *(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
+            *sorted(f"{entry}. {text}" for text, entry in by_test.items()),
+        ),
+        invalid=tuple(_invalid(entries, used, now)),
+        notes=(
+            *_refused_failures(wheel_set, files, policy, now),
+            *(
+                f"{reason.text} It does not block."
+                for reason, on_rocm in unrequired
+                if not on_rocm
+            ),
+        ),
+    )
 
 
 def verdict(
@@ -92,22 +164,10 @@ def verdict(
             ROCm, causes only a warning.
     """
     files = tuple(files)
-    own = counted_evidence(wheel_set, files, policy)
+    judged = judge_evidence(wheel_set, files, policy, now)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     lower = tuple(order_problems(wheel_set, offered or {}, yanked))
-    required_evidence = tuple(requirements(wheel_set, files, policy, now))
-    unrequired = tuple(_unrequired_failures(wheel_set, files, policy))
-    reasons = (
-        *_gate_problems(required_evidence),
-        *(reason for reason, on_rocm in unrequired if on_rocm),
-    )
-    tiers = tiers_of(wheel_set, own, policy, now)
-    bypasses = [entry for entry in policy.bypasses if entry.is_for(wheel_set)]
-    by_gates, passed_over = _apply(
-        [entry for entry in bypasses if not entry.state(now)], reasons, tiers, policy
-    )
     blocked = (
-        *_foreign_evidence(wheel_set, files),
         *set_problems(wheel_set, policy),
         *rocm_problems(wheel_set, policy),
         *device_member_problems(wheel_set, policy),
@@ -120,62 +180,71 @@ def verdict(
             else (f"{text} Give --allow-lower if this is intended." for text in lower)
         ),
         *_attestation_problems(wheel_set, policy, attested),
-        *by_gates,
+        *judged.blocked_by,
     )
+    forbidden = () if policy.exceptions else policy.excepted
+    refused = f"Channel {policy.channel} accepts no exceptions"
     invalid = (
         *policy.void,
-        *_invalid_entries(bypasses, now),
-        *_invalid_entries(policy.waivers, now),
-    )
-    counted = [*chain.from_iterable(own.values())]
-    waived = set[str]().union(
-        *(waived_tests(evidence, policy.waivers, now) for evidence in counted)
+        *(f"{refused}: {entry}." for entry in forbidden),
+        *judged.invalid,
     )
     notes = chain.from_iterable(report.notes for report in attested)
     return Verdict(
         set_digest=wheel_set.digest,
         blocked_by=blocked,
         tiers={
-            target: tier.value if tier else NO_TIER for target, tier in tiers.items()
+            target: tier.value if tier else NO_TIER
+            for target, tier in judged.tiers.items()
         },
-        bypassed=tuple(
-            f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over
-        ),
-        waived=tuple(sorted(waived)),
-        missing_waivers=tuple(
-            sorted(set(_missing_waivers(wheel_set, counted, policy, now)))
-        ),
+        excused=judged.excused,
+        missing_exceptions=_missing_exceptions(wheel_set, judged, policy, now),
         attested=wheels_by_signer(attested),
-        invalid_bypasses=invalid,
-        requirements=required_evidence,
+        invalid_exceptions=invalid,
+        requirements=judged.requirements,
         warnings=(
             *invalid,
             *dict.fromkeys(notes),
             *(grown if policy.growth.verdict == "warn" else ()),
             *(lower if allow_lower else ()),
-            *(
-                f"{reason.text} It does not block."
-                for reason, on_rocm in unrequired
-                if not on_rocm
-            ),
+            *judged.notes,
         ),
     )
 
 
+def _missing_exceptions(
+    wheel_set: WheelSet, judged: EvidenceVerdict, policy: Policy, now: datetime
+) -> tuple[str, ...]:
+    """Return the entries of the policy that would excuse missing GPU tests and flaky tests."""
+    never_ran = [
+        item.target
+        for item in judged.requirements
+        if item.gate == GATE and not item.evidence
+    ]
+    entries = suggested_exceptions(
+        wheel_set,
+        policy.channel,
+        never_ran,
+        judged.counted,
+        policy.accepted_exceptions,
+        now,
+    )
+    return tuple(sorted(set(entries)))
+
+
 def _apply(
-    bypasses: Sequence[Bypass],
+    exceptions: Sequence[PolicyException],
     reasons: Iterable[_Reason],
     tiers: Mapping[str, Tier | None],
     policy: Policy,
-) -> tuple[list[str], list[tuple[_Reason, Bypass]]]:
-    """Return the texts of reasons and weak tiers, without and with a valid bypass."""
+) -> tuple[list[str], list[tuple[_Reason, PolicyException]]]:
+    """Return the texts of reasons and weak tiers, without and with a valid exception."""
     blocked: list[str] = []
-    passed_over: list[tuple[_Reason, Bypass]] = []
+    passed_over: list[tuple[_Reason, PolicyException]] = []
+    gates = [entry for entry in exceptions if entry.kind == NOT_RUN]
     for reason in reasons:
-        entry = next(
-            (entry for entry in bypasses if entry.covers(reason.gate, reason.target)),
-            None,
-        )
+        own = [entry for entry in gates if entry.covers(reason.gate, reason.target)]
+        entry = own[0] if own and not reason.failed else None
         if entry is None:
             blocked.append(reason.text)
         else:
@@ -192,7 +261,7 @@ def _apply(
         if entry is None:
             blocked.append(text)
         else:
-            passed_over.append((_Reason(text, "", target), entry))
+            passed_over.append((_Reason(text, "", target, failed=False), entry))
     return blocked, passed_over
 
 
@@ -205,34 +274,34 @@ def _attestation_problems(
     yield from attestation_problems(attestable, needed, policy.attestations, attested)
 
 
-def _invalid_entries(
-    entries: Iterable[Bypass | FlakeWaiver], now: datetime
+def _excused_tests(
+    evidences: Iterable[Evidence], exceptions: Sequence[PolicyException]
+) -> Iterator[tuple[str, PolicyException]]:
+    """Yield a sentence for each failing test that a valid exception names, and the exception."""
+    for evidence in evidences:
+        for test in failing_tests(evidence):
+            for entry in exceptions:
+                if entry.covers_test(test, evidence.gate, evidence.target):
+                    where = f"the gate {evidence.gate} for {evidence.target}"
+                    yield f"Failing in {where}: {test}", entry
+                    break
+
+
+def _invalid(
+    entries: Iterable[PolicyException], used: Collection[PolicyException], now: datetime
 ) -> Iterator[str]:
+    """Yield a sentence for each exception for the set that is not valid, or excuses nothing."""
     for entry in entries:
         if state := entry.state(now):
-            kind = "bypass" if isinstance(entry, Bypass) else "waiver"
-            yield f"A {kind} is not valid, because it {state}: {entry}."
-
-
-def _missing_waivers(
-    wheel_set: WheelSet, evidences: Iterable[Evidence], policy: Policy, now: datetime
-) -> Iterator[str]:
-    """Yield the entry of the policy for each flaky test without a valid waiver."""
-    for evidence in evidences:
-        for test, _ in unwaived_tests(evidence, policy.waivers, now):
-            yield suggested_waiver(
-                test,
-                evidence.target,
-                index=wheel_set.index,
-                channel=policy.channel,
-                now=now,
-            )
+            yield f"An exception is not valid, because it {state}: {entry}."
+        elif entry not in used:
+            yield f"An exception excuses nothing: {entry}."
 
 
 def _excuse(
-    target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: Policy
-) -> Bypass | None:
-    """Return a gate's first applied bypass that meets a target's tier, or None."""
+    target: str, passed_over: Iterable[tuple[_Reason, PolicyException]], policy: Policy
+) -> PolicyException | None:
+    """Return a gate's first applied exception that meets a target's tier, or None."""
     for reason, entry in passed_over:
         rule = policy.gates.get(reason.gate)
         if (
@@ -271,13 +340,13 @@ def _gate_problems(required_evidence: Iterable[Requirement]) -> Iterator[_Reason
             else f"The gate {item.gate} for {item.target}"
         )
         yield from (
-            _Reason(f"{where} {problem}", item.gate, item.target)
+            _Reason(f"{where} {problem}", item.gate, item.target, item.failed)
             for problem in item.problems
         )
 
 
 def _unrequired_failures(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
 ) -> Iterator[tuple[_Reason, bool]]:
     """Yield each failed gate that the policy does not require, and whether it is about ROCm.
 
@@ -295,16 +364,29 @@ def _unrequired_failures(
         and not is_machine_failure(file.evidence)
     ]
     for (gate, target), (evidence, *_) in counted_evidence(
-        wheel_set, ran, policy
+        wheel_set, ran, policy, now
     ).items():
         if (gate, target) not in required and evidence.outcome is not Outcome.PASSED:
             text = (
                 f"The gate {gate} for {target} did not pass: {first_finding(evidence)}"
             )
             yield (
-                _Reason(text, gate, target),
+                _Reason(text, gate, target, failed=True),
                 evidence.tier not in (Tier.CPU, Tier.CUDA),
             )
+
+
+def _refused_failures(
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
+) -> Iterator[str]:
+    """Yield a sentence for each failed gate whose evidence does not count."""
+    for file in files:
+        found = file.evidence
+        mine = found.set_digest == wheel_set.digest
+        why = refusal(file, policy, now)
+        if mine and found.outcome is Outcome.FAILED and why:
+            where = f"{found.gate} for {found.target}"
+            yield f"The gate {where} failed; its evidence does not count: {why}."
 
 
 def tiers_of(

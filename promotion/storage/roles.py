@@ -118,6 +118,8 @@ _IS_OVERWRITE = {
     "Null": {"s3:if-none-match": "true"},
     "Bool": {"s3:ObjectCreationOperation": "true"},
 }
+_NOT_ENCRYPTED = _Rule("Encrypted", "Deny", ("s3:*",), ("", "/*"))
+_IS_HTTP = {"Bool": {"aws:SecureTransport": "false"}}
 
 
 def bucket_policy(
@@ -168,6 +170,7 @@ def bucket_policy(
     if create_only:
         created_once = _statement(_CREATED_ONCE, f"{name}/{prefix}")
         statements.append({**created_once, "Condition": _IS_OVERWRITE})
+    statements.append({**_statement(_NOT_ENCRYPTED, name), "Condition": _IS_HTTP})
     return {"Version": "2012-10-17", "Statement": statements}
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import boto3
 from boto3.exceptions import Boto3Error
@@ -75,7 +77,24 @@ def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Clie
             f"Cannot connect to the store: {error}.",
             hint="Check the store's URL and the AWS configuration.",
         ) from error
+    _check_encrypted(client.meta.endpoint_url)
     return client
+
+
+def _check_encrypted(endpoint: str) -> None:
+    """Refuse an http:// store, whose answers anybody on the way can change.
+
+    A store of this machine needs no TLS.
+    """
+    url = urlsplit(endpoint)
+    host = url.hostname or ""
+    with contextlib.suppress(ValueError):
+        host = "localhost" if ip_address(host).is_loopback else host
+    if url.scheme != "https" and host != "localhost":
+        raise BucketError(
+            f"The store {endpoint} is not encrypted.",
+            hint="Give an https:// URL; http:// is for stores of this machine.",
+        )
 
 
 def call(client: S3Client, operation: str, key: str, **words: Any) -> Mapping[str, Any]:  # noqa: ANN401 - boto3's words

@@ -11,7 +11,7 @@ from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import Check, Gate
 from promotion.gates.common.gate_runs import make_evidence
 from promotion.gates.device import device_evidence as evidence
-from promotion.policy.waivers import FlakeWaiver
+from promotion.policy.exceptions import TEST, PolicyException
 from tests.support.sets import wheel_set
 
 V = TestVerdict
@@ -47,7 +47,10 @@ def again(test: str) -> str:
     return f"run {test}"
 
 
-WAIVER = FlakeWaiver(
+FLAKE_EXCEPTION = PolicyException(
+    kind=TEST,
+    gates=("device",),
+    version="0.10.2",
     test="tests/a_test.py::odd",
     targets=("gfx942",),
     index="multi-arch",
@@ -69,6 +72,6 @@ def judged(checks: Sequence[Check]) -> Evidence:
 
 def checks_of(
     results: tuple[TestResult, ...] = RESULTS,
-    waivers: Sequence[FlakeWaiver] = (WAIVER,),
+    exceptions: Sequence[PolicyException] = (FLAKE_EXCEPTION,),
 ) -> list[Check]:
-    return list(evidence.checks_of_tests(results, "gfx942", again, waivers))
+    return list(evidence.checks_of_tests(results, "gfx942", again, exceptions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def staged_in(
     *,
     lock: str = "",
     rocm_lock: bytes = b"",
+    more: Mapping[str, bytes] | None = None,
     **changes: Any,
 ) -> StagedSet:
     """Stage a set with all required evidence.
@@ -44,13 +46,14 @@ def staged_in(
     Args:
         lock: text of its pylock.toml; empty for a set without one.
         rocm_lock: content of its rocm.lock; empty for a set without one.
+        more: name -> content of further files.
         changes: fields of the set.
     """
-    files = {PYLOCK: lock.encode(), ROCM_LOCK: rocm_lock}
-    more = {name: data for name, data in files.items() if data}
-    wheel_set = make_set(wheels, more, **changes)
+    files = {PYLOCK: lock.encode(), ROCM_LOCK: rocm_lock, **(more or {})}
+    files = {name: data for name, data in files.items() if data}
+    wheel_set = make_set(wheels, files, **changes)
     staged = stage(
-        bucket, write_set(folder / wheel_set.digest, wheels, wheel_set, more)
+        bucket, write_set(folder / wheel_set.digest, wheels, wheel_set, files)
     )
     for evidence in passing_evidence(wheel_set):
         record(bucket, staged, evidence)

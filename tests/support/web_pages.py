@@ -126,7 +126,7 @@ def entry_of_set(
     ]
     policy: dict[str, Any] = {"channel": text or "release", "stale_days": 14}
     if text:
-        policy |= {"bypasses": [text], "waivers": [text], "attested": {text: [text]}}
+        policy |= {"exceptions": [text], "attested": {text: [text]}}
     made = promoted_set(
         *wheels,
         set_digest=f"{number:064x}",
@@ -308,7 +308,7 @@ def set_page(
     summary = replace(
         numbers, wheels={one.filename: ("gfx942", text) for one in made.wheels}
     )
-    policy = {"bypasses": [text or "a bypass"], "waivers": [text or "a waiver"]}
+    policy = {"exceptions": [text or "an exception"]}
     return report_page(
         StagedSet(index="multi-arch", digest="ab" * 32),
         made,

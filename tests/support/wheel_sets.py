@@ -412,7 +412,7 @@ def passing_evidence(
         counts = dict.fromkeys(("collected", "run", "passed"), rule.least(wheel_set))
         counts |= dict.fromkeys(("failed", "known", "skipped"), 0)
         for target in rule.required_targets(wheel_set, policy.required_tier):
-            settings = {"policy": str(policy.edition), **rule.of(target).settings}
+            settings = {"version": str(rule.version), **rule.of(target).settings}
             result.append(
                 Evidence(
                     set_digest=wheel_set.digest,

@@ -173,8 +173,8 @@ def tests(
 
     `include` is the matrix for the CI service. `merge` lists the jobs that join the
     shards of a run afterwards, on any machine. Families in `without_runner` have no
-    runner, and targets in `without_family` no family, so a promotion needs a bypass for
-    them. Runners are listed in promotion/policy/families.toml.
+    runner, and targets in `without_family` no family, so a promotion needs an exception
+    for them. Runners are listed in promotion/policy/families.toml.
     """
     # Start-up time: reading sets loads cryptography.
     from ci_build.release.policy_report import jax_suite

@@ -44,7 +44,8 @@ def policy(
 
     SET is INDEX/DIGEST as printed by `set stage`, of which six digits suffice. The command
     prints the required evidence of each target, with the command that produces what is
-    missing, and the waiver that would accept each flaky test.
+    missing, and the exception that would excuse each missing GPU test
+    and each flaky test.
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.release import gating

@@ -39,7 +39,7 @@ from promotion.evidence.signing import Signer
 from promotion.gates.common.gate_code import code_digest
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
 from promotion.gates.common.transcript import Transcript
-from promotion.policy.promotion_policy import EDITION, edition
+from promotion.policy.promotion_policy import VERSION, gate_version
 from promotion.stage import read_staged, refuse_changed_files
 from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import StagedSet
@@ -285,7 +285,8 @@ def _selected_targets(
 
 
 def _settings(gate: Gate) -> dict[str, str]:
-    return {**gate.settings, "code": code_digest(), EDITION: edition()}
+    version = gate_version(gate.name)
+    return {**gate.settings, "code": code_digest(), VERSION: version}
 
 
 def raise_for_failures(evidences: Iterable[Evidence]) -> None:

@@ -20,7 +20,7 @@ from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import SUITE_FILE, SuiteSource, suite_sizes
-from promotion.policy.waivers import FlakeWaiver
+from promotion.policy.exceptions import PolicyException
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
 _NOT_REPEATED = ("size", "tests", "shard", "inside", "work")
@@ -43,7 +43,7 @@ class DeviceGateConfig:
         shard: shard for this runner, whose results are stored; None runs all tests.
         python: Python version to test with; empty when shards are merged.
         known: ledger entries about tests.
-        waivers: valid waivers of flaky tests for the set's index, in any channel.
+        exceptions: valid exceptions of the set, for any channel.
         bucket: value of `--bucket`, for the command that reproduces a test.
         signer: signer of shards; `run_gates` signs evidence.
     """
@@ -58,7 +58,7 @@ class DeviceGateConfig:
     shard: Shard | None = None
     python: str = ""
     known: KnownTests = field(default_factory=KnownTests)
-    waivers: tuple[FlakeWaiver, ...] = ()
+    exceptions: tuple[PolicyException, ...] = ()
     bucket: str = ""
     signer: Signer | None = None
 

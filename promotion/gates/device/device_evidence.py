@@ -15,7 +15,7 @@ from core.digests import sha256_of
 from core.model import Evidence, Finding
 from promotion.evidence.evidence import check_records
 from promotion.evidence.test_results import (
-    UNWAIVED_FLAKE,
+    FLAKE,
     TestResult,
     TestVerdict,
     dump_results,
@@ -23,7 +23,8 @@ from promotion.evidence.test_results import (
 from promotion.gates.common.gate_context import Check, error
 from promotion.gates.common.junit import clean, document, make_suite
 from promotion.gates.device.causes import NEWEST_FIRST, by_cause, cause_of, headline
-from promotion.policy.waivers import FlakeWaiver
+from promotion.policy.exceptions import PolicyException
+from promotion.policy.families import GATE
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
@@ -48,8 +49,8 @@ _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
 """Maximum size of each log; of a longer log, only the end is stored."""
 
-_WAIVER_HINT = (
-    "To accept the flake, add the waiver that `ci policy` prints to"
+_FLAKE_HINT = (
+    "To accept the flake, add the exception that `ci policy` prints to"
     " promotion/policy.toml."
 )
 
@@ -61,30 +62,34 @@ def checks_of_tests(
     results: Sequence[TestResult],
     target: str,
     reproduce: Reproduce,
-    waivers: Iterable[FlakeWaiver],
+    exceptions: Iterable[PolicyException],
 ) -> Iterator[Check]:
     """Yield a check for each test that needs attention, and one check per file for the other tests.
 
     More than `NAMED` failures of one cause are one check.
 
-    A flaky test with a waiver counts as a known failure, and the policy decides whether
-    the waiver holds for a channel. Any other flaky test fails.
+    A failing or flaky test that an exception names counts as a known failure, and the
+    policy decides whether the exception holds for a channel.
 
     Args:
-        waivers: valid waivers.
+        exceptions: valid exceptions of the set.
     """
-    waivers = tuple(waivers)
+    excused: dict[str, list[PolicyException]] = defaultdict(list)
     yield from _of_many(results, target)
     bad = [result for result in results if result.verdict in _LISTED_VERDICTS]
-    listed = []
-    for group in by_cause(bad).values():
+    for entry in exceptions:
+        for result in bad:
+            if entry.covers_test(result.id, GATE, target):
+                excused[result.id].append(entry)
+    listed = [result for result in bad if result.id in excused]
+    others = [result for result in bad if result.id not in excused]
+    for group in by_cause(others).values():
         if len(group) > NAMED and group[0].verdict is not TestVerdict.FLAKY:
             yield _of_group(group, target, reproduce)
         else:
             listed += group
     for result in listed[:MAX_LISTED_TESTS]:
-        own = [waiver for waiver in waivers if waiver.covers(result.id, target)]
-        yield _of_one(result, target, reproduce, own)
+        yield _of_one(result, target, reproduce, excused.get(result.id, ()))
     more = Counter(
         (result.file, result.verdict) for result in listed[MAX_LISTED_TESTS:]
     )
@@ -102,9 +107,9 @@ def _of_one(
     result: TestResult,
     target: str,
     reproduce: Reproduce,
-    waivers: Sequence[FlakeWaiver],
+    exceptions: Sequence[PolicyException],
 ) -> Check:
-    """Return the check for a test that needs attention, with the waivers that cover it."""
+    """Return the check for a test that needs attention, with the exceptions that name it."""
     details: dict[str, Any] = {
         "seconds": result.seconds,
         "attempts": result.attempts,
@@ -117,17 +122,19 @@ def _of_one(
     if result.verdict is TestVerdict.ENVIRONMENT:
         why = f"environment: {reason}"
         return Check(name=result.id, skipped=why, target=target, details=details)
-    if result.verdict is not TestVerdict.FLAKY:
-        text = f"{result.id} {result.verdict}: {reason}".rstrip(".")
-        finding = error(f"test-{result.verdict}", f"{text}.", again)
+    flaky = result.verdict is TestVerdict.FLAKY
+    why = f"{result.verdict}: {reason}".rstrip(".")
+    if flaky:
+        why += "; it passed in a fresh process"
+    if exceptions:
+        known = f"{why} (exception {'; '.join(map(str, exceptions))})"
+        details["exceptions"] = [entry.as_written() for entry in exceptions]
+        return Check(name=result.id, known=known, target=target, details=details)
+    if flaky:
+        text = f"{result.id} is {why}, and has no exception."
+        finding = error(FLAKE, text, f"{again} {_FLAKE_HINT}")
     else:
-        why = f"flaky: {reason}; it passed in a fresh process"
-        if waivers:
-            known = f"{why} (waiver {'; '.join(map(str, waivers))})"
-            details["waivers"] = [waiver.as_written() for waiver in waivers]
-            return Check(name=result.id, known=known, target=target, details=details)
-        text = f"{result.id} is {why}, and has no waiver."
-        finding = error(UNWAIVED_FLAKE, text, f"{again} {_WAIVER_HINT}")
+        finding = error(f"test-{result.verdict}", f"{result.id} {why}.", again)
     return Check(name=result.id, findings=(finding,), target=target, details=details)
 
 

@@ -200,7 +200,7 @@ class _GateRun:
         config = self.config
         shard = self.config.shard
         again = functools.partial(reproduce, options, str(context.staged))
-        yield from checks_of_tests(results, self.target, again, config.waivers)
+        yield from checks_of_tests(results, self.target, again, config.exceptions)
         if shard and not results:
             yield Check(
                 name=f"shard {shard}",

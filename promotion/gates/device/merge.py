@@ -48,7 +48,7 @@ def merged_checks(
     def again(test: str) -> str:
         return reproduce(options[test], str(context.staged), test)
 
-    yield from checks_of_tests(results, target, again, config.waivers)
+    yield from checks_of_tests(results, target, again, config.exceptions)
     yield run_check(
         context,
         config,

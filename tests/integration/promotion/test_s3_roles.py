@@ -6,6 +6,7 @@ Every call of every role on every kind of object.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -127,10 +128,14 @@ def as_client(server: ceph.Ceph, user: ceph.User) -> Any:
 
 
 def printed_policy(name: str, *words: str) -> str:
-    """Return what `ci_build index policy` prints."""
+    """Return what `ci_build index policy` prints, for a store of this machine without TLS."""
     done = CliRunner().invoke(policy_command, [f"s3://{name}/{PREFIX}", *words])
     assert done.exit_code == 0, done.output
-    return done.output
+    policy = json.loads(done.output)
+    policy["Statement"] = [
+        row for row in policy["Statement"] if row["Sid"] != "Encrypted"
+    ]
+    return json.dumps(policy)
 
 
 @pytest.fixture

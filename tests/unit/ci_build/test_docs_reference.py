@@ -15,7 +15,7 @@ from ci_build.docs.findings_page import finding_entries
 from ci_build.docs.markdown import code, plain
 from core import errors
 from promotion.evidence.evidence import ENVIRONMENT
-from promotion.evidence.test_results import UNWAIVED_FLAKE, TestVerdict
+from promotion.evidence.test_results import FLAKE, TestVerdict
 from promotion.gates.device.device_run import NOTE
 from wheelkit.findings import finding_kinds
 
@@ -52,7 +52,7 @@ def test_exit_codes_page_has_every_kind_of_error_once() -> None:
 CALLS = ("error", "warning", "finding", "mild", "Finding")
 PRODUCT = ("ci_build", "core", "kernels", "promotion", "wheelkit")
 COMPUTED = {
-    *(ENVIRONMENT, NOTE, UNWAIVED_FLAKE, "look-died", "look-hangs"),
+    *(ENVIRONMENT, NOTE, FLAKE, "look-died", "look-hangs"),
     *(
         f"test-{verdict}"
         for verdict in (TestVerdict.FAILED, TestVerdict.FLAKY, TestVerdict.CRASHED)

@@ -149,7 +149,7 @@ def test_jobs_of_the_workflows_can_meet_the_policy(
                 suite = job["suite"]
                 passed = MOST_PASSED.get(job["suite"], 10_000)
                 settings = {
-                    "policy": str(policy.edition),
+                    "version": "1",
                     "platform": "rocm",
                     "size": suite.removeprefix("smoke"),
                 }

@@ -65,7 +65,7 @@ class Results:
 
 
 def _judge_results(results: Results, _: Path) -> Iterable[Finding]:
-    for check in checks_of(tuple(results.results), waivers=()):
+    for check in checks_of(tuple(results.results), exceptions=()):
         yield from check.findings
     ending = Ending.KILLED if results.killed else Ending.PASSED
     attempts = {
@@ -103,7 +103,7 @@ _RESULT_ROWS = [
         "9 tests failed",
     ),
     Row(GATE, "test-crashed", "one", RESULTS, with_tests(V.CRASHED)),
-    Row(GATE, "test-first-flake", "without waiver", RESULTS, with_tests(V.FLAKY)),
+    Row(GATE, "test-first-flake", "has no exception", RESULTS, with_tests(V.FLAKY)),
     Row(GATE, "test-flaky", "more than are listed", RESULTS, with_tests(V.FLAKY, MANY)),
     Row(
         GATE,

@@ -16,20 +16,21 @@ from typing import Any
 
 from core.model import Evidence, Finding, Outcome, Severity, Tier, WheelSet
 from core.rocm_trust import ROCM_TRUST
+from promotion.check import check
 from promotion.evidence.attestations import AttestationReport, AttestationRule, Identity
 from promotion.evidence.evidence import EvidenceFile
 from promotion.evidence.test_results import TestVerdict
 from promotion.index.authority import LedgerKey, PolicySource
 from promotion.index.ledger import PromotedSet
-from promotion.policy.bypasses import Bypass
-from promotion.policy.gate_rules import GateRule
+from promotion.policy.exceptions import NOT_RUN, PolicyException
+from promotion.policy.gate_rules import EvidenceKey, GateRule
 from promotion.policy.promotion_policy import Growth, Policy, load_policy
 from promotion.policy.verdict import verdict
 from promotion.promote import promote
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import ReleasedIndex
 from tests.support import sets
-from tests.support.device_results import WAIVER, checks_of, judged, result
+from tests.support.device_results import FLAKE_EXCEPTION, checks_of, judged, result
 from tests.support.promoting import staged_in
 from tests.support.sets import counts
 from tests.support.wheel_sets import (
@@ -128,6 +129,19 @@ def source_refusals(case: Case, policy: Policy) -> Iterable[str]:
     """Return the reason of a policy against the checkout that it comes from."""
     source = PolicySource(commit="c" * 40, ref=case.source, clean=True)
     return filter(None, [source.problem(policy.protected_refs)])
+
+
+def unprotected_refusals(case: Case, policy: Policy) -> Iterable[str]:
+    """Return the reasons against a set from a checkout that an owner permits once."""
+    source = PolicySource(
+        commit="c" * 40, ref=case.source, clean=True, owner="me", reason="why"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bucket = DirBucket(folder / "bucket")
+        staged = staged_in(bucket, folder, make_wheels(folder / "w"))
+        decision = check(bucket, staged, policy, now=lambda: NOW, source=source)
+    return [text for text in decision.blocked_by if "--allow-unprotected" in text]
 
 
 def staleness(case: Case, policy: Policy) -> Iterable[str]:
@@ -346,10 +360,16 @@ SIGNER = Identity(
 STRANGER = replace(SIGNER, repository="https://c")
 PER_TIER = rule("compile", per="tier")
 DEVICE = GateRule(
-    tier=Tier.DEVICE, per="target", min_passed=1, may_skip=False, known_failures=0
+    version=1,
+    tier=Tier.DEVICE,
+    per="target",
+    min_passed=1,
+    max_skipped=0,
+    known_failures=0,
 )
 WITH_DEVICE = {"gates": {**BASE.gates, "device": DEVICE}, "channel": "nightly"}
-BYPASS = Bypass(
+NO_RUNNER = PolicyException(
+    kind=NOT_RUN,
     owner="somebody",
     reason="a broken runner",
     opened=date(2026, 1, 1),
@@ -361,7 +381,7 @@ BYPASS = Bypass(
     version="0.10.2",
 )
 KNOWN_CHECKS = {"checks": [{"name": "b", "outcome": "known"}]}
-ALL_FOR_GFX950 = {"gfx950": replace(BASE.gates["compile"], may_skip=False)}
+ALL_FOR_GFX950 = {"gfx950": replace(BASE.gates["compile"], max_skipped=0)}
 
 _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
     ("evidence of another set", of_evidence("install", set_digest="0" * 64)),
@@ -414,10 +434,10 @@ ROWS = [
         lax=rule("install", known_failures=1),
     ),
     PolicyRow(
-        "edition",
-        "edition 0",
-        of_evidence("install", settings={"policy": "0"}),
-        lax={"edition": 0},
+        "gates.version",
+        "version 0 of the gate, not 1",
+        of_evidence("install", settings={"version": "0"}),
+        lax=rule("install", version=0),
     ),
     PolicyRow(
         "tier",
@@ -505,7 +525,7 @@ ROWS = [
         "keys",
         "does not permit",
         lambda case: replace(case, key=OTHER_KEY),
-        strict={"keys": {"ci": KEY}, "unsigned": False},
+        strict={"keys": {"ci": EvidenceKey(key=KEY)}, "unsigned": False},
         lax={"keys": None, "unsigned": False},
     ),
     PolicyRow(
@@ -538,6 +558,21 @@ ROWS = [
         strict={"protected_refs": ("refs/heads/main",)},
         lax={"protected_refs": None},
         judge=source_refusals,
+    ),
+    PolicyRow(
+        "unprotected",
+        "accepts no --allow-unprotected",
+        lambda case: replace(case, source="refs/heads/other"),
+        strict={"protected_refs": ("refs/heads/main",), "unprotected": False},
+        lax={"protected_refs": ("refs/heads/main",), "unprotected": True},
+        judge=unprotected_refusals,
+    ),
+    PolicyRow(
+        "exceptions",
+        "The gate install was skipped",
+        of_evidence("install", outcome=Outcome.SKIPPED),
+        strict={"excepted": (NO_RUNNER,), "exceptions": False},
+        lax={"excepted": (NO_RUNNER,), "exceptions": True},
     ),
     PolicyRow(
         "sizes",
@@ -576,18 +611,18 @@ ROWS = [
         )
     ),
     PolicyRow(
-        "bypasses",
-        "The gate install failed",
-        of_evidence("install", outcome=Outcome.FAILED),
-        strict={"bypasses": ()},
-        lax={"bypasses": (BYPASS,)},
+        "excepted",
+        "The gate install was skipped",
+        of_evidence("install", outcome=Outcome.SKIPPED),
+        strict={"excepted": ()},
+        lax={"excepted": (NO_RUNNER,)},
     ),
     PolicyRow(
-        "waivers",
+        "excepted",
         "tests/a_test.py::odd",
         flaky,
-        strict={**WITH_DEVICE, "waivers": ()},
-        lax={**WITH_DEVICE, "waivers": (WAIVER,)},
+        strict={**WITH_DEVICE, "excepted": ()},
+        lax={**WITH_DEVICE, "excepted": (FLAKE_EXCEPTION,)},
     ),
     PolicyRow(
         "gates.tier",
@@ -609,11 +644,11 @@ ROWS = [
         lax=rule("install", min_passed=8),
     ),
     PolicyRow(
-        "gates.may_skip",
-        "skipped 1 checks",
+        "gates.max_skipped",
+        "skipped 1 of 9 checks; 10 % are allowed",
         of_evidence("install", counts=counts(run=8, passed=8, skipped=1)),
-        strict=rule("install", may_skip=False),
-        lax=rule("install", may_skip=True),
+        strict=rule("install", max_skipped=10),
+        lax=rule("install", max_skipped=100),
     ),
     PolicyRow(
         "gates.known_failures",
@@ -631,7 +666,7 @@ ROWS = [
     PolicyRow(
         "gates.settings",
         "installers",
-        of_evidence("install", settings={"policy": "1", "installers": "newest"}),
+        of_evidence("install", settings={"version": "1", "installers": "newest"}),
         strict=rule("install", settings={"installers": "all"}),
         lax=rule("install", settings={}),
     ),

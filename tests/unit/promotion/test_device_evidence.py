@@ -21,8 +21,8 @@ from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.preflight import check_host
 from tests.support.device_results import (
+    FLAKE_EXCEPTION,
     RESULTS,
-    WAIVER,
     again,
     checks_of,
     judged,
@@ -68,13 +68,18 @@ def test_checks_of_preflight_count_no_tests() -> None:
     raise_for_failures([empty])
 
 
-def test_evidence_records_waivers_of_flaky_tests() -> None:
-    release = replace(WAIVER, channel="release", owner="another")
-    (found,) = checks_of((result("odd", V.FLAKY, "E   once"),), (WAIVER, release))
+def test_evidence_records_exceptions_of_flaky_tests() -> None:
+    release = replace(FLAKE_EXCEPTION, channel="release", owner="another")
+    (found,) = checks_of(
+        (result("odd", V.FLAKY, "E   once"),), (FLAKE_EXCEPTION, release)
+    )
     record = json.loads(dump_evidence(judged([found])))["details"]["checks"][0]
     assert record["outcome"] == "known"
-    assert str(WAIVER) in record["why"]
-    assert [waiver["channel"] for waiver in record["waivers"]] == ["nightly", "release"]
+    assert str(FLAKE_EXCEPTION) in record["why"]
+    assert [entry["channel"] for entry in record["exceptions"]] == [
+        "nightly",
+        "release",
+    ]
 
 
 def test_checks_of_tests_group_failures_of_one_cause() -> None:

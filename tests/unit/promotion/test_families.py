@@ -16,7 +16,6 @@ from core.model import ROCM_LOCK, WheelSet
 from core.targets import load_table
 from promotion.policy.families import Families, Trigger, load_families
 from promotion.policy.jobs import draw, job_matrix
-from promotion.policy.promotion_policy import load_policy
 from tests.support.wheel_sets import make_set
 
 OCCASIONS = "".join(
@@ -28,15 +27,6 @@ OCCASIONS = "".join(
         ("weekly", "large", 3, "true"),
     )
 )
-BYPASS = """
-[family."gfx1151".bypass_tests_for_releases]
-owner = "somebody"
-reason = "the machine is away"
-opened = 2026-01-15
-expires = 2026-02-01
-channel = "nightly"
-version = "0.10.2"
-"""
 
 
 def families(tmp_path: Path, text: str, *, occasions: str = OCCASIONS) -> Families:
@@ -93,14 +83,6 @@ def toml(value: Any) -> str:
         (family("gfx942", runner="one"), "unknown keys: family.gfx942.runner"),
         ('[family."gfx942"]\nwhen = "presubmit"\n', "missing key targets"),
         (family("gfx942") + "[more]\n", "unknown keys: more"),
-        (
-            family("gfx1151") + BYPASS.replace('reason = "the machine is away"\n', ""),
-            "missing key reason",
-        ),
-        (
-            family("gfx1151") + BYPASS + 'targets = ["gfx942"]\n',
-            "has targets, which the family determines",
-        ),
     ],
 )
 def test_load_families_refuses_invalid_file(
@@ -119,16 +101,11 @@ def test_load_families_refuses_invalid_triggers(tmp_path: Path, occasions: str) 
         families(tmp_path, family("gfx942"), occasions=occasions)
 
 
-def test_load_policy_includes_family_bypasses(tmp_path: Path) -> None:
-    families(tmp_path, family("gfx1151") + BYPASS)
+def test_load_families_refuses_another_schema(tmp_path: Path) -> None:
     file = tmp_path / "families.toml"
-    (bypass,) = load_policy("gfx1151", channel="nightly", families=file).bypasses
-    assert bypass.reason == "the machine is away"
-    assert load_policy("gfx1151", channel="release", families=file).bypasses == ()
-    assert load_policy("gfx1150", channel="nightly", families=file).bypasses == ()
     file.write_text("schema = 7\n")
     with pytest.raises(FormatError, match=r"families\.toml: schema"):
-        load_policy("gfx1151", channel="nightly", families=file)
+        load_families(file)
 
 
 def job_set(*targets: str, pythons: Sequence[str] = ("3.12",)) -> WheelSet:

@@ -23,7 +23,7 @@ from promotion.gates.common import gate_runs as runs
 from promotion.gates.common.gate_code import code_digest, sources
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error
 from promotion.gates.common.gate_runs import raise_for_failures, run_gates
-from promotion.policy.promotion_policy import EDITION, edition
+from promotion.policy.promotion_policy import VERSION, gate_version
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
@@ -316,7 +316,7 @@ def test_gate_with_other_settings_or_code_runs_again(
     assert evidence.settings == {
         "corpus": "small",
         "code": code_digest(),
-        EDITION: edition(),
+        VERSION: gate_version("x"),
     }
     with pytest.raises(AssertionError, match="ran again"):
         run(bucket, staged, full)

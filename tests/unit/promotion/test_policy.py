@@ -13,11 +13,11 @@ from core.model import Tier
 from core.targets import expand, load_table
 from promotion.evidence.signing import Signer
 from promotion.policy.families import load_families
-from promotion.policy.gate_rules import GateRule, at_least
+from promotion.policy.gate_rules import EvidenceKey, GateRule, at_least
 from promotion.policy.promotion_policy import (
     POLICY_FILE,
     device_members_digest,
-    edition,
+    gate_version,
     load_policy,
 )
 from promotion.policy.set_rules import missing_targets, unused_targets
@@ -76,14 +76,18 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
         ('pins = ["jax"]', 'pins = "jax"'),
         ('per = "set"', 'per = "week"'),
         ('min_passed = "wheels"', 'min_passed = "some"'),
-        ("may_skip = true", "may_skip = 1"),
+        ("max_skipped = 100", "max_skipped = 101"),
+        ("max_skipped = 100", "max_skipped = true"),
         ("known_failures = 0", "known_failures = false"),
         ("known_failures = 0", "known_failures = 0\nsettings = { corpus = 1 }"),
         (
-            "may_skip = true",
-            'may_skip = true\ntargets = { gfx942 = { tier = "device" } }',
+            "max_skipped = 100",
+            'max_skipped = 100\ntargets = { gfx942 = { tier = "device" } }',
         ),
-        ("may_skip = true", "may_skip = true\ntargets = { gfx1 = { min_passed = 1 } }"),
+        (
+            "max_skipped = 100",
+            "max_skipped = 100\ntargets = { gfx1 = { min_passed = 1 } }",
+        ),
         (
             "known_failures = 0",
             'known_failures = 0\nsettings = { image = "name@sha256:%s" }' % ("0" * 64),
@@ -95,6 +99,28 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
 def test_load_policy_refuses_invalid_file(tmp_path: Path, old: str, new: str) -> None:
     with pytest.raises(FormatError, match=r"policy\.toml"):
         load_policy("multi-arch", file=policy_file(tmp_path, old, new))
+
+
+def test_key_may_be_limited_to_gates_and_targets(tmp_path: Path) -> None:
+    key = Signer(signing_key().encode(), origin="tests").key
+    limited = f'{{ key = "{key}", gates = ["device"], targets = ["gfx94X-dcgpu"] }}'
+    keys = f'keys = {{ all = "{key}", runner = {limited} }}'
+    policy = load_policy("multi-arch", file=policy_file(tmp_path, 'keys = "any"', keys))
+    assert policy.keys == {
+        "all": EvidenceKey(key=key),
+        "runner": EvidenceKey(key=key, gates=("device",), targets=("gfx942",)),
+    }
+    runner = policy.keys["runner"]
+    assert runner.may_sign("device", "gfx942:xnack-")
+    assert not runner.may_sign("device", "gfx950")
+    assert not runner.may_sign("abi", "any")
+    with pytest.raises(FormatError, match="gfx1"):
+        load_policy(
+            "multi-arch",
+            file=policy_file(
+                tmp_path, 'keys = "any"', keys.replace("gfx94X-dcgpu", "gfx1")
+            ),
+        )
 
 
 def test_load_policy_refuses_unknown_channel() -> None:
@@ -132,12 +158,12 @@ def test_release_requires_at_least_nightly(index: str) -> None:
             assert own.min_passed >= rule.min_passed
         else:
             assert own.min_passed == rule.min_passed
-        assert rule.may_skip or not own.may_skip
+        assert own.max_skipped <= rule.max_skipped
         assert _known(own) <= _known(rule)
         assert rule.settings.items() <= own.settings.items(), name
     assert release.unsigned is False
     assert (release.keys is None) is False
-    assert release.bypasses == ()
+    assert release.excepted == ()
 
 
 def _known(rule: GateRule) -> int:
@@ -204,7 +230,7 @@ def test_load_policy_refuses_image_without_digest(tmp_path: Path, image: str) ->
 def test_policy_requires_device_tests_only_of_targets_with_runners(
     channel: str,
 ) -> None:
-    """A set for all default targets can be promoted without a bypass."""
+    """A set for all default targets can be promoted without an exception."""
     policy = load_policy("multi-arch", channel=channel)
     families = load_families()
     required = [
@@ -221,10 +247,14 @@ def test_policy_requires_device_tests_only_of_targets_with_runners(
     assert tested == required
 
 
-def test_gate_inputs_include_device_members_not_bypasses(tmp_path: Path) -> None:
-    assert edition() == str(POLICY.edition)
+def test_gate_inputs_include_device_members_not_exceptions(tmp_path: Path) -> None:
+    assert (gate_version("load"), gate_version("device-cpu"), gate_version("x")) == (
+        "1",
+        "1",
+        "0",
+    )
     more = tmp_path / "policy.toml"
-    more.write_text(POLICY_FILE.read_text() + "\n[[bypass_tests_for_releases]]\n")
+    more.write_text(POLICY_FILE.read_text() + "\n[[exceptions]]\n")
     assert device_members_digest(more) == device_members_digest()
     other = policy_file(tmp_path, "_linalg.so", "_rnn.so")
     assert device_members_digest(other) != device_members_digest()

@@ -318,7 +318,8 @@ def test_promote_refuses_reused_name(
     )
     other = staged_in(bucket, tmp_path, [disguised, *wheels[1:]])
     message = unmet(bucket, other)
-    assert f"{wheels[0].wheel.filename} was released with other bytes" in message
+    name = wheels[0].wheel.filename
+    assert f"{name} is not the file that the index released for" in message
 
 
 # A ledger that cannot be trusted

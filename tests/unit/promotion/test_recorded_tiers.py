@@ -24,7 +24,7 @@ from core.model import Evidence, Outcome, Tier
 from core.wheels_json import dump_wheel_set, load_wheel_set
 from promotion import check
 from promotion.evidence.evidence import EvidenceFile, read_all, record
-from promotion.evidence.signing import Signer
+from promotion.evidence.signing import SUFFIX, Signer
 from promotion.index.ledger import LedgerEntry, load_entry
 from promotion.index.publish import publish
 from promotion.policy.promotion_policy import POLICY_FILE, Policy, load_policy
@@ -52,10 +52,11 @@ RUNNER = signer_of(1)
 STRANGER = signer_of(2)
 DEVICE_GATE = """
 [local.gates.device]
+version = 1
 tier = "device"
 per = "tier"
 min_passed = 5
-may_skip = true
+max_skipped = 100
 known_failures = 0
 """
 
@@ -200,11 +201,12 @@ def test_forged_evidence_does_not_count(tmp_path: Path) -> None:
         # A policy in the entry that names the key does not help: the reader's policy
         # must accept it too.
         text = policy_of((signer or STRANGER).key).text
-        assert len(problems(bucket, replace(forged, policy=text))) == 2
+        blocked, *tiers = problems(bucket, replace(forged, policy=text))
+        assert "promotes a set that its policy blocks" in blocked
+        assert len(tiers) == 2
 
 
 def test_failed_evidence_lowers_tier(tmp_path: Path) -> None:
-    """Evidence of a failed gate counts without a signature."""
     bucket = MemoryBucket()
     entry = promoted(bucket, tmp_path)
     assert entry.promoted is not None
@@ -217,16 +219,23 @@ def test_failed_evidence_lowers_tier(tmp_path: Path) -> None:
         outcome=Outcome.FAILED,
         ended="2026-01-02T03:04:09Z",
     )
-    name = record(bucket, staged, failed).removeprefix(staged.root)
-    bucket.damage(RELEASED.set_file(staged.digest, name), bucket.get(staged.file(name)))
-    files = {**entry.promoted.files, name: "0" * 64}
+    key = record(bucket, staged, failed, signer=RUNNER)
+    names = [key.removeprefix(staged.root), f"{key.removeprefix(staged.root)}{SUFFIX}"]
+    for name in names:
+        data = bucket.get(staged.file(name))
+        bucket.damage(RELEASED.set_file(staged.digest, name), data)
+    files = {**entry.promoted.files, **dict.fromkeys(names, "0" * 64)}
     assert problems(
         bucket, replace(entry, promoted=replace(entry.promoted, files=files))
     ) == [
         (
+            f"{RELEASED.ledger_entry(1)} promotes a set that its policy blocks: The gate"
+            " device for gfx942 did not pass: no reason was given."
+        ),
+        (
             f"{RELEASED.ledger_entry(1)} records tier device for gfx942; its evidence gives"
             " compiled."
-        )
+        ),
     ]
 
 
@@ -270,7 +279,7 @@ def test_age_of_evidence_counts_at_promotion(
     assert (problems(bucket, replace(entry, time=later)) == []) == good
     assert problems(bucket, replace(entry, time="yesterday")) == [
         (
-            f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: its time is"
+            f"The verdict of {RELEASED.ledger_entry(1)} cannot be recomputed: its time is"
             " invalid: 'yesterday'."
         )
     ]
@@ -289,11 +298,25 @@ def test_recorded_policy_may_lack_and_have_other_keys(tmp_path: Path) -> None:
         len(problems(bucket, replace(entry, policy=other.replace(DEVICE_GATE, ""))))
         == 2
     )
-    newer = other.replace("\nedition = 1", "\nedition = 2", 1)
-    assert [
-        problem.rpartition(" ")[2]
-        for problem in problems(bucket, replace(entry, policy=newer))
-    ] == ["none."] * 2
+    newer = other.replace("\nversion = 1", "\nversion = 2")
+    blocked, *tiers = problems(bucket, replace(entry, policy=newer))
+    assert "it is of version 1 of the gate, not 2" in blocked
+    assert [problem.rpartition(" ")[2] for problem in tiers] == ["none."] * 2
+
+
+def test_promotion_without_evidence_is_reported(tmp_path: Path) -> None:
+    """Whoever holds a key of the ledger can write any entry, but no evidence."""
+    bucket = MemoryBucket()
+    entry = promoted(bucket, tmp_path)
+    assert entry.promoted is not None
+    own = {
+        name: sha256
+        for name, sha256 in entry.promoted.files.items()
+        if not name.startswith("evidence/")
+    }
+    blocked, *tiers = problems(bucket, with_tiers(entry, "none", files=own))
+    assert "The gate inspection has not run on this set." in blocked
+    assert tiers == []
 
 
 def test_damaged_files_are_reported(tmp_path: Path) -> None:
@@ -316,7 +339,8 @@ def test_damaged_files_are_reported(tmp_path: Path) -> None:
         bucket.damage(key, changed)
         (problem,) = problems(bucket, entry)
         assert (
-            f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: " in problem
+            f"The verdict of {RELEASED.ledger_entry(1)} cannot be recomputed: "
+            in problem
         )
         assert reason in problem
 

@@ -193,6 +193,14 @@ def test_roles_read_their_keys(policy: Mapping[str, Any]) -> None:
     assert documentation == {Role.PROMOTER, Role.READER}
 
 
+def test_requests_without_tls_are_denied(policy: Mapping[str, Any]) -> None:
+    (statement,) = (row for row in policy["Statement"] if row["Sid"] == "Encrypted")
+    assert (statement["Effect"], statement["Principal"]) == ("Deny", "*")
+    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+    assert statement["Action"] == ["s3:*"]
+    assert statement["Resource"] == ["arn:aws:s3:::b", "arn:aws:s3:::b/*"]
+
+
 def test_create_only_covers_every_staged_file(tmp_path: Path) -> None:
     """Pages are replaced; every other object of a staged set is created once."""
     policy = bucket_policy("b", {Role.READER: ["*"]}, create_only=True)
@@ -205,7 +213,7 @@ def test_create_only_covers_every_staged_file(tmp_path: Path) -> None:
         staged.file(name)
         for name in ("pylock.toml", "sbom.cdx.json", "rocm-manifest.json", "rocm.lock")
     ]
-    last = policy["Statement"][-1]
+    (last,) = (row for row in policy["Statement"] if row["Sid"] == "CreatedOnce")
     assert last["Effect"] == "Deny"
     assert last["Condition"]["Null"] == {"s3:if-none-match": "true"}
     once = last["Resource"]

@@ -16,6 +16,7 @@ from core.errors import BucketError
 from promotion.storage import s3_bucket, s3_conditions
 from promotion.storage.bucket import AbsentError, ConflictError
 from promotion.storage.s3_bucket import S3Bucket
+from promotion.storage.s3_client import connect
 
 DATA = b"content"
 HEAD = {
@@ -197,3 +198,38 @@ def test_copies_are_claimed_after_one_refused_probe() -> None:
     )
     assert S3Bucket(client, "b").copy("v2-staging/k", "v2/k", sha256=sha256_of(DATA))
     assert client.sent[-2:] == ["put_object", "copy_object"]
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Give credentials, so that the client does not ask a metadata server for them."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://store.example", "http://10.0.0.1:9000", "http://127.1.example"]
+)
+def test_store_without_tls_is_refused(
+    endpoint: str, credentials: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BucketError, match=f"The store {endpoint} is not encrypted"):
+        connect(endpoint=endpoint)
+    credentials.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(BucketError, match="is not encrypted"):
+        connect(region="us-east-1")
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://store.example",
+        "http://127.0.0.1:9000",
+        "http://[::1]:9",
+        "http://localhost",
+    ],
+)
+@pytest.mark.usefixtures("credentials")
+def test_store_with_tls_or_of_this_machine_is_accepted(endpoint: str) -> None:
+    assert connect(endpoint=endpoint).meta.endpoint_url == endpoint

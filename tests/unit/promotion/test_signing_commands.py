@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from ci_build import cli
 from ci_build.cli.options.environment import find_signing_key
 from ci_build.release import gating
 from ci_build.release import promotion_steps as steps
-from core.errors import RequestError
+from core.errors import PromotionBlockedError, RequestError
 from core.model import Tier
 from core.process import HostRunner
 from core.report import Reporter
@@ -169,8 +170,9 @@ def test_gate_repeats_evidence_of_other_key(
 
 
 FLAKY = "tests/a_test.py::odd"
-BYPASS = """
-[[bypass_tests_for_releases]]
+NO_RUNNER = """
+[[exceptions]]
+kind = "bypass_tests_for_releases"
 owner = "somebody"
 reason = "<no> runner"
 opened = 2026-01-01
@@ -181,16 +183,19 @@ gates = ["device"]
 targets = ["gfx950"]
 version = "0.10.2"
 """
-WAIVER = f"""
-[[flake_waivers]]
+RACE = f"""
+[[exceptions]]
+kind = "test"
 test = "{FLAKY}"
-targets = ["gfx942"]
-index = "multi-arch"
-channel = "nightly"
 owner = "somebody"
 reason = "<a> race"
 opened = 2026-01-01
 expires = 2026-01-31
+channel = "nightly"
+index = "multi-arch"
+gates = ["device"]
+targets = ["gfx942"]
+version = "0.10.2"
 """
 
 
@@ -215,7 +220,7 @@ def nightly(
                 "outcome": "known",
                 "why": "flaky: once",
                 "attempts": 2,
-                "waivers": [{}],
+                "exceptions": [{}],
             }
             counts = {
                 **evidence.counts,
@@ -254,26 +259,55 @@ def run(bucket: DirBucket, *words: str) -> int:
     return cli.run([*words, "--bucket", str(bucket.root)])
 
 
-def test_bypass_and_waiver_are_reported_everywhere(
+@pytest.mark.parametrize("way", ["exception", "tier"])
+def test_printed_ways_on_without_runner_let_the_set_through(
+    bucket: DirBucket,
+    nightly: StagedSet,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    use_policy(tmp_path, monkeypatch, "")
+    words = ("ci", "policy", str(nightly), "--channel", "nightly")
+    assert run(bucket, *words) == PromotionBlockedError.exit_code
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    printed = "\n".join(lines)
+    printed = printed.replace('owner = ""', 'owner = "me"')
+    printed = printed.replace('reason = ""', 'reason = "x"')
+    blocks = r"\[\[exceptions\]\]\n(?:\w+ = .+\n)+"
+    no_runner, flaky = re.findall(blocks, printed)
+    assert (FLAKY in flaky, "gfx950" in no_runner) == (True, True)
+    if way == "exception":
+        use_policy(tmp_path, monkeypatch, f"\n{flaky}\n\n{no_runner}\n")
+    else:
+        (tiers,) = (line for line in lines if line.startswith("tiers = "))
+        assert tiers == 'tiers = { "gfx950" = "compiled" }'
+        use_policy(tmp_path, monkeypatch, f"\n{flaky}\n")
+        policy = (tmp_path / "policy.toml").read_text()
+        own = 'tiers = { gfx908 = "compiled", gfx1101 = "compiled" }'
+        assert own in policy
+        (tmp_path / "policy.toml").write_text(policy.replace(own, tiers))
+    assert run(bucket, *words) == 0
+
+
+def test_exceptions_are_reported_everywhere(
     bucket: DirBucket,
     nightly: StagedSet,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use_policy(tmp_path, monkeypatch, BYPASS + WAIVER)
+    use_policy(tmp_path, monkeypatch, NO_RUNNER + RACE)
     words = (str(nightly), "--channel", "nightly", "--json")
     assert run(bucket, "ci", "policy", *words) == 0
     said = capsys.readouterr()
     verdict = json.loads(said.out)
-    (waiver,) = verdict["waived"]
-    assert "<a> race" in waiver
-    bypasses = verdict["bypassed"]
-    assert len(bypasses) == 2
-    assert (
-        "Passed over: The gate device for gfx950 has not run on this set."
-        in bypasses[0]
-    )
+    excused = verdict["excused"]
+    assert len(excused) == 3
+    never_ran = "Passed over: The gate device for gfx950 has not run on this set."
+    assert never_ran in excused[0]
+    assert "<a> race" in excused[2]
     missing = {
         (row["gate"], row["target"]): row["problems"] for row in verdict["requirements"]
     }
@@ -283,21 +317,19 @@ def test_bypass_and_waiver_are_reported_everywhere(
     done = capsys.readouterr()
     told = [said.err, done.err]
     receipt = json.loads(done.out)
-    assert receipt["new"] is True
-    assert receipt["ledger_entry"] == 1
-    assert receipt["waivers"] == [waiver]
-    for text in (*bypasses, f"Waiver {waiver}"):
+    assert (receipt["new"], receipt["ledger_entry"]) == (True, 1)
+    assert receipt["exceptions"] == excused
+    for text in excused:
         assert all(text in " ".join(one.split()) for one in told)
         assert html.escape(text) in bucket.get(RELEASED.overview).decode()
     promoted = read_ledger(bucket, RELEASED).entries[-1].promoted
     assert promoted is not None
     assert promoted.tiers == {"gfx942": "device", "gfx950": "compiled"}
-    assert promoted.policy["bypasses"] == bypasses
-    assert promoted.policy["waivers"] == [waiver]
+    assert promoted.policy["exceptions"] == excused
     assert (
         json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"] == promoted.policy
     )
-    # The waiver has expired since; it was valid at the time of the entry, which has the
+    # The exception has expired since; it was valid at the time of the entry, which has the
     # policy.
     use_policy(tmp_path, monkeypatch, "")
     assert run(bucket, "index", "verify", "multi-arch", "--channel", "nightly") == 0

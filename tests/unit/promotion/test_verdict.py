@@ -22,7 +22,12 @@ from tests.support.wheel_sets import make_set, make_wheels, passing_evidence
 POLICY = load_policy("multi-arch")
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 DEVICE = GateRule(
-    tier=Tier.DEVICE, per="tier", min_passed=1, may_skip=False, known_failures=0
+    version=1,
+    tier=Tier.DEVICE,
+    per="tier",
+    min_passed=1,
+    max_skipped=0,
+    known_failures=0,
 )
 WRONG = Finding(
     code="x", severity=Severity.ERROR, message="The library is broken.", remedy=""
@@ -150,12 +155,12 @@ def test_verdict_blocks_failed_python(wheel_set: WheelSet) -> None:
     good = passing_evidence(wheel_set, policy)
     passed = replace(
         one(good, "device"),
-        settings={"policy": "1", "python": "3.12"},
+        settings={"version": "1", "python": "3.12"},
         ended="2026-01-02T05:00:00Z",
     )
     failed = replace(
         one(good, "device"),
-        settings={"policy": "1", "python": "3.11"},
+        settings={"version": "1", "python": "3.11"},
         outcome=Outcome.FAILED,
     )
     rest = [evidence for evidence in good if evidence.gate != "device"]
@@ -173,12 +178,12 @@ def test_verdict_keeps_larger_run(wheel_set: WheelSet) -> None:
     )
     good = passing_evidence(wheel_set, policy)
     large = replace(
-        one(good, "device"), settings={"policy": "1", "size": "large"}, counts=counts()
+        one(good, "device"), settings={"version": "1", "size": "large"}, counts=counts()
     )
     few = counts(collected=3, run=3, passed=3)
     small = replace(
         large,
-        settings={"policy": "1", "size": "small"},
+        settings={"version": "1", "size": "small"},
         counts=few,
         ended="2026-01-02T05:00:00Z",
     )

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.model import Outcome, Tier
-from promotion.evidence.evidence import EvidenceFile
-from promotion.policy.bypasses import Bypass
-from promotion.policy.gate_rules import GateRule
+from core.model import Finding, Outcome, Severity, Tier
+from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
+from promotion.policy.exceptions import NOT_RUN, PolicyException
+from promotion.policy.gate_rules import EvidenceKey, GateRule
 from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict
 from tests.support import sets
@@ -25,17 +25,21 @@ SET = sets.wheel_set()
 MINE = "ssh-ed25519 MINE"
 THEIRS = "ssh-ed25519 THEIRS"
 DEVICE = GateRule(
-    tier=Tier.DEVICE, per="tier", min_passed=5, may_skip=False, known_failures=0
+    version=2,
+    tier=Tier.DEVICE,
+    per="tier",
+    min_passed=5,
+    max_skipped=0,
+    known_failures=0,
 )
 POLICY = replace(
     load_policy("gfx94X-dcgpu"),
     channel="release",
-    edition=2,
     tier=Tier.DEVICE,
     files=(),
     device_members={},
     max_age_days=1,
-    keys={"ci": MINE},
+    keys={"ci": EvidenceKey(key=MINE)},
     unsigned=False,
     gates={"device": DEVICE},
 )
@@ -45,10 +49,11 @@ GOOD = sets.evidence(
     tier=Tier.DEVICE,
     started="2026-01-02T12:00:00Z",
     ended="2026-01-02T12:00:00Z",
-    settings={"policy": "2"},
+    settings={"version": "2"},
     counts=sets.counts(collected=5, run=5, passed=5),
 )
-BYPASS = Bypass(
+EXCEPTION = PolicyException(
+    kind=NOT_RUN,
     owner="releases@example.invalid",
     reason="the runner is being repaired",
     opened=date(2026, 1, 1),
@@ -86,17 +91,17 @@ COUNTS: dict[str, dict[str, int]] = {
     "failed": {"collected": 6, "run": 6, "failed": 1},
     "sums": {"collected": 7},
 }
-BYPASSES: dict[str, tuple[Bypass, ...]] = {
+EXCEPTIONS: dict[str, tuple[PolicyException, ...]] = {
     "none": (),
-    "valid": (BYPASS,),
-    "expired": (replace(BYPASS, expires=date(2026, 1, 3)),),
-    "not yet": (replace(BYPASS, opened=date(2026, 1, 4)),),
-    "another gate": (replace(BYPASS, gates=("compile",)),),
-    "another target": (replace(BYPASS, targets=("gfx950",)),),
-    "another version": (replace(BYPASS, version="0.10.1"),),
-    "another set": (replace(BYPASS, version="", set="0" * 64),),
-    "another index": (replace(BYPASS, index="multi-arch"),),
-    "this set": (replace(BYPASS, version="", set=SET.digest),),
+    "valid": (EXCEPTION,),
+    "expired": (replace(EXCEPTION, expires=date(2026, 1, 3)),),
+    "not yet": (replace(EXCEPTION, opened=date(2026, 1, 4)),),
+    "another gate": (replace(EXCEPTION, gates=("compile",)),),
+    "another target": (replace(EXCEPTION, targets=("gfx950",)),),
+    "another version": (replace(EXCEPTION, version="0.10.1"),),
+    "another set": (replace(EXCEPTION, version="", set="0" * 64),),
+    "another index": (replace(EXCEPTION, index="multi-arch"),),
+    "this set": (replace(EXCEPTION, version="", set=SET.digest),),
 }
 ROWS = [
     *product(
@@ -127,30 +132,28 @@ ROWS = [
         (True,),
         (True,),
         (True,),
-        BYPASSES,
+        EXCEPTIONS,
     ),
 ]
-"""Outcome, signature, time, counts, set, policy edition, the gate's own tier, bypass."""
+"""Outcome, signature, time, counts, set, version of the gate, the gate's own tier, exception."""
 
 
 def expected(row: tuple[Any, ...], *, believes_all: bool) -> bool:
     """Return the expected verdict for a row of the table."""
-    outcome, signed, time, counts, same_set, same_edition, same_tier, bypass = row
+    outcome, signed, time, counts, same_set, same_version, same_tier, exception = row
     if outcome != "absent" and (not same_set or time == "none"):
-        return False  # Evidence without a known gate cannot be bypassed.
-    if bypass in ("valid", "this set"):
-        return True
+        return False  # Evidence without a known gate cannot be excused.
     heard = signed == "mine" or (believes_all and signed in ("theirs", "unsigned"))
-    whole = (
-        (outcome, time, counts) == ("passed", "now", "enough")
-        and same_edition
-        and same_tier
-    )
+    heard = heard and outcome != "absent" and same_version and time != "future"
+    failed = outcome in ("failed", "error") or counts in ("failed", "known")
+    if exception in ("valid", "this set") and not (heard and failed):
+        return True
+    whole = (outcome, time, counts) == ("passed", "now", "enough") and same_tier
     return bool(heard and whole)
 
 
 def statement(row: tuple[Any, ...]) -> list[EvidenceFile]:
-    outcome, signed, time, counts, same_set, same_edition, same_tier, _ = row
+    outcome, signed, time, counts, same_set, same_version, same_tier, _ = row
     word = OUTCOMES[outcome]
     if word is None:
         return []
@@ -161,7 +164,7 @@ def statement(row: tuple[Any, ...]) -> list[EvidenceFile]:
         ended=TIMES[time],
         counts={**GOOD.counts, **COUNTS[counts]},
         set_digest=SET.digest if same_set else "0" * 64,
-        settings={"policy": "2" if same_edition else "1"},
+        settings={"version": "2" if same_version else "1"},
         tier=Tier.DEVICE if same_tier else Tier.COMPILED,
     )
     return [EvidenceFile(evidence=evidence, **SIGNED[signed])]
@@ -171,7 +174,7 @@ def statement(row: tuple[Any, ...]) -> list[EvidenceFile]:
 def test_verdict_matches_truth_table(believes_all: bool) -> None:
     opened = 0
     for row in dict.fromkeys(ROWS):
-        policy = replace(POLICY, unsigned=believes_all, bypasses=BYPASSES[row[-1]])
+        policy = replace(POLICY, unsigned=believes_all, excepted=EXCEPTIONS[row[-1]])
         word = verdict(SET, statement(row), policy, now=NOW)
         assert word.allowed is expected(row, believes_all=believes_all), (
             row,
@@ -180,40 +183,40 @@ def test_verdict_matches_truth_table(believes_all: bool) -> None:
         assert word.allowed is (word.blocked_by == ())
         assert all(
             text.strip() == text and text.endswith(".")
-            for text in (*word.blocked_by, *word.bypassed)
+            for text in (*word.blocked_by, *word.excused)
         ), word
-        # A bypass never counts as reaching a tier.
+        # An exception never counts as reaching a tier.
         gate_passed = expected((*row[:-1], "none"), believes_all=believes_all)
         assert not gate_passed or word.tiers == {"gfx942": "device"}
-        assert not word.bypassed or word.tiers == {"gfx942": "none"}
+        assert not word.excused or word.tiers == {"gfx942": "none"}
         opened += word.allowed
     assert 0 < opened < len(set(ROWS)) / 2
 
 
-def test_verdict_lists_used_bypass_and_its_reasons() -> None:
-    word = verdict(SET, [], replace(POLICY, bypasses=(BYPASS,)), now=NOW)
-    assert word.bypassed == (
-        f"{BYPASS}. Passed over: The gate device for gfx942 has not run on this set.",
-        f"{BYPASS}. Passed over: gfx942 was tested at tier none; device is required.",
+def test_verdict_lists_used_exception_and_its_reasons() -> None:
+    word = verdict(SET, [], replace(POLICY, excepted=(EXCEPTION,)), now=NOW)
+    assert word.excused == (
+        f"{EXCEPTION}. Passed over: The gate device for gfx942 has not run on this set.",
+        f"{EXCEPTION}. Passed over: gfx942 was tested at tier none; device is required.",
     )
     assert word.allowed is True
     assert word.warnings == ()
 
 
-def test_verdict_warns_about_invalid_bypass() -> None:
+def test_verdict_warns_about_invalid_exception() -> None:
     (warning,) = verdict(
-        SET, [], replace(POLICY, bypasses=BYPASSES["expired"]), now=NOW
+        SET, [], replace(POLICY, excepted=EXCEPTIONS["expired"]), now=NOW
     ).warnings
     assert "expired on 2026-01-03" in warning
 
 
-def test_bypass_of_weaker_gate_excuses_no_tier() -> None:
+def test_exception_of_weaker_gate_excuses_no_tier() -> None:
     gates = {
         "device": DEVICE,
         "coverage": replace(DEVICE, tier=Tier.STRUCTURE, per="target"),
     }
     policy = replace(
-        POLICY, gates=gates, bypasses=(replace(BYPASS, gates=("coverage",)),)
+        POLICY, gates=gates, excepted=(replace(EXCEPTION, gates=("coverage",)),)
     )
     device = replace(
         GOOD,
@@ -229,15 +232,31 @@ def test_bypass_of_weaker_gate_excuses_no_tier() -> None:
         "The gate device for gfx942 passed 4 checks; 5 are required.",
         "gfx942 was tested at tier none; device is required.",
     )
-    assert len(word.bypassed) == 1
+    assert len(word.excused) == 1
 
 
-def test_bypass_does_not_cover_set_problems() -> None:
-    everything = replace(BYPASS, gates=("device", "any"), targets=("gfx942", "any"))
+def test_exception_does_not_cover_set_problems() -> None:
+    everything = replace(EXCEPTION, gates=("device", "any"), targets=("gfx942", "any"))
     word = verdict(
-        replace(SET, pins={}), [], replace(POLICY, bypasses=(everything,)), now=NOW
+        replace(SET, pins={}), [], replace(POLICY, excepted=(everything,)), now=NOW
     )
     assert "The set does not pin jax." in word.blocked_by
+
+
+def test_verdict_warns_about_unused_exception() -> None:
+    other = replace(EXCEPTION, gates=("compile",))
+    word = verdict(SET, [], replace(POLICY, excepted=(EXCEPTION, other)), now=NOW)
+    assert word.warnings == (f"An exception excuses nothing: {other}.",)
+
+
+def test_verdict_excuses_failure_of_the_machine() -> None:
+    finding = Finding(
+        code=ENVIRONMENT, severity=Severity.ERROR, message="x", remedy="y"
+    )
+    broken = replace(GOOD, outcome=Outcome.ERROR, findings=(finding,))
+    said = [EvidenceFile(evidence=broken, key=MINE)]
+    assert verdict(SET, said, replace(POLICY, excepted=(EXCEPTION,)), now=NOW).allowed
+    assert not verdict(SET, said, POLICY, now=NOW).allowed
 
 
 # Laws
@@ -245,14 +264,20 @@ def test_bypass_does_not_cover_set_problems() -> None:
 GATES: dict[str, GateRule] = {
     "device": DEVICE,
     "coverage": GateRule(
+        version=2,
         tier=Tier.STRUCTURE,
         per="target",
         min_passed=1,
-        may_skip=True,
+        max_skipped=100,
         known_failures=("fft",),
     ),
     "install": GateRule(
-        tier=Tier.STRUCTURE, per="set", min_passed=1, may_skip=True, known_failures=2
+        version=2,
+        tier=Tier.STRUCTURE,
+        per="set",
+        min_passed=1,
+        max_skipped=100,
+        known_failures=2,
     ),
 }
 PASSES = [
@@ -292,9 +317,9 @@ POLICIES = st.builds(
     replace,
     st.just(replace(POLICY, gates=GATES)),
     unsigned=st.booleans(),
-    keys=st.sampled_from([None, {}, {"ci": MINE}]),
-    bypasses=st.lists(
-        st.sampled_from(list(chain.from_iterable(BYPASSES.values()))),
+    keys=st.sampled_from([None, {}, {"ci": EvidenceKey(key=MINE)}]),
+    excepted=st.lists(
+        st.sampled_from(list(chain.from_iterable(EXCEPTIONS.values()))),
         max_size=2,
     ).map(tuple),
 )
