@@ -318,18 +318,18 @@ def _plugin_reason(facts: Facts) -> str:
 
 def _device_code(facts: Facts) -> Iterator[Problem]:
     """Yield the problem of rocm-sdk-libraries, which has device code in further wheels."""
-    if "rocm-sdk-libraries" not in facts.packages:
-        return
-    names = sorted({gpu.name for gpu in facts.machine.visible if gpu.name})
-    lacking = [
-        name for name in names if f"rocm-sdk-device-{name}" not in facts.packages
-    ]
-    if lacking:
+    libraries = facts.packages.get("rocm-sdk-libraries")
+    gpus = sorted({gpu.name for gpu in facts.machine.visible if gpu.name})
+    lacking = [gpu for gpu in gpus if f"rocm-sdk-device-{gpu}" not in facts.packages]
+    if libraries and lacking:
+        wheels = [f"rocm-sdk-device-{gpu}" for gpu in lacking]
         yield problem(
             "device-code-missing",
             gpus=", ".join(lacking),
-            packages=_list([f"rocm-sdk-device-{name}" for name in lacking]),
-            command=facts.install_rocm(),
+            packages=_list(wheels),
+            command=facts.install_of_rocm(
+                *[f"{name}=={libraries.version}" for name in wheels]
+            ),
         )
 
 

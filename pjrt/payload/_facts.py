@@ -118,16 +118,22 @@ class Facts:
             return f"export ROCM_PATH={shlex.quote(folder)}"
         names = dict.fromkeys(gpu.name for gpu in self.machine.visible if gpu.name)
         devices = [f"device-{name}" for name in names]
-        url = self.info.get("rocm_index", "")
         plugin = self.packages.get(f"jax-rocm{self.major}-plugin")
-        if plugin and devices and plugin.extras.issuperset(devices):
-            words = f"{plugin.name}[{','.join(devices)}]=={plugin.version}"
-            index = self.info.get("index") or url
-            return self.python.command("install", "--extra-index-url", index, words)
-        extras = ",".join(["libraries", *devices])
+        if plugin is None or not plugin.extras:
+            extras = ",".join(["libraries", *devices])
+            return self.install_of_rocm(f"rocm[{extras}]=={self.major}.*")
+        if known := [name for name in devices if name in plugin.extras]:
+            extras = ",".join(known)
+            return self.install_of_rocm(f"{plugin.name}[{extras}]=={plugin.version}")
+        version = self.info["rocm_version"]
+        wheels = [f"rocm-sdk-{part}=={version}" for part in ("core", "libraries")]
+        return self.install_of_rocm(*wheels)
+
+    def install_of_rocm(self, *words: str) -> str:
+        """Return the command that installs packages from the index of ROCm only."""
+        url = self.info.get("rocm_index", "")
         options = ("--index-url", url) if url else ()
-        words = f"rocm[{extras}]=={self.major}.*"
-        return self.python.command("install", *options, words)
+        return self.python.command("install", *options, *words)
 
 
 def collect(

@@ -180,10 +180,12 @@ def fitting(info: Mapping[str, Any], major: int) -> dict[str, str]:
         info: its build information.
         major: its ROCm major.
     """
-    packages = {
-        "jax": f"=={info['jax_version']}",
-        "jaxlib": str(info["requires_jaxlib"]),
-    }
+    exact = f"=={info['jax_version']}"
+    jaxlib = str(info["requires_jaxlib"])
+    # jax refuses a jaxlib that is newer than itself, such as 0.12.0.1.
+    if _versions.accepts(jaxlib, info["jax_version"]):
+        jaxlib = exact
+    packages = {"jax": exact, "jaxlib": jaxlib}
     for part in ("pjrt", "plugin"):
         packages[f"jax-rocm{major}-{part}"] = f"=={info['version']}"
     return packages

@@ -27,10 +27,7 @@ PUBLISHED = (
     "jax==0.10.2 jaxlib==0.10.2 'jax-rocm7-pjrt==0.10.2.*' 'jax-rocm7-plugin==0.10.2.*'"
 )
 """The published wheels, for a machine without wheels."""
-FITTING = (
-    "jax==0.10.2 'jaxlib>=0.10.2,<0.10.3' jax-rocm7-pjrt==0.10.2"
-    " jax-rocm7-plugin==0.10.2"
-)
+FITTING = "jax==0.10.2 jaxlib==0.10.2 jax-rocm7-pjrt==0.10.2 jax-rocm7-plugin==0.10.2"
 """All packages that fit the installed wheels of this project."""
 ROCM = (
     f"{PIP} --index-url https://repo.amd.com/rocm/whl-multi-arch/"
@@ -171,7 +168,7 @@ ROWS: list[Row] = [
         _rocm_of_wheels,
         "ROCm was not found",
         (
-            f"{PIP} --extra-index-url https://repo.amd.com/rocm/whl-multi-arch/"
+            f"{PIP} --index-url https://repo.amd.com/rocm/whl-multi-arch/"
             f" 'jax-rocm7-plugin[device-gfx942]=={LOCAL}'"
         ),
     ),
@@ -179,7 +176,10 @@ ROWS: list[Row] = [
         "device-code-missing",
         _no_device_wheel,
         "no code for GPU gfx942: rocm-sdk-device-gfx942 is not installed",
-        ROCM,
+        (
+            f"{PIP} --index-url https://repo.amd.com/rocm/whl-multi-arch/"
+            " rocm-sdk-device-gfx942==7.14.0"
+        ),
     ),
     (
         "other-major",
@@ -225,7 +225,13 @@ ROWS: list[Row] = [
         "misfit",
         lambda m: m.distribution("jaxlib", "0.11.0"),
         "jax-rocm7-pjrt 0.10.2 needs jaxlib>=0.10.2,<0.10.3, but jaxlib 0.11.0 is",
-        f"{PIP} 'jaxlib>=0.10.2,<0.10.3'",
+        f"{PIP} jaxlib==0.10.2",
+    ),
+    (
+        "misfit",
+        lambda m: m.distribution("jaxlib", "0.10.2.1"),
+        "jax 0.10.2 needs jaxlib<=0.10.2,>=0.10.1, but jaxlib 0.10.2.1 is installed.",
+        f"{PIP} jaxlib==0.10.2",
     ),
     (
         "misfit",
@@ -331,7 +337,7 @@ def test_published_wheels_need_jaxlib_of_their_series(machine: FakeMachine) -> N
     machine.uninstall(*WHEELS, "jaxlib").distribution("jaxlib", "0.11.0")
     for name in WHEELS:
         machine.distribution(name, "0.10.2")
-    assert "jaxlib==0.10.*" in found(machine)["misfit"]
+    assert found(machine)["misfit"] == f"{PIP} jaxlib==0.10.2"
 
 
 def test_frozen_program_without_metadata_is_not_incomplete(
@@ -442,6 +448,13 @@ def test_slurm_job_without_gpu_requests_one(machine: FakeMachine) -> None:
 
 
 # ROCm
+
+
+def test_rocm_without_gpu_needs_no_device_wheel(machine: FakeMachine) -> None:
+    _rocm_of_wheels(machine)
+    facts = machine.gpus().facts()
+    wheels = "rocm-sdk-core==7.2.0 rocm-sdk-libraries==7.2.0"
+    assert facts.install_rocm().endswith(f"whl-multi-arch/ {wheels}")
 
 
 def test_rocm_wheels_of_the_gpu_family_are_found(machine: FakeMachine) -> None:
