@@ -324,7 +324,7 @@ def _device_code(facts: Facts) -> Iterator[Problem]:
     if libraries and lacking:
         wheels = [f"rocm-sdk-device-{gpu}" for gpu in lacking]
         yield problem(
-            "device-code-missing",
+            "device-package-missing",
             gpus=", ".join(lacking),
             packages=_list(wheels),
             command=facts.install_of_rocm(

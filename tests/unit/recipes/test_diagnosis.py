@@ -173,7 +173,7 @@ ROWS: list[Row] = [
         ),
     ),
     (
-        "device-code-missing",
+        "device-package-missing",
         _no_device_wheel,
         "no code for GPU gfx942: rocm-sdk-device-gfx942 is not installed",
         (
