@@ -43,9 +43,10 @@ def test_wheels_of_build_are_recorded_without_search(tmp_path: Path) -> None:
 
 def test_incomplete_wheels_are_not_recorded(tmp_path: Path) -> None:
     core, libraries, device, _ = rocm_set().rocm_packages
-    # Older locks have no URLs.
+    # Locks of older versions have no URLs; the pages of an index link to https only.
     nowhere = replace(device, url="")
-    for unpacked in ((), (core, libraries), (core, libraries, nowhere)):
+    plain = replace(device, url=device.url.replace("https:", "http:"))
+    for unpacked in ((), (core, nowhere, libraries), (core, plain, libraries)):
         assert record_wheels(request(tmp_path), unpacked, RUNNER, REPORTER) == ()
 
 
