@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_build.rocm.therock_families import RUNNERS, TARGETS
-from ci_build.wheelset.source import pins, source_updates
+from ci_build.wheelset.source import pins
 from ci_build.wheelset.source.source_updates import JAX_TAG
 from tests.integration.conftest import ci_build as run_ci_build
 from tests.support.machine import need
@@ -120,7 +120,6 @@ def test_update_pins_every_release_from_server(server: Path) -> None:
         git(rocm_jax, "show", "--no-patch", "--format=%ct", "HEAD~1")
     )
     assert list(table.unsupported) == ["0.8.1"]
-    assert source_updates.problems(table) == ()
     assert update(server).stderr.strip().endswith("nothing changed")
 
 
