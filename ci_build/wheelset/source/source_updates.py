@@ -124,16 +124,18 @@ def _is_release(text: str) -> bool:
 
 
 def updated(
-    table: PinTable, jax: TaggedRepository, rocm_jax: TaggedRepository
+    table: PinTable, jax: TaggedRepository, rocm_jax: TaggedRepository | None
 ) -> PinTable:
     """Return the table with all releases that the checkouts have tags of.
+
+    Without rocm-jax, the releases that it builds are left as they are.
 
     Raises:
         InputError: a tag of jax was moved or removed, or the sources of a release are
             incomplete.
     """
     found = jax.tags()
-    builders = rocm_jax.tags()
+    builders = rocm_jax.tags() if rocm_jax else {}
     if changed := moved(table.tags, found):
         raise InputError(
             f"The tags in {jax.folder} differ from pins.toml: {'; '.join(changed)}.",
@@ -151,6 +153,8 @@ def updated(
             pins[release] = SourcePins(
                 jax=commit, xla=xla, rocm_jax="", epoch=jax.epoch(commit)
             )
+        elif rocm_jax is None:
+            continue
         elif builder := builders.get(release):
             pins[release] = SourcePins(
                 jax=rocm_jax.pinned(builder, _JAX, _ROCM_JAX_FILES.format("jax")),
