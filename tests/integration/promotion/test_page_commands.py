@@ -129,9 +129,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def fake_rocm(folder: Path, url: str) -> tuple[RocmPackage, ...]:
-    """Write the wheels of a ROCm for gfx942 to the folder of a server."""
+    """Write the wheels of a ROCm to the folder of a server."""
     packages = []
-    for one in rocm_packages(ROCM, server=url):
+    of_950 = rocm_packages(ROCM, gpu="gfx950", server=url)[2:]
+    for one in (*rocm_packages(ROCM, server=url), *of_950):
         device = one.project.startswith("rocm-sdk-device-")
         needs = [f"rocm-sdk-libraries=={ROCM}"] if device else []
         made = plain(one.project, ROCM, tag="py3-none-linux_x86_64", requires=needs)
