@@ -40,14 +40,14 @@ def record_wheels(
         InputError: the index does not answer, or lacks a wheel.
     """
     # Start-up time: a dry run records nothing.
-    from promotion.index.rocm_packages import package_problems
+    from promotion.index.rocm_packages import link_problems
 
     build = request.build
     extras = rocm_extras(build.rocm_version, build.targets)
     needs = tuple(dict.fromkeys(chain.from_iterable(extras.values())))
     known = {}
     for wheel in unpacked:
-        if not [*package_problems([wheel])]:
+        if not [*link_problems([wheel])]:
             known[wheel.project] = wheel
     projects = [need.partition("==")[0] for need in needs]
     if known.keys() >= {*projects}:

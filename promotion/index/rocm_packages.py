@@ -62,7 +62,18 @@ def rocm_index(
 
 def package_problems(wheel_set: WheelSet) -> Iterator[str]:
     """Yield a sentence for each problem of a set's wheels of ROCm."""
-    for package in wheel_set.rocm_packages:
+    yield from link_problems(wheel_set.rocm_packages)
+    projects = {package.project for package in wheel_set.rocm_packages}
+    extras = extras_of(wheel_set.wheels) if projects else {}
+    for extra, needs in extras.items():
+        if not projects.issuperset(needs):
+            lacking = ", ".join(sorted({*needs} - projects))
+            yield f"{extra} requires {lacking}, which {WHEELS_JSON} does not record."
+
+
+def link_problems(packages: Iterable[RocmPackage]) -> Iterator[str]:
+    """Yield a sentence for each file that is no wheel of ROCm or that a page may not link to."""
+    for package in packages:
         if not _is_wheel(package):
             yield (
                 f"{package.filename} is not a wheel of ROCm: {package.project}"
@@ -74,12 +85,6 @@ def package_problems(wheel_set: WheelSet) -> Iterator[str]:
                 f"{package.filename} of ROCm has a URL that is not https, names another"
                 " file, or has a user, a query or a fragment."
             )
-    projects = {package.project for package in wheel_set.rocm_packages}
-    extras = extras_of(wheel_set.wheels) if projects else {}
-    for extra, needs in extras.items():
-        if not projects.issuperset(needs):
-            lacking = ", ".join(sorted({*needs} - projects))
-            yield f"{extra} requires {lacking}, which {WHEELS_JSON} does not record."
 
 
 def _is_wheel(package: RocmPackage) -> bool:
