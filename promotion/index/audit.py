@@ -122,12 +122,6 @@ def verify(
             f"{LISTING} does not list {released.index} as its ledger describes it:"
             f" {repair} updates it."
         )
-    for key in inventory.tombstones:
-        if bucket.head(key) is None:
-            yield (
-                f"{key} is missing, so the name of a removed wheel could be used again:"
-                f" {repair} restores it."
-            )
     yield from _unnamed(bucket, released, inventory, read=read)
 
 
@@ -146,7 +140,7 @@ def _unnamed(
             )
         else:
             others.append(key)
-    for one in find_leftovers(bucket, released, others, inventory.files):
+    for one in find_leftovers(bucket, released, others):
         if one.origin:
             yield (
                 f"{one.key} does not belong to a set of this index: {one.origin};"
