@@ -93,27 +93,20 @@ def collect(
     removed = []
     total = 0
     for entry in entries(root, kinds):
-        stays = (
-            entry.busy
-            or time.time() - entry.used < young
-            or total + entry.size <= limit
-        )
-        if stays or not (
-            dry_run or (_is_unused(entry.path, young) and remove(entry.path))
-        ):
+        is_young = time.time() - entry.used < young
+        goes = not entry.busy and not is_young and total + entry.size > limit
+        if goes and (dry_run or _remove_unused(entry.path, young)):
+            removed.append(entry)
+        else:
             total += entry.size
-            continue
-        removed.append(entry)
     return tuple(removed)
 
 
-def _is_unused(path: Path, young: float) -> bool:
-    """Return whether an entry is still unused.
-
-    The list takes minutes, and another run may have used it since.
-    """
+def _remove_unused(path: Path, young: float) -> bool:
+    """Remove an entry, unless another run has used it since it was listed, minutes ago."""
     try:
-        return time.time() - path.stat().st_mtime >= young and not in_use(path)
+        is_young = time.time() - path.stat().st_mtime < young
+        return not is_young and not in_use(path) and remove(path)
     except FileNotFoundError:  # another run removed it just now
         return False
 

@@ -142,13 +142,10 @@ def from_needs(
             if symbol.library and symbol.library in rocm_sonames:
                 found = symbols.setdefault(symbol.library, {})
                 found.setdefault(symbol.name, set()).add(symbol.version or "")
-            elif (
-                symbol.library is None
-                and needed
-                and symbol.bind != "WEAK"
-                and symbol.name not in own
-                and not is_foreign(symbol.name)
-            ):
+                continue
+            is_optional = symbol.library is not None or symbol.bind == "WEAK"
+            is_elsewhere = symbol.name in own or is_foreign(symbol.name)
+            if needed and not is_optional and not is_elsewhere:
                 lower = symbol.name.lower()
                 named = [soname for soname in needed if _stem(soname) in lower]
                 owner = max(named, key=lambda name: len(_stem(name)), default=needed[0])

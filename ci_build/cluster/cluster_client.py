@@ -25,7 +25,8 @@ from core.process import ignore_interrupts
 from core.tasks import Task, TaskResult
 
 _CONNECT_SECONDS = 10
-_LOOK_SECONDS = 5.0
+_CHECK_SECONDS = 5.0
+"""Time between two checks of the workers."""
 _RETRIES = 2
 """Repetitions of a task whose machine failed."""
 
@@ -91,7 +92,7 @@ class Cluster:
         store: folder that all machines see.
         patience: seconds without a worker for the remaining tasks after which a run
             ends; None for workers that wait in the queue of a batch system.
-        keep: called from time to time during a run.
+        keep: called with each check of the workers, to replace lost ones.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class Cluster:
         self._patience = patience
         self._keep = keep
         self._reported: set[str] = set()
-        self._looked = 0.0
+        self._checked = 0.0
+        """Time of the last check of the workers."""
         self._served = 0.0
+        """Time at which a worker could last run one of the tasks."""
         client.subscribe_topic(ENDED, lambda event: self._report(str(event[1])))
 
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
@@ -125,7 +128,7 @@ class Cluster:
                 )
                 while pending:
                     if not finished.has_ready():
-                        self._look(list(pending.values()))
+                        self._check_workers(list(pending.values()))
                         time.sleep(0.05)
                         continue
                     future = next(finished)
@@ -163,16 +166,16 @@ class Cluster:
             futures[future] = task
         return futures
 
-    def _look(self, tasks: Sequence[Task]) -> None:
-        """Report refused and missing workers from time to time.
+    def _check_workers(self, tasks: Sequence[Task]) -> None:
+        """Report refused and missing workers, every few seconds.
 
         Raises:
             MachineError: the scheduler is gone, or no worker can run the tasks.
         """
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS:
+        if now - self._checked < _CHECK_SECONDS:
             return
-        self._looked = now
+        self._checked = now
         self._keep()
         try:
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()

@@ -31,7 +31,6 @@ from core.pip import (
 )
 from core.process import Runner, without_credentials
 from core.rocm_layouts import family_packages
-from core.rocm_servers import naming_successor
 from core.targets import processors_of, sort_key
 
 
@@ -101,9 +100,8 @@ def find_wheels(
         InputError: the index does not answer, or has no such wheel.
     """
     progress.step(f"find the wheels of ROCm in {without_credentials(url)}")
-    with naming_successor(url):
-        found = _resolve(runner, url, *requirements)
-        items = [*_hashed(found, url, runner, store, progress)]
+    found = _resolve(runner, url, *requirements)
+    items = _hashed(found, url, runner, store, progress)
     return tuple(_record(item, store) for item in items)
 
 

@@ -299,7 +299,10 @@ def choose(
     newest = ", ".join(f"{build.family} {build.version}" for build in builds[:4])
     raise RequestError(
         f"No build that matches {wish!r} has a tarball for {' and '.join(families)}.",
-        hint=f"The newest are {newest}; see `ci_build rocm --list`.",
+        hint=(
+            f"The newest are {newest}; give another --therock-listing, or"
+            " --rocm-version alone for AMD's packages."
+        ),
     )
 
 

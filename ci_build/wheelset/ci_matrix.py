@@ -162,11 +162,8 @@ def _cell(
     more: Sequence[str],
 ) -> Cell:
     name = f"jax{jax}-rocm{rocm}-{family}-py{'-'.join(pythons)}"
-    # The listing has nightlies; `--rocm-version` alone takes a released ROCm from AMD's
-    # package repository.
-    is_listed = not rocm.replace(".", "").isdigit() or any(
-        word.startswith("--therock-listing") for word in more
-    )
+    # `--rocm-version` alone selects AMD's packages.
+    is_listed = any(word.startswith("--therock-listing") for word in more)
     where = (
         (f"--therock={rocm}", f"--family={family}")
         if payload is Payload.SOURCE and is_listed

@@ -32,16 +32,23 @@ def record_wheels(
     """Return the wheels that the extras of a set require; empty if they are not recorded.
 
     Args:
-        unpacked: wheels that the build's ROCm was unpacked from. Others are searched in
-            the index if the request says so.
+        unpacked: wheels that the build's ROCm was unpacked from. Without all required
+            ones from a server that an index may link to, wheels are searched if the
+            request says so.
 
     Raises:
         InputError: the index does not answer, or lacks a wheel.
     """
+    # Start-up time: a dry run records nothing.
+    from promotion.index.rocm_packages import package_problems
+
     build = request.build
     extras = rocm_extras(build.rocm_version, build.targets)
     needs = tuple(dict.fromkeys(chain.from_iterable(extras.values())))
-    known = {wheel.project: wheel for wheel in unpacked if wheel.url}
+    known = {}
+    for wheel in unpacked:
+        if not [*package_problems([wheel])]:
+            known[wheel.project] = wheel
     projects = [need.partition("==")[0] for need in needs]
     if known.keys() >= {*projects}:
         return tuple(known[project] for project in projects)

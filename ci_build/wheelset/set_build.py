@@ -38,7 +38,6 @@ from core.errors import InputError, RequestError
 from core.model import BuildRequest, Payload, Wheel, WheelSet
 from core.process import HostRunner, render, without_credentials
 from core.report import Reporter
-from core.rocm_servers import package_server
 from core.units import human
 from core.versions import KERNELS_PROJECT
 from wheelkit.repair.platform_tags import excluded_line, shown_platform
@@ -373,18 +372,16 @@ def published_line(wheel_set: WheelSet) -> str:
 
 
 def install_line(result: BuildResult) -> str:
-    """Return the command that installs a set from its folder, with its ROCm if possible."""
+    """Return the command that installs a set from its folder, with its ROCm if it has wheels."""
     # Start-up time: a dry run installs nothing.
     from promotion.index.pages import install_requirements
+    from promotion.index.rocm_packages import rocm_index, with_extra
 
     wheel_set = result.wheel_set
     words = ["pip", "install", "--find-links", str(result.folder)]
+    extras = [*set_extras(wheel_set)]
+    # The folder does not link to the wheels of ROCm, so AMD's index is needed anyway.
+    if index := rocm_index(wheel_set.rocm_version, extras, ()):
+        words += ["--extra-index-url", index]
     needs = install_requirements(wheel_set.wheels, wheel_set.pins)
-    if extras := [*set_extras(wheel_set)]:
-        server = package_server(wheel_set.rocm_version)
-        assert server is not None  # it is the reason for the extras
-        words += ["--extra-index-url", server.url]
-        needs = tuple(
-            need.replace("-plugin==", f"-plugin[{extras[0]}]==") for need in needs
-        )
-    return shlex.join((*words, *needs))
+    return shlex.join((*words, *with_extra(needs, extras[0] if extras else "")))

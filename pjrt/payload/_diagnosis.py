@@ -145,6 +145,8 @@ def _devices(machine: _machine.Machine, gpus: str) -> Iterator[Problem]:
         command = machine.join(groups)
         if set(groups) <= {*_machine.own_groups()} - _UNMAPPED:
             command = f"sudo chmod 0660 {' '.join(paths)}"
+        elif "root" in groups and not machine.container:
+            command = f"sudo chmod 0666 {' '.join(paths)}"
         yield problem(
             "device-denied",
             gpus=gpus,

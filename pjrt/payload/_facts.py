@@ -106,8 +106,9 @@ class Facts:
     def install_published(self) -> str:
         """Return the command that replaces the wheels by those that AMD publishes."""
         version = self.info["jax_version"]
+        # "==" would accept the installed wheels, whose version has a local label.
         names = [
-            f"jax-rocm{self.major}-{part}=={version}" for part in ("pjrt", "plugin")
+            f"jax-rocm{self.major}-{part}==={version}" for part in ("pjrt", "plugin")
         ]
         return self.python.command("install", "--force-reinstall", "--no-deps", *names)
 

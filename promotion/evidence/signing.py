@@ -93,7 +93,8 @@ class Signer:
 def load_signer(path: Path) -> Signer:
     """Return a signer with the key in a file.
 
-    RequestError if the key is invalid or others can read the file.
+    Raises:
+        RequestError: the key is invalid, or others can read the file.
     """
     try:
         mode = path.stat().st_mode
@@ -148,7 +149,11 @@ class _SignatureFile:
 
 
 def load_signature(data: bytes, name: str) -> Signature:
-    """Parse a signature file; RequestError when a field is missing, unknown or invalid."""
+    """Parse a signature file.
+
+    Raises:
+        RequestError: a field is missing, unknown or invalid.
+    """
     try:
         body = read_json(data, _SignatureFile, name, schema=SCHEMA_VERSION)
         value = base64.b64decode(body.signature, validate=True)
@@ -162,7 +167,8 @@ def load_signature(data: bytes, name: str) -> Signature:
 def public_key(text: str) -> str:
     """Return a public key without its comment.
 
-    ValueError when it is not an Ed25519 key in OpenSSH format.
+    Raises:
+        ValueError: it is not an Ed25519 key in OpenSSH format.
     """
     words = text.split()
     try:

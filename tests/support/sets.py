@@ -112,12 +112,13 @@ def wheel_set(**changes: Any) -> WheelSet:
 def rocm_packages(
     version: str = "7.14.0",
     *,
+    gpu: str = "gfx942",
     server: str = "https://rocm.test/whl/",
     sha256: str = "e" * 64,
 ) -> tuple[RocmPackage, ...]:
-    """Return the wheels of a ROCm for gfx942, as `dist_wheels` records them."""
+    """Return the wheels of a ROCm for a GPU, as `dist_wheels` records them."""
     found = []
-    for project in ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-gfx942"):
+    for project in ("rocm-sdk-core", "rocm-sdk-libraries", f"rocm-sdk-device-{gpu}"):
         name = f"{project.replace('-', '_')}-{version}-py3-none-linux_x86_64.whl"
         package = RocmPackage(
             project=project,

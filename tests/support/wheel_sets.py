@@ -43,6 +43,7 @@ PLUGIN_LIBRARIES = tuple(
 LOADER = """
 import os
 import sys
+from pathlib import Path
 
 TEXT = "jax-rocm7-pjrt {version} cannot use ROCm: no AMD GPU was found. Load the driver."
 
@@ -51,6 +52,11 @@ def initialize():
     if os.environ.get("JAX_PLATFORMS") == "rocm":
         raise RuntimeError(TEXT)
     sys.stderr.write(TEXT + " JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\\n")
+
+
+def reasons(*, need_gpu):
+    found = [Path(entry, "_rocm_sdk_core/lib").is_dir() for entry in sys.path]
+    return () if any(found) else ("ROCm is missing",)
 """
 """Fake module with the real one's message on machines without a GPU."""
 JAX = """

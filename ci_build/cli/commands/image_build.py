@@ -22,9 +22,14 @@ from ci_build.images import engine_images, manylinux_image, runtime_image
 from ci_build.images.engine_images import ContainerImage
 from ci_build.images.image_builder import UNKNOWN, ImageBuilder
 from ci_build.images.image_pins import PINS, load_pins
-from ci_build.rocm.rocm_request import RocmRequest, check_request, planned_steps
+from ci_build.rocm.rocm_request import (
+    PipIndex,
+    RocmRequest,
+    check_request,
+    planned_steps,
+)
 from core.errors import RequestError
-from core.model import WheelSet
+from core.model import GfxTarget, WheelSet
 from core.process import render
 from core.report import Reporter
 
@@ -152,7 +157,7 @@ def _build_runtime(
     if builder.base in _SYSTEMS:
         system = builder.base
         builder = replace(builder, base="")
-    source = _find_rocm(settings, reporter, builder)
+    source = find_image_rocm(settings, reporter, builder, wheel_set)
     lines = list[str]()
     rocm = None
     if source is not None and builder.dry_run:
@@ -180,10 +185,12 @@ def _build_runtime(
     _finish(builder, reporter, built, names, values, contents)
 
 
-def _find_rocm(
-    settings: Settings, reporter: Reporter, builder: ImageBuilder
+def find_image_rocm(
+    settings: Settings, reporter: Reporter, builder: ImageBuilder, wheel_set: WheelSet
 ) -> RocmRequest | None:
     """Return the ROCm that the options name; None if the base image of the user has one.
+
+    Of pip packages, it has the device code for the targets of the set.
 
     Raises:
         RequestError: the options name several ROCms, or neither a ROCm nor a base.
@@ -204,6 +211,9 @@ def _find_rocm(
         )
     version = settings.text("rocm_version") or source.version
     source = replace(source, version=version, full=True)
+    if isinstance(source.source, PipIndex):
+        targets = tuple(map(GfxTarget.parse, wheel_set.targets))
+        source = replace(source, targets=targets)
     check_request(source)
     return source
 

@@ -161,7 +161,7 @@ def build(
         if part:
             raise RequestError(
                 "--dry-run cannot list the steps of a shard, since it downloads nothing.",
-                hint="Omit one of them.",
+                hint="Omit --shard or --dry-run.",
             )
         if settings.flag("json"):
             print_json(api.plan_values(request, version))

@@ -79,9 +79,12 @@ def sources(
     for line in found.lines(before):
         reporter.line(line)
     verb = "would be changed" if dry_run else "changed"
-    files = [str(path)] * (found.table != before)
-    files += [str(FAMILIES_FILE)] * bool(found.runners)
-    reporter.line(f"{verb}: {', '.join(files)}" if files else "nothing changed")
+    if found.table != before:
+        reporter.line(f"{verb}: {path}")
+    if found.runners:
+        reporter.line(f"{verb}: {FAMILIES_FILE}")
+    if found.table == before and not found.runners:
+        reporter.line("nothing changed")
 
 
 def _list(table: PinTable, *, as_json: bool) -> None:

@@ -63,8 +63,8 @@ def cluster_request(given: dict[str, Any]) -> ClusterRequest | None:
     if not address:
         refuse_typed(("cluster_store",), "without --cluster", "Give --cluster too.")
         return None
-    jobs = _JOBS.fullmatch(address)
-    if jobs is None and not _ADDRESS.fullmatch(address):
+    slurm = _JOBS.fullmatch(address)
+    if slurm is None and not _ADDRESS.fullmatch(address):
         raise RequestError(
             f"--cluster is invalid: {address!r}.",
             hint=f"Write it like tls://HOST:8786, tcp://HOST:8786 or {SLURM}:16.",
@@ -74,10 +74,14 @@ def cluster_request(given: dict[str, Any]) -> ClusterRequest | None:
             "--cluster needs --cluster-store, where workers read the inputs of tasks.",
             hint="Name a folder that all machines see at the same path.",
         )
+    jobs = 0
+    if slurm is not None:
+        address = SLURM
+        jobs = int(slurm[1] or 1)
     return ClusterRequest(
-        address=SLURM if jobs else address,
+        address=address,
         store=Path(store).absolute(),
-        jobs=int(jobs[1] or 1) if jobs else 0,
+        jobs=jobs,
         environment=child_environment(),
         secrets=(SIGNING_KEY, LEDGER_KEY),
     )

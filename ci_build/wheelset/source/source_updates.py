@@ -124,16 +124,18 @@ def _is_release(text: str) -> bool:
 
 
 def updated(
-    table: PinTable, jax: TaggedRepository, rocm_jax: TaggedRepository
+    table: PinTable, jax: TaggedRepository, rocm_jax: TaggedRepository | None
 ) -> PinTable:
     """Return the table with all releases that the checkouts have tags of.
+
+    Without rocm-jax, the releases that it builds are left as they are.
 
     Raises:
         InputError: a tag of jax was moved or removed, or the sources of a release are
             incomplete.
     """
     found = jax.tags()
-    builders = rocm_jax.tags()
+    builders = rocm_jax.tags() if rocm_jax else {}
     if changed := moved(table.tags, found):
         raise InputError(
             f"The tags in {jax.folder} differ from pins.toml: {'; '.join(changed)}.",
@@ -151,6 +153,8 @@ def updated(
             pins[release] = SourcePins(
                 jax=commit, xla=xla, rocm_jax="", epoch=jax.epoch(commit)
             )
+        elif rocm_jax is None:
+            continue
         elif builder := builders.get(release):
             pins[release] = SourcePins(
                 jax=rocm_jax.pinned(builder, _JAX, _ROCM_JAX_FILES.format("jax")),
@@ -186,27 +190,6 @@ def moved(recorded: Mapping[str, str], found: Mapping[str, str]) -> tuple[str, .
     )
 
 
-def problems(table: PinTable) -> tuple[str, ...]:
-    """Return a line for each release whose tag and pins differ."""
-    lines = [
-        f"{release} has a tag, but neither pins nor a reason why it has none"
-        for release in table.tags
-        if release not in table.pins and release not in table.unsupported
-    ]
-    for release, pins in table.pins.items():
-        if release not in table.tags:
-            lines.append(f"{release} has pins, but no tag")
-        elif (
-            interface_for(release).kind is BuildRepository.JAX
-            and pins.jax != table.tags[release]
-        ):
-            lines.append(
-                f"{release} is pinned to {pins.jax}, but its tag is"
-                f" {table.tags[release]}"
-            )
-    return tuple(lines)
-
-
 def open_repository(
     url: str, prefix: str, folder: Path, runner: Runner, progress: Progress
 ) -> TaggedRepository:
@@ -221,19 +204,15 @@ def open_repository(
     """
     if Path(url).is_dir():
         return TaggedRepository(folder=Path(url), prefix=prefix, runner=runner)
-    progress.step(
-        f"fetch {f'the release tags {prefix}*' if prefix else 'HEAD'} of {url}"
-    )
+    progress.step(f"fetch {prefix or 'HEAD'} of {url}")
     refs = ["HEAD:refs/heads/main"]
     if prefix:
         start = f"refs/tags/{prefix}"
-        listed = runner.run(
-            (*_GIT, "ls-remote", "--tags", "--refs", url, f"{start}*")
-        ).stdout
+        argv = (*_GIT, "ls-remote", "--tags", "--refs", url, f"{start}*")
+        listed = runner.run(argv).stdout
         names = [line.partition("\t")[2] for line in listed.splitlines()]
-        refs = [
-            f"{name}:{name}" for name in names if _is_release(name.removeprefix(start))
-        ]
+        names = [name for name in names if _is_release(name.removeprefix(start))]
+        refs = [f"{name}:{name}" for name in names]
     head = ("-c", "init.defaultBranch=main")
     runner.run((*_GIT, *head, "init", "--quiet", "--bare", str(folder)))
     if refs:

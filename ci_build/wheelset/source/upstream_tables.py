@@ -18,10 +18,13 @@ from ci_build.wheelset.source.source_updates import (
     TaggedRepository,
 )
 from core.atomic import write_whole
+from core.errors import InputError
 from core.model import Progress
 from core.process import Runner
 from core.targets import load_table
 from promotion.policy.families import FAMILIES_FILE, load_families
+
+_REPOSITORIES = ("jax", "rocm-jax", "amd-jax", "therock")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,34 +77,35 @@ def read_upstream(
 
     Raises:
         ProcessError: a repository cannot be reached.
-        InputError: a tag was moved, or a file has another form.
+        InputError: a tag was moved, a file has another form, or a folder has no checkout.
     """
+    urls = {name: pins.repository_url(name, mirror) for name in _REPOSITORIES}
+    missing = [name for name, url in urls.items() if not _reachable(url)]
+    if len(missing) == len(urls):
+        raise InputError(
+            f"No checkout in {mirror}.",
+            hint=f"Give a folder with one of {', '.join(urls.values())}.",
+        )
+    for name in missing:
+        progress.step(f"skipped: {urls.pop(name)} is missing")
     table = before
     therock = None
-
-    def has(*names: str) -> bool:
-        urls = [pins.repository_url(name, mirror) for name in names]
-        missing = [url for url in urls if not _reachable(url)]
-        for url in missing:
-            progress.step(f"skipped: {url} is missing")
-        return not missing
-
     with tempfile.TemporaryDirectory(prefix="ci_build-sources-") as place:
 
-        def repository(name: str, prefix: str) -> TaggedRepository:
-            url = pins.repository_url(name, mirror)
+        def repository(name: str, prefix: str) -> TaggedRepository | None:
+            if name not in urls:
+                return None
             folder = Path(place, name)
-            return source_updates.open_repository(url, prefix, folder, runner, progress)
+            return source_updates.open_repository(
+                urls[name], prefix, folder, runner, progress
+            )
 
-        if has("jax", "rocm-jax"):
-            jax = repository("jax", JAX_TAG)
+        if jax := repository("jax", JAX_TAG):
             rocm_jax = repository("rocm-jax", ROCM_JAX_TAG)
             table = source_updates.updated(table, jax, rocm_jax)
-        if has("amd-jax"):
-            url = pins.repository_url("amd-jax", mirror)
-            table = source_updates.with_amd_branches(table, url, runner)
-        if has("therock"):
-            source = repository("therock", "")
+        if "amd-jax" in urls:
+            table = source_updates.with_amd_branches(table, urls["amd-jax"], runner)
+        if source := repository("therock", ""):
             commit = source.git("rev-parse", "HEAD")
             therock = read_therock(
                 commit, lambda path: source.git("show", f"{commit}:{path}")

@@ -71,28 +71,23 @@ def unmet_needs(
             yield error(
                 "needed-build-path", text, "Link by the library's name, not by path."
             )
-    words = []
-    missing = []
+    missing = {}
     for soname in elf.needed:
         if soname not in known and soname not in exports and "/" not in soname:
-            others = sorted(
-                name
-                for name in exports
-                if name.partition(".so")[0] == soname.partition(".so")[0]
-            )
-            missing.append(soname)
-            words.append(
-                soname + (f" (available: {', '.join(others)})" if others else "")
-            )
-    if words:
-        yield error(
-            "needed-unresolved",
-            f"needs {', '.join(words)}, which neither {rocm} nor the platform nor a"
-            " wheel of the set contains.",
-            rocm_with(missing)
-            or "Build against this ROCm and platform, link the needed library"
-            " statically, or add it to the wheel.",
+            stem = soname.partition(".so")[0]
+            others = [name for name in exports if name.partition(".so")[0] == stem]
+            available = f" (available: {', '.join(sorted(others))})" if others else ""
+            missing[soname] = soname + available
+    if missing:
+        text = (
+            f"needs {', '.join(missing.values())}, which neither {rocm} nor the platform"
+            " nor a wheel of the set contains."
         )
+        remedy = (
+            "Build against this ROCm and platform, link the needed library statically,"
+            " or add it to the wheel."
+        )
+        yield error("needed-unresolved", text, rocm_with([*missing]) or remedy)
 
 
 def unmet_symbols(
@@ -142,16 +137,17 @@ def unmet_symbols(
         " was built with."
     )
     for (library, version), symbols in sorted(lost_versions.items()):
-        names = some([symbol.name for symbol in symbols])
+        users = some([symbol.name for symbol in symbols])
         has = ", ".join(sorted(exports[library].versions))
         text = (
-            f"needs version {version} of {library} (for {names}); the one of"
+            f"needs version {version} of {library} (for {users}); the one of"
             f" {exports[library].origin} has {has}."
         )
         # The loader rejects a missing version even if only weak symbols need it, unless
         # the linker marked the need as weak, which not every linker does.
-        finding = error if any(symbol.bind != "WEAK" for symbol in symbols) else warning
-        yield finding("symbol-version-missing", text, remedy)
+        is_weak = all(symbol.bind == "WEAK" for symbol in symbols)
+        report = warning if is_weak else error
+        yield report("symbol-version-missing", text, remedy)
     for (library, version), others in sorted(other_versions.items()):
         exported = set[str]().union(
             *(exports[library].symbols[name] for name in others)
@@ -162,19 +158,13 @@ def unmet_symbols(
             f" {exports[library].origin} has {has}."
         )
         yield error("symbol-version-missing", text, remedy)
-    for library, names_of_missing in sorted(missing.items()):
-        count = f"{len(names_of_missing)} symbol{'s' * (len(names_of_missing) > 1)}"
-        reason = (
-            f"{library} of {exports[library].origin} does not export"
-            if library in exports
-            else ""
-        )
-        where = reason or "no needed library exports"
-        yield error(
-            "symbol-missing",
-            f"needs {count} that {where}: {some(names_of_missing)}.",
-            remedy,
-        )
+    for library, names in sorted(missing.items()):
+        count = f"{len(names)} symbol{'s' * (len(names) > 1)}"
+        where = "no needed library exports"
+        if library in exports:
+            where = f"{library} of {exports[library].origin} does not export"
+        text = f"needs {count} that {where}: {some(names)}."
+        yield error("symbol-missing", text, remedy)
 
 
 def closure(

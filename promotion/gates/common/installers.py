@@ -122,13 +122,18 @@ class Pip:
             argv=(str(python), "-m", "venv", "--without-pip", str(folder)), env=UNSET
         )
 
-    def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
-        """Install hash-locked requirements from this index alone, without dependencies."""
+    def install_staged(
+        self, python: Path, requirements: Path, index: str, *, locked: bool = True
+    ) -> Command:
+        """Install requirements from this index alone.
+
+        With `locked`, by hash and without dependencies.
+        """
         args = (
             "install",
             "--isolated",
             f"--index-url={index}",
-            *LOCKED,
+            *(LOCKED if locked else ()),
             "--only-binary=:all:",
             "--no-input",
             "--no-compile",

@@ -103,7 +103,9 @@ class Uv:
         )
         return Command(argv=(self._program, *args), env={**UNSET, **_UNSET_UV})
 
-    def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
+    def install_staged(
+        self, python: Path, requirements: Path, index: str, *, locked: bool = True
+    ) -> Command:
         """See `Pip`."""
         argv = (
             self._program,
@@ -113,7 +115,7 @@ class Uv:
             "--no-config",
             *self._cache_arguments,
             f"--default-index={index}",
-            *LOCKED,
+            *(LOCKED if locked else ()),
             "--only-binary=:all:",
             f"--requirement={requirements}",
         )

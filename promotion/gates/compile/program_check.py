@@ -133,7 +133,7 @@ def header_finding(data: bytes, label: str, target: GfxTarget) -> Finding | None
     return error(
         "code-object-wrong",
         f"{label}: the code object for {target} {clause}.",
-        "Do not promote the set for this target, which the compiler in the wheel ignores.",
+        "The wheel's compiler ignored the target: do not promote the set for it.",
     )
 
 

@@ -176,7 +176,7 @@ def _received(
             context.bucket.put_if_absent(key, path, sha256=sha256_of(path))
     if len(found) != 1:
         raise GateError(
-            f"{result.task.label} returned {len(found)} shards.",
+            f"{result.task.label} returned {len(found)} shards instead of one.",
             hint="Run the gate again.",
         )
     return load_shard(

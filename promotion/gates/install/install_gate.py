@@ -32,7 +32,9 @@ from promotion.gates.install.installer_table import (
     installer_versions,
 )
 from promotion.gates.install.pair import check_pair
+from promotion.gates.install.stand_ins import write_rocm_index
 from promotion.index.pages import metadata_name
+from promotion.index.rocm_packages import extras_of
 from promotion.index.serve import IndexServer, Served
 from promotion.storage.bucket import fetch_to
 from promotion.storage.directory_bucket import DirBucket
@@ -86,9 +88,21 @@ def make_gate(
                 if supported(installer, versions)
             ]
             html = stack.enter_context(_open_index(context, static=True))
+            extras = (*extras_of(context.wheel_set.wheels),)
+            rocm = ""
+            if extras:
+                folder = context.work / "rocm"
+                write_rocm_index(folder, context.wheel_set, extras)
+                server = stack.enter_context(IndexServer(folder))
+                rocm = f"{server.url}simple/"
             uv = next((one for one, _ in indexes if isinstance(one, Uv)), None)
             tests = _InstallationTests(
-                context, available, html.url, None if installers == ALL else uv
+                context,
+                available,
+                html.url,
+                None if installers == ALL else uv,
+                extras,
+                rocm,
             )
             pool = ThreadPoolExecutor(_MOST_TESTS)
             stack.callback(pool.shutdown, cancel_futures=True)
@@ -203,6 +217,8 @@ class _InstallationTests:
         uv: program that spares the newest pip work that takes it 4 times as long: uv
             installs the dependencies, and pip installs the set for the first Python
             only, without HTML pages. None leaves all work to pip.
+        extras: extras of the set that install its ROCm.
+        rocm: URL of an index with stand-ins for its wheels.
     """
 
     def __init__(
@@ -211,11 +227,15 @@ class _InstallationTests:
         pythons: Mapping[str, Path],
         html: str,
         uv: Uv | None,
+        extras: Sequence[str],
+        rocm: str,
     ) -> None:
         self._context = context
         self._pythons = pythons
         self._html = html
         self._uv = uv
+        self._extras = extras
+        self._rocm = rocm
         key = context.staged.file(PYLOCK)
         self._lock = (
             None
@@ -233,15 +253,22 @@ class _InstallationTests:
     ) -> tuple[Check, ...]:
         """Test an installer for one Python of the set.
 
-        All install the same files, so the first checks the loader.
+        All install the same files, so the first checks the loader. Only the first Python
+        installs ROCm too, uv for the last GPU and others for the first.
         """
         python = self._pythons.get(version)
         spared = self._uv is not None and installer.name == "pip"
         versions = self._context.wheel_set.python_versions
         earlier = takewhile(lambda other: other != version, versions)
+        repeated = any(other in self._pythons for other in earlier)
+        extra = ""
+        if self._extras and not repeated:
+            extra = self._extras[-1 if installer.name == "uv" else 0]
         with self._place(shared) as (index, folder):
             test = InstallationTest(
-                self._source(index, version, html="" if spared else self._html),
+                self._source(
+                    index, version, html="" if spared else self._html, extra=extra
+                ),
                 self._context.runner,
                 installer,
                 version,
@@ -250,12 +277,12 @@ class _InstallationTests:
                 check_loader=first,
                 is_wanted=self._is_wanted,
             )
-            if python and spared and any(other in self._pythons for other in earlier):
+            if python and spared and repeated:
                 return tuple(test.resolution_checks(python))
             return tuple(test.checks(python))
 
     def _source(
-        self, index: _StagedIndex, version: str, html: str = ""
+        self, index: _StagedIndex, version: str, *, html: str, extra: str
     ) -> InstallationSource:
         wheel_set = self._context.wheel_set
         wheels = [wheel.filename for wheel in wheels_for(wheel_set, version)]
@@ -266,6 +293,8 @@ class _InstallationTests:
             verify_origin=lambda: index.require(wheels),
             html_index=html,
             compiled=site_for(self._context, version),
+            extra=extra,
+            rocm_index=self._rocm,
         )
 
     def _is_wanted(self) -> bool:

@@ -4,13 +4,16 @@ The program uses only the standard library. The first argument is a question in 
 
 - `distributions`: name -> {"version": ..., "files": {path: sha256}}.
 - `imports`: modules to import, in order, before jax.devices() is called.
+- `loader`: module of the loader that is asked about ROCm instead of jax.devices();
+  may be empty or missing.
 - `seconds`: time after which the program ends with the stack of each thread on standard
   error.
 
 The last line of output is the answer in JSON, since imports may print too: `problems`
 is a list of sentences, `platforms` are the platforms of jax's devices, `refusal` is the
-error of jax.devices(), `gpu` is true if there is a driver for AMD GPUs, and `installed`
-maps distributions to versions.
+error of jax.devices(), `reasons` are those of the loader not to use ROCm besides a
+missing GPU, `gpu` is true if there is a driver for AMD GPUs, and `installed` maps
+distributions to versions.
 """
 
 from __future__ import annotations
@@ -108,7 +111,11 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
     problems += failed_imports(question["imports"])
     platforms: list[str] = []
     refusal = ""
-    if not problems:
+    reasons: list[str] = []
+    if question.get("loader"):
+        loader = importlib.import_module(question["loader"])
+        reasons = list(loader.reasons(need_gpu=False))
+    elif not problems:
         try:
             devices = importlib.import_module("jax").devices()
             platforms = sorted({str(device.client.platform) for device in devices})
@@ -118,6 +125,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         "problems": problems,
         "platforms": platforms,
         "refusal": refusal,
+        "reasons": reasons,
         "gpu": any(Path(place).exists() for place in DRIVERS),
         "installed": {
             name: items[0].version for name, items in sorted(installed.items())

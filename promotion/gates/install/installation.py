@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import GateError, MachineError, ProcessError
-from core.model import Finding, WheelSet
+from core.model import Finding, RocmVersion, WheelSet
 from core.process import CREDENTIAL_VARIABLES, ProcessResult, Runner
 from core.units import parse_url
 from promotion.gates.common.gate_context import Check, error, warning
@@ -31,7 +31,9 @@ from promotion.gates.common.set_requirements import (
     write_lines,
 )
 from promotion.gates.common.uv_installer import Installer
+from promotion.gates.install.stand_ins import required_rocm
 from promotion.index.pages import install_requirements
+from promotion.index.rocm_packages import with_extra
 
 _SUFFIX = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
 _NO_GPU = "no AMD GPU was found"
@@ -39,6 +41,8 @@ _PROBE = Path(__file__).with_name("install_probe.py")
 _SECONDS = 900.0
 _PROBE_SECONDS = 120.0
 """Time for the imports of an installed set, which take some seconds."""
+_ROCM_VARIABLES = ("LD_LIBRARY_PATH", "ROCM_PATH")
+"""Variables that name another ROCm than that of an extra."""
 _REMEDY = "Read the output, fix the cause and run the gate again."
 
 
@@ -63,6 +67,8 @@ class InstallationSource:
             only `index`.
         compiled: an environment with the same Python, which may have bytecode of the
             same files.
+        extra: extra of the plugin to install ROCm with; empty for none.
+        rocm_index: URL of a simple index with stand-ins for its wheels.
     """
 
     index: str
@@ -71,6 +77,8 @@ class InstallationSource:
     verify_origin: Callable[[], None] = lambda: None
     html_index: str = ""
     compiled: Site | None = None
+    extra: str = ""
+    rocm_index: str = ""
 
 
 class InstallationTest:
@@ -127,6 +135,8 @@ class InstallationTest:
         yield from self.resolution_checks(python)
         if not installed.failed:
             yield self._check(f"loader after {where}", self._loader)
+            if self.source.extra:
+                yield self._check(f"ROCm by {where}", self._install_rocm)
 
     def resolution_checks(self, python: Path) -> Iterator[Check]:
         """Resolve the set by name without installing it, which must choose exactly its files."""
@@ -278,6 +288,30 @@ class InstallationTest:
                 raise InstallationError("loader-form", text)
         return {"platforms": self._answer["platforms"], "loader": sentence}
 
+    def _install_rocm(self) -> Mapping[str, Any]:
+        """Add the ROCm of a GPU as users do, and let the loader look for it."""
+        wheel_set = self.source.wheel_set
+        extra = self.source.extra
+        lines = with_extra(install_requirements(wheel_set.wheels, {}), extra)
+        requirements = write_lines(self.folder / "rocm.txt", lines)
+        command = self.installer.install_staged(
+            self._python, requirements, self.source.rocm_index, locked=False
+        )
+        self._run("resolution-failed", command)
+        major = RocmVersion(text=wheel_set.rocm_version).major
+        answer, _ = self._probe({}, [], loader=f"jax_plugins.xla_rocm{major}")
+        wanted = required_rocm(wheel_set, extra)
+        expected = self._answer["installed"] | wanted
+        found = answer["installed"].items()
+        if found != expected.items():
+            different = dict(found ^ expected.items())
+            text = f"{extra} installs others than {wanted}: {', '.join(different)}."
+            raise InstallationError("install-untrue", text)
+        if answer["reasons"]:
+            text = f"the loader does not use {wanted}: {' '.join(answer['reasons'])}"
+            raise InstallationError("loader-misses-rocm", text)
+        return {"rocm": wanted}
+
     def _run(self, code: str, command: Command) -> ProcessResult:
         if not self._is_wanted():
             raise InstallationError(code, "the test was stopped.")
@@ -312,11 +346,13 @@ class InstallationTest:
         imports: Sequence[str],
         *,
         platforms: str = "",
+        loader: str = "",
     ) -> tuple[dict[str, Any], str]:
         """Run `install_probe.py` and return its answer and standard error."""
         question = {
             "distributions": distributions,
             "imports": imports,
+            "loader": loader,
             "seconds": _PROBE_SECONDS,
         }
         argv = (str(self._python), "-I", str(_PROBE), json.dumps(question))
@@ -324,6 +360,7 @@ class InstallationTest:
             **dict.fromkeys(CREDENTIAL_VARIABLES, ""),
             "JAX_PLATFORMS": platforms,
             "JAX_PLATFORM_NAME": "",
+            **(dict.fromkeys(_ROCM_VARIABLES, "") if loader else {}),
         }
         started = time.monotonic()
         try:

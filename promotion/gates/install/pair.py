@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.common.installers import on_one_line
 from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.common.uv_installer import Installer
+from promotion.gates.install.stand_ins import write_wheel
 from wheelkit.findings import REPAIR_PUBLISHED, REPORT_PUBLISHED
 
 _JAXLIB = "jaxlib"
@@ -145,21 +145,4 @@ def _pair_findings(
 def _write_stand_in(folder: Path, project: str, version: str) -> None:
     """Write a distribution with metadata only."""
     name = canonicalize_name(project).replace("-", "_")
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{info}/METADATA": (
-            f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n"
-        ),
-        f"{info}/WHEEL": (
-            "Wheel-Version: 1.0\nGenerator: jax-rocm-release\nRoot-Is-Purelib:"
-            " true\nTag: py3-none-any\n"
-        ),
-    }
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-        archive.writestr(
-            f"{info}/RECORD",
-            "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD")),
-        )
+    write_wheel(folder / f"{name}-{version}-py3-none-any.whl", project, version)

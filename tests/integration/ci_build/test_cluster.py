@@ -85,7 +85,7 @@ def test_workers_of_another_version_are_refused(
     cluster.worker("plain", preloads=())
     cluster.wait("plain")
     monkeypatch.setattr(cluster_client, "own_identity", lambda: "program:other")
-    monkeypatch.setattr(cluster_client, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_client, "_CHECK_SECONDS", 0.1)
     lines = Steps()
     with (
         pytest.raises(MachineError, match="No worker could run the remaining 1 tasks"),

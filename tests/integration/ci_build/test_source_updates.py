@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from ci_build.rocm.therock_families import RUNNERS, TARGETS
-from ci_build.wheelset.source import pins, source_updates
+from ci_build.wheelset.source import pins
 from ci_build.wheelset.source.source_updates import JAX_TAG
 from tests.integration.conftest import ci_build as run_ci_build
 from tests.support.machine import need
@@ -120,7 +121,6 @@ def test_update_pins_every_release_from_server(server: Path) -> None:
         git(rocm_jax, "show", "--no-patch", "--format=%ct", "HEAD~1")
     )
     assert list(table.unsupported) == ["0.8.1"]
-    assert source_updates.problems(table) == ()
     assert update(server).stderr.strip().endswith("nothing changed")
 
 
@@ -148,6 +148,21 @@ def test_update_adds_branches_of_amd_and_runners_of_therock(server: Path) -> Non
     assert "gfx90a: linux-gfx90a-0gpu-new" in done.stderr
     assert "gfx9999 is missing in core/targets.toml" in done.stderr
     assert "families.toml" in done.stderr.splitlines()[-1]
+
+
+def test_update_refuses_folder_without_checkouts(server: Path) -> None:
+    done = update(server, f"--source-mirror={server / 'other'}")
+    assert done.returncode == 6
+    assert f"No checkout in {server / 'other'}" in done.stderr
+
+
+def test_update_without_rocm_jax_keeps_its_releases(server: Path) -> None:
+    shutil.rmtree(server / "ROCm")
+    done = update(server, "--json")
+    assert done.returncode == 0, done.stderr
+    table = json.loads(done.stdout)["table"]
+    assert [*table["pins"]] == ["0.12.0"]
+    assert table["unsupported"] == {}
 
 
 def add_amd(server: Path) -> str:

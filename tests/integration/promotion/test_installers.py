@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from core.model import Evidence, Outcome
+from core.model import Evidence, Outcome, RocmPackage
 from core.process import HostRunner, Runner
 from promotion.gates.common.gate_context import Check
 from promotion.gates.common.gate_runs import run_gates
@@ -38,7 +38,7 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, go, staged_in
-from tests.support.sets import wheel_set
+from tests.support.sets import rocm_packages, wheel_set
 from tests.support.silent import Steps
 from tests.support.wheel_sets import (
     SetWheel,
@@ -94,6 +94,12 @@ class Scene:
             stage(self.bucket, write_set(self.folder / "set", wheels, wheel_set)),
             wheels,
         )
+
+    def with_extras(self, rocm: str, packages: tuple[RocmPackage, ...]) -> StagedSet:
+        """Stage a set for ROCm 7.14.0 with extras that install a ROCm."""
+        wheels = make_wheels(self.folder / "w", pythons=(OWN,), extras=rocm)
+        wheel_set = make_set(wheels, rocm_version="7.14.0", rocm_packages=packages)
+        return stage(self.bucket, write_set(self.folder / "set", wheels, wheel_set))
 
     def gate(
         self, staged: StagedSet, pythons: tuple[str, Path], cache: Path, *names: str
@@ -186,6 +192,43 @@ def test_install_gate_reports_broken_index(
     fault(scene, staged, next(wheel for wheel in wheels if wheel.wheel.name == PLUGIN))
     evidence = scene.gate(staged, (OWN, Path(sys.executable)), tmp_path / "cache", "uv")
     assert failed(evidence) == {"uv"}
+
+
+# ROCm of an extra
+
+
+@pytest.mark.parametrize(
+    ("recorded", "gpus"),
+    [(True, {"pip": "gfx942", "uv": "gfx950"}), (False, {"uv": "gfx950"})],
+)
+def test_install_gate_installs_rocm_of_first_and_last_gpu(
+    scene: Scene, tmp_path: Path, recorded: bool, gpus: dict[str, str]
+) -> None:
+    packages = rocm_packages() + rocm_packages(gpu="gfx950")[2:] if recorded else ()
+    staged = scene.with_extras("7.14.0", packages)
+    own = OWN, Path(sys.executable)
+    evidence = scene.gate(staged, own, tmp_path / "cache", *gpus)
+    assert (evidence.outcome, evidence.findings) == (Outcome.PASSED, ())
+    names = ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-")
+    for installer, gpu in gpus.items():
+        (check,) = (
+            one
+            for one in evidence.details["checks"]
+            if one["name"] == f"ROCm by {installer} for Python {OWN}"
+        )
+        wanted = [*names[:2], names[2] + gpu]
+        assert check["rocm"] == dict.fromkeys(wanted, "7.14.0")
+
+
+def test_install_gate_refuses_extra_for_another_rocm(
+    scene: Scene, tmp_path: Path
+) -> None:
+    staged = scene.with_extras("7.13.0", rocm_packages())
+    own = OWN, Path(sys.executable)
+    evidence = scene.gate(staged, own, tmp_path / "cache", "uv")
+    (finding,) = evidence.findings
+    assert finding.code == "resolution-failed"
+    assert "rocm-sdk-core==7.13.0" in finding.message
 
 
 # Two indexes with the same names

@@ -11,20 +11,27 @@ from typing import Any
 import pytest
 
 from ci_build import cli
+from ci_build.cli.commands.image_build import find_image_rocm
 from ci_build.cli.commands.image_test import SELFTEST
+from ci_build.cli.options.settings import Settings
 from ci_build.images import image_builder as builder_module
 from ci_build.images.engine_images import ContainerImage
 from ci_build.images.image_builder import ImageBuild, ImageBuilder
 from ci_build.images.image_pins import DOCKER, load_pins
 from ci_build.images.manylinux_image import SEARCH, builder_image, builder_images
 from ci_build.images.runtime_image import runtime_image, runtime_name
+from ci_build.rocm.rocm_request import PipIndex
 from ci_build.wheelset.set_files import write_set
 from core.digests import sha256_of
 from core.errors import FormatError, InputError, ProcessError, WheelSetError
+from core.http.client import canonical
 from core.pip import Resolved
 from core.process import ProcessResult
+from core.report import Reporter
+from core.targets import expand
 from core.wheelset import read_set
 from tests.support.made_kernels import clean_kernels
+from tests.support.sets import wheel_set
 from tests.support.wheel_sets import make_set, make_wheels, set_wheel
 
 ROCM = (
@@ -266,3 +273,15 @@ def test_pins_option_of_unreadable_file_is_refused(
     assert "cannot be read" in planned(
         capsys, "build", "--pins=absent.toml", code=FormatError.exit_code
     )
+
+
+def test_pip_packages_of_image_have_targets_of_set(
+    image_builder: ImageBuilder,
+) -> None:
+    index = "https://host/simple/"
+    settings = Settings({"therock_index_url": index, "rocm_version": "7.14.0"})
+    made = wheel_set(targets=("gfx942", "gfx1151"))
+    rocm = find_image_rocm(settings, Reporter(terminal=False), image_builder, made)
+    assert rocm is not None
+    assert rocm.source == PipIndex(url=canonical(index))
+    assert rocm.targets == expand("gfx942,gfx1151")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from ci_build.wheelset import reproduction as reproduce
 from ci_build.wheelset import set_build as dist_wheels
 from ci_build.wheelset.reproduction import _other_inputs, read_recorded_set
 from ci_build.wheelset.set_files import write_set
-from ci_build.wheelset.set_plan import make_plan
+from ci_build.wheelset.set_plan import BuildPlan, make_plan
 from ci_build.wheelset.source_build import PreparedBuild
 from core.errors import ReproducibilityError, RequestError
 from core.model import BuildRequest, WheelSet
+from core.report import Reporter
 from core.source_request import SourceInputs
+from tests.unit.ci_build.test_set_files import rocm_set
 
 COMMIT = "c" * 40
 BASE = {
@@ -145,6 +148,26 @@ def test_reproduce_refuses_other_inputs(
     unused: Any = None
     with pytest.raises(RequestError, match=rf"source\.{part} is 'other', was '[abc]'"):
         reproduce.reproduce(tmp_path, before, unused, unused, unused, unused)
+
+
+def test_reproduced_set_keeps_record_of_rocm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(asked(BASE), SourceInputs(xla_commit=COMMIT))
+    packages = rocm_set().rocm_packages
+    before = replace(set_of(plan.request), rocm_packages=packages)
+
+    def execution(*, plan: BuildPlan, **_: object) -> None:
+        assert plan.rocm_packages == packages
+        raise RequestError("planned")
+
+    monkeypatch.setattr(dist_wheels, "prepare", lambda *_: PreparedBuild(plan=plan))
+    monkeypatch.setattr(reproduce, "SetExecution", execution)
+    request: Any = SimpleNamespace(out=tmp_path, built=tmp_path)
+    unused: Any = None
+    reporter = Reporter(terminal=False)
+    with pytest.raises(RequestError, match="planned"):
+        reproduce.reproduce(tmp_path, before, request, reporter, unused, unused)
 
 
 def test_reproduce_fails_with_differences(

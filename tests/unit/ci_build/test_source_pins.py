@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,35 +16,15 @@ TABLE = pins.load_pins()
 
 
 def test_pins_and_recorded_tags_agree() -> None:
-    assert source_updates.problems(TABLE) == ()
+    for release, row in TABLE.pins.items():
+        if pins.interface_for(release).kind is pins.BuildRepository.JAX:
+            assert row.jax == TABLE.tags[release]
 
 
 def test_every_release_is_pinned_or_has_reason() -> None:
     assert {*TABLE.pins, *TABLE.unsupported} == set(TABLE.tags)
     assert not {*TABLE.pins} & {*TABLE.unsupported}
     assert tuple(TABLE.pins) == pins.releases()
-
-
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        (
-            replace(TABLE, tags={**TABLE.tags, "0.99.0": "a" * 40}),
-            "0.99.0 has a tag, but neither pins",
-        ),
-        (
-            replace(TABLE, tags={**TABLE.tags, "0.11.0": "a" * 40}),
-            f"but its tag is {'a' * 40}",
-        ),
-        (
-            replace(TABLE, pins={**TABLE.pins, "0.99.0": TABLE.pins["0.11.0"]}),
-            "0.99.0 has pins, but no tag",
-        ),
-    ],
-)
-def test_problems_report_difference(table: pins.PinTable, words: str) -> None:
-    (line,) = source_updates.problems(table)
-    assert words in line
 
 
 def test_moved_names_both_commits() -> None:

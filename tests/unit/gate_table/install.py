@@ -38,7 +38,8 @@ INDEX = "http://127.0.0.1:1/simple/"
 @functools.cache
 def _wheel_set() -> WheelSet:
     with tempfile.TemporaryDirectory() as folder:
-        return make_set(make_wheels(Path(folder), pythons=("3.12",)))
+        wheels = make_wheels(Path(folder), pythons=("3.12",), extras="7.14.0")
+        return make_set(wheels)
 
 
 def _answer(**changes: Any) -> dict[str, Any]:
@@ -49,8 +50,19 @@ def _answer(**changes: Any) -> dict[str, Any]:
         "refusal": "",
         "gpu": False,
         "installed": {},
+        "reasons": [],
         **changes,
     }
+
+
+ROCM = dict.fromkeys(
+    ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-gfx942"), "7.14.0"
+)
+
+
+def _with_rocm(**changes: Any) -> dict[str, Any]:
+    """Return the answer of `probe.py` after the installation of ROCm."""
+    return {**_answer(installed=ROCM), **changes}
 
 
 @dataclass
@@ -59,6 +71,7 @@ class Installer:
 
     Attributes:
         answer, warning: answer of `probe.py` and the warnings that it prints.
+        rocm: answer of `probe.py` after the installation of ROCm.
         refusal: error of jax with JAX_PLATFORMS=rocm.
         chosen_files: project -> digests of the files that the resolver chose.
         fails: steps that fail.
@@ -67,6 +80,7 @@ class Installer:
     """
 
     answer: dict[str, Any] = field(default_factory=_answer)
+    rocm: dict[str, Any] = field(default_factory=_with_rocm)
     warning: str = WARNING
     refusal: str = SENTENCE
     chosen_files: dict[str, frozenset[str]] = field(
@@ -91,7 +105,12 @@ class Installer:
     def __getattr__(self, step: str) -> Callable[..., Command]:
         if step.startswith("_"):
             raise AttributeError(step)
-        return lambda *_, **__: Command(argv=(step,), env={})
+
+        def command(*_: object, **options: bool) -> Command:
+            rocm = (step, options) == ("install_staged", {"locked": False})
+            return Command(argv=("install_rocm" if rocm else step,), env={})
+
+        return command
 
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], **_: object
@@ -102,11 +121,11 @@ class Installer:
             raise ProcessError("`pip` failed with exit code 1.")
         if not probe:
             return ProcessResult(returncode=0)
-        answer = (
-            {**self.answer, "refusal": self.refusal}
-            if env["JAX_PLATFORMS"] == "rocm"
-            else self.answer
-        )
+        answer = self.answer
+        if env["JAX_PLATFORMS"] == "rocm":
+            answer = {**self.answer, "refusal": self.refusal}
+        elif json.loads(argv[-1])["loader"]:
+            answer = self.rocm
         return ProcessResult(
             returncode=0, stdout=json.dumps(answer), stderr=self.warning
         )
@@ -114,7 +133,9 @@ class Installer:
 
 def _install(installer: Installer, folder: Path) -> Iterable[Finding]:
     wheel_set = _wheel_set()
-    source = InstallationSource(index=INDEX, wheel_set=wheel_set, lock=None)
+    source = InstallationSource(
+        index=INDEX, wheel_set=wheel_set, lock=None, extra="device-gfx942"
+    )
     double: Any = installer
     test = InstallationTest(
         source, double, double, "3.12", folder_of(folder, "install")
@@ -164,6 +185,25 @@ _EDITS: list[tuple[str, str, str, Callable[[Installer], object]]] = [
     ("resolution-failed", "no solution", "", fails("resolve")),
     ("resolution-failed", "unknown output", "", fails("chosen")),
     ("resolution-elsewhere", "other index", "", from_another_index),
+    ("resolution-failed", "no such ROCm", "ROCm by pip", fails("install_rocm")),
+    (
+        "install-untrue",
+        "other ROCm",
+        "installs others",
+        says(rocm=_with_rocm(installed={**ROCM, "rocm-sdk-core": "7.13.0"})),
+    ),
+    (
+        "install-untrue",
+        "more than ROCm",
+        "others than",
+        says(rocm=_with_rocm(installed={**ROCM, "rocm": "7.14.0"})),
+    ),
+    (
+        "loader-misses-rocm",
+        "ROCm not found",
+        "librccl is missing",
+        says(rocm=_with_rocm(reasons=["librccl is missing"])),
+    ),
     ("loader-breaks-jax", "jax.devices", "", answers(refusal="RuntimeError: no")),
     ("loader-silent", "no warning", "", says(warning="")),
     (

@@ -257,8 +257,8 @@ ROWS: list[Row] = [
         lambda m: m.gpus(MI200),
         "jax-rocm7-pjrt 0.10.2 has no code for GPU gfx90a, only for gfx942, gfx950.",
         (
-            f"{PIP} --force-reinstall --no-deps jax-rocm7-pjrt==0.10.2"
-            " jax-rocm7-plugin==0.10.2"
+            f"{PIP} --force-reinstall --no-deps jax-rocm7-pjrt===0.10.2"
+            " jax-rocm7-plugin===0.10.2"
         ),
     ),
     (
@@ -401,6 +401,16 @@ def test_user_without_group_of_devices(
     assert found(machine)["device-denied"].startswith(command)
     monkeypatch.setattr(module, "own_groups", lambda: {"render"})
     assert found(machine)["device-denied"].startswith("sudo chmod 0660")
+
+
+def test_user_does_not_join_group_root(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = payload("_machine")
+    monkeypatch.setattr(module, "_usable", lambda _: False)
+    monkeypatch.setattr(module, "_group", lambda _: "root")
+    monkeypatch.setattr(module, "own_groups", lambda: {"users"})
+    assert found(machine)["device-denied"].startswith("sudo chmod 0666")
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,16 @@ def test_inspect_report_lists_contents(tmp_path: Path) -> None:
     )
 
 
+def test_extra_with_rocm_is_no_finding(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    needs = [
+        f'Requires-Dist: rocm-sdk-{name}==7.14.0; extra == "device-gfx942"'
+        for name in ("core", "libraries", "device-gfx942")
+    ]
+    made.metadata += ["Provides-Extra: device-gfx942", *needs]
+    assert codes(look(made, tmp_path)) == codes(look(clean_pjrt(), tmp_path))
+
+
 def test_render_escapes_markup_and_control_sequences(tmp_path: Path) -> None:
     made = clean_pjrt()
     made.replace("Summary", "[red]loud[/] \x1b[31mred\x07 (ROCm:7.2.0)")
