@@ -144,14 +144,16 @@ def file_problems(folder: Path, wheel_set: WheelSet) -> Mapping[str, str]:
     return dict(sorted(problems.items()))
 
 
-def refuse_changes(folder: Path, wheel_set: WheelSet) -> None:
-    """Refuse a set whose files differ from its wheels.json.
+def read_unchanged(folder: Path) -> WheelSet:
+    """Read a set whose files agree with its wheels.json.
 
     Raises:
-        WheelSetError: files are missing or changed.
+        WheelSetError: there is no set, or files are missing or changed.
     """
+    wheel_set = read_set(folder)
     if wrong := file_problems(folder, wheel_set):
         raise WheelSetError(
             f"Files in {folder} differ from wheels.json: {', '.join(wrong)}.",
             hint="Restore the files, or give an unchanged copy of the set.",
         )
+    return wheel_set

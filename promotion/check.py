@@ -96,7 +96,7 @@ def check(
         *_staged_problems(bucket, staged, wheel_set, files),
         *content_problems(wheel_set),
         *_conflicts(released, head, entries, wheel_set),
-        *package_problems(wheel_set.rocm_packages),
+        *package_problems(wheel_set),
         *_rocm_conflicts(head, entries, wheel_set),
     )
     digests: dict[str, str] = {}

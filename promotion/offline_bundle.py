@@ -33,7 +33,7 @@ from core.errors import InputError, ProcessError, RequestError
 from core.model import PYLOCK, Progress, WheelSet
 from core.own_files import NOT_RUN, PACKAGES, ROOT
 from core.process import Runner
-from core.wheelset import read_set, refuse_changes
+from core.wheelset import read_unchanged
 from promotion.gates.common.installers import LOCKED, Command, download
 from promotion.gates.common.set_requirements import locked, wheels_for, write_lines
 from promotion.gates.device.suite import SuiteSource
@@ -166,9 +166,8 @@ def bundle(
 def _collect(bucket: Bucket, source: StagedSet | Path, folder: Path) -> WheelSet:
     """Copy a set into a new folder, with the evidence that the bucket has."""
     if isinstance(source, Path):
-        wheel_set = read_set(source)
         shutil.copytree(source, folder)
-        refuse_changes(folder, wheel_set)
+        wheel_set = read_unchanged(folder)
         staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     else:
         folder.mkdir(parents=True)

@@ -143,14 +143,13 @@ def _requirements(
         files[f"{REQUIREMENTS}{version}.txt"] = "".join(
             f"{line}\n" for line in sorted(lines)
         ).encode()
-    of_rocm = {one.project: one for one in wheel_set.rocm_packages}
-    for extra, projects in extras_of(wheel_set.wheels).items():
-        found = [of_rocm[project] for project in projects if project in of_rocm]
-        if len(found) == len(projects):
-            files[f"{REQUIREMENTS}{extra}.txt"] = "".join(
-                f"{one.project}=={one.version} --hash=sha256:{one.sha256}\n"
-                for one in found
-            ).encode()
+    extras = extras_of(wheel_set.wheels) if wheel_set.rocm_packages else {}
+    for extra, projects in extras.items():
+        files[f"{REQUIREMENTS}{extra}.txt"] = "".join(
+            f"{one.project}=={one.version} --hash=sha256:{one.sha256}\n"
+            for one in wheel_set.rocm_packages
+            if one.project in projects
+        ).encode()
     return files
 
 

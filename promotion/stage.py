@@ -253,7 +253,7 @@ def _metadata(set_dir: Path, wheel_set: WheelSet) -> Mapping[str, bytes]:
         for path in set_dir.glob("*.whl")
         if path.name not in names
     ]
-    problems += package_problems(wheel_set.rocm_packages)
+    problems += package_problems(wheel_set)
     raise_if_any(
         problems, WheelSetError, "Use the unchanged folder, or build the set again."
     )

@@ -17,6 +17,7 @@ from core.model import Evidence, WheelSet
 from core.number_ranges import PATTERN, NumberRanges
 from promotion.evidence import evidence
 from promotion.evidence.signing import SCHEMA_VERSION as SIGNATURE_VERSION
+from promotion.evidence.signing import SignatureFile
 from promotion.index import ledger
 from promotion.index import set_summary as summary
 from promotion.index.index_reader import STATUS_SCHEMA
@@ -72,26 +73,10 @@ def status_schema() -> Mapping[str, Any]:
 
 def signature_schema() -> Mapping[str, Any]:
     """Return the schema of the signature beside a file of evidence."""
-    fields = {
-        "schema": {"const": SIGNATURE_VERSION},
-        "key": {
-            "type": "string",
-            "pattern": "^ssh-ed25519 [A-Za-z0-9+/=]+$",
-            "description": "public key.",
-        },
-        "signature": {
-            **_BASE64,
-            "description": "signature of the file and its media type (DSSE).",
-        },
-    }
-    return {
-        "$schema": _DIALECT,
-        "title": "Signature of evidence",
-        "type": "object",
-        "properties": fields,
-        "required": [*fields],
-        "additionalProperties": False,
-    }
+    schema = _file("Signature of evidence", SignatureFile, SIGNATURE_VERSION)
+    schema["properties"]["key"] |= {"pattern": "^ssh-ed25519 [A-Za-z0-9+/=]+$"}
+    schema["properties"]["signature"] |= _BASE64
+    return schema
 
 
 def summary_schema() -> Mapping[str, Any]:

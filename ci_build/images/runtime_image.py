@@ -13,7 +13,7 @@ from ci_build.images.image_builder import ImageBuild, ImageBuilder
 from ci_build.images.image_pins import DOCKER
 from core import wheelset
 from core.defaults import defaults
-from core.errors import RequestError, WheelSetError
+from core.errors import RequestError
 from core.model import PYLOCK, Wheel, WheelSet
 from core.pip import InputStore, Resolved
 
@@ -23,22 +23,6 @@ PYTHONS_LABEL = "com.amdgpu.python_versions"
 """Label with the Pythons of an image, comma-separated."""
 DEFAULT_PYTHON = defaults()["pythons"]["main"]
 """Version that `python3` runs in an image, if this version is among the requested Pythons."""
-
-
-def read_checked_set(folder: Path) -> WheelSet:
-    """Read a set and verify its files.
-
-    Raises:
-        WheelSetError: the directory has no set, or a file differs from the set's
-            record.
-    """
-    wheel_set = wheelset.read_set(folder)
-    if different := wheelset.file_problems(folder, wheel_set):
-        raise WheelSetError(
-            f"{folder} has files that differ from its set: {', '.join(different)}.",
-            hint="Build the set again.",
-        )
-    return wheel_set
 
 
 def runtime_name(system: str, rocm_version: str) -> str:

@@ -160,7 +160,7 @@ def _lines(runners: Runners) -> list[str]:
     lines = []
     for key, machines in (("single", runners.single), ("multi", runners.multi)):
         rows = [
-            f'"{label}" = {{ weight = {row.weight}, devices = {row.devices} }}'
+            f"{json.dumps(label)} = {{ weight = {row.weight}, devices = {row.devices} }}"
             for label, row in machines.items()
         ]
         if rows:

@@ -88,7 +88,7 @@ def adopt(
     paths = wheel_files(arguments, hint="Give wheels, or folders with wheels.")
     for folder in map(Path, arguments):
         if (folder / WHEELS_JSON).is_file():
-            wheelset.refuse_changes(folder, wheelset.read_set(folder))
+            wheelset.read_unchanged(folder)
     unique = {path.resolve(): path for path in paths}
     given = [_read_wheel(path, progress) for path in unique.values()]
     if problems := list(_problems(given)):

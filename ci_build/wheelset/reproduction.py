@@ -61,8 +61,7 @@ def read_recorded_set(place: Path) -> WheelSet:
     if place.is_file():
         wheel_set = load_wheel_set(place.read_bytes(), str(place))
     else:
-        wheel_set = wheelset.read_set(place)
-        wheelset.refuse_changes(place, wheel_set)
+        wheel_set = wheelset.read_unchanged(place)
     if wheel_set.request.get("payload") not in [*Payload]:
         raise RequestError(
             "The set was not built: its wheels were adopted.",

@@ -141,8 +141,13 @@ def new_key(path: Path) -> Signer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _SignatureFile:
-    """Content of a signature file; both values are text."""
+class SignatureFile:
+    """Signature of evidence, in the file beside it.
+
+    Attributes:
+        key: public key.
+        signature: signature of the file and its media type (DSSE).
+    """
 
     key: str
     signature: str
@@ -155,7 +160,7 @@ def load_signature(data: bytes, name: str) -> Signature:
         RequestError: a field is missing, unknown or invalid.
     """
     try:
-        body = read_json(data, _SignatureFile, name, schema=SCHEMA_VERSION)
+        body = read_json(data, SignatureFile, name, schema=SCHEMA_VERSION)
         value = base64.b64decode(body.signature, validate=True)
         return Signature(key=public_key(body.key), value=value)
     except (FormatError, ValueError) as error:

@@ -8,14 +8,13 @@ from itertools import chain
 from urllib.parse import unquote
 
 from core.errors import RequestError
-from core.model import RocmPackage, Wheel
+from core.model import WHEELS_JSON, RocmPackage, Wheel, WheelSet
 from core.rocm_releases import declared_extras
 from core.rocm_servers import package_server
 from core.units import parse_url
 from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 
-_PROJECT = re.compile(r"rocm-sdk-[a-z0-9]+(?:-[a-z0-9]+)*")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -61,25 +60,34 @@ def rocm_index(
     return server.url if server else ""
 
 
-def package_problems(packages: Iterable[RocmPackage]) -> Iterator[str]:
-    """Yield a sentence for each wheel that an index must not list."""
-    for package in packages:
-        name, version, *_ = package.filename.split("-")
-        project = re.sub(r"[-_.]+", "-", name).lower()
-        known = _PROJECT.fullmatch(project) and package.filename.endswith(".whl")
-        if not known or (project, version) != (package.project, package.version):
+def package_problems(wheel_set: WheelSet) -> Iterator[str]:
+    """Yield a sentence for each problem of a set's wheels of ROCm."""
+    for package in wheel_set.rocm_packages:
+        if not _is_wheel(package):
             yield (
                 f"{package.filename} is not a wheel of ROCm: {package.project}"
-                f" {package.version}."
+                f" {package.version}, sha256 {package.sha256!r}."
             )
-        elif not re.fullmatch(r"[0-9a-f]{64}", package.sha256):
-            yield f"{package.filename} has no sha256: {package.sha256!r}."
         elif not _may_link(package):
             # The URL is not shown, since it may contain a password.
             yield (
                 f"{package.filename} of ROCm has a URL that is not https, names another"
                 " file, or has a user, a query or a fragment."
             )
+    projects = {package.project for package in wheel_set.rocm_packages}
+    extras = extras_of(wheel_set.wheels) if projects else {}
+    for extra, needs in extras.items():
+        if not projects.issuperset(needs):
+            lacking = ", ".join(sorted({*needs} - projects))
+            yield f"{extra} requires {lacking}, which {WHEELS_JSON} does not record."
+
+
+def _is_wheel(package: RocmPackage) -> bool:
+    name, version, *_ = package.filename.split("-")
+    project = re.sub(r"[-_.]+", "-", name).lower()
+    known = project.startswith("rocm-sdk-") and package.filename.endswith(".whl")
+    named = (project, version) == (package.project, package.version)
+    return known and named and re.fullmatch(r"[0-9a-f]{64}", package.sha256) is not None
 
 
 def _may_link(package: RocmPackage) -> bool:

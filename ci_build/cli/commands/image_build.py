@@ -32,6 +32,7 @@ from core.errors import RequestError
 from core.model import GfxTarget, WheelSet
 from core.process import render
 from core.report import Reporter
+from core.wheelset import read_unchanged
 
 _OF_SET = (
     "python_versions",
@@ -149,7 +150,7 @@ def _build_runtime(
     builder: ImageBuilder,
 ) -> None:
     folder = values["wheels"]
-    wheel_set = runtime_image.read_checked_set(folder)
+    wheel_set = read_unchanged(folder)
     pythons = wheel_set.python_versions
     if settings.given("python_versions"):
         pythons = split_list(settings.text("python_versions"))

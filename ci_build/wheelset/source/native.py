@@ -111,10 +111,10 @@ class SourceBuilder:
         rocm = frozenset[str]()
         if command.project != "jaxlib":
             rocm = allowed_sonames(RocmVersion(text=self.rocm.version))
-        self._check_platform(inputs.path(built), rocm)
+        self._check_platform(inputs.path(built), rocm, host_compiler(command))
         return built
 
-    def _check_platform(self, wheel: Path, rocm: frozenset[str]) -> None:
+    def _check_platform(self, wheel: Path, rocm: frozenset[str], compiler: str) -> None:
         """Refuse a wheel that its repair would refuse, before the next one is compiled."""
         try:
             repaired_platform(
@@ -125,7 +125,8 @@ class SourceBuilder:
             )
         except RepairError as error:
             raise RepairError(
-                f"{error.message}\nThe compiled wheel was kept: {wheel}.",
+                f"{error.message}\nIts host code was compiled by {compiler}.\nThe compiled"
+                f" wheel was kept: {wheel}.",
                 hint=f"{error.hint} The next run continues with this wheel.",
             ) from error
 
@@ -218,6 +219,15 @@ class SourceBuilder:
         return ProcessError(
             f"The build of {command.project} failed: {cause}.", hint=f"Read {log}."
         )
+
+
+def host_compiler(command: BuildCommand) -> str:
+    """Return words on the compiler whose libstdc++ a build uses."""
+    for word in command.argv:
+        option, _, path = word.partition("=")
+        if option in ("--clang_path", "--gcc_path"):
+            return f"{path} with the libstdc++ that it finds"
+    return "Bazel's clang with the libstdc++ of its sysroot"
 
 
 def made_of(inputs: SourceInputs) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -71,14 +72,7 @@ def resolve_inputs(
             commit = remote_head(checkout.url, runner)
         else:
             commit = checkout.commit
-        sources.append(
-            Checkout(
-                name=checkout.name,
-                url=checkout.url,
-                commit=commit,
-                folder=checkout.folder,
-            )
-        )
+        sources.append(replace(checkout, commit=commit))
     trees = {checkout.name: checkout for checkout in sources}
     jax = trees.get("jax")
     xla = trees.get("xla")

@@ -196,6 +196,9 @@ def test_install_gate_reports_broken_index(
 
 # ROCm of an extra
 
+BOTH = (*rocm_packages(), *rocm_packages(gpu="gfx950")[2:])
+"""Wheels of ROCm for both GPUs of a set."""
+
 
 @pytest.mark.parametrize(
     ("recorded", "gpus"),
@@ -204,8 +207,7 @@ def test_install_gate_reports_broken_index(
 def test_install_gate_installs_rocm_of_first_and_last_gpu(
     scene: Scene, tmp_path: Path, recorded: bool, gpus: dict[str, str]
 ) -> None:
-    packages = rocm_packages() + rocm_packages(gpu="gfx950")[2:] if recorded else ()
-    staged = scene.with_extras("7.14.0", packages)
+    staged = scene.with_extras("7.14.0", BOTH if recorded else ())
     own = OWN, Path(sys.executable)
     evidence = scene.gate(staged, own, tmp_path / "cache", *gpus)
     assert (evidence.outcome, evidence.findings) == (Outcome.PASSED, ())
@@ -223,7 +225,7 @@ def test_install_gate_installs_rocm_of_first_and_last_gpu(
 def test_install_gate_refuses_extra_for_another_rocm(
     scene: Scene, tmp_path: Path
 ) -> None:
-    staged = scene.with_extras("7.13.0", rocm_packages())
+    staged = scene.with_extras("7.13.0", BOTH)
     own = OWN, Path(sys.executable)
     evidence = scene.gate(staged, own, tmp_path / "cache", "uv")
     (finding,) = evidence.findings

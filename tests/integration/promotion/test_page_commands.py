@@ -11,12 +11,15 @@ import sys
 import tarfile
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from uv import find_uv_bin
 
+from core.digests import sha256_of
+from core.model import RocmPackage
 from promotion.index.serve import IndexServer
 from promotion.storage.directory_bucket import DirBucket
 from tests.integration.conftest import ci_build
@@ -24,14 +27,24 @@ from tests.support import bare
 from tests.support.docker import Docker
 from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, go, staged_in
+from tests.support.sets import rocm_packages
 from tests.support.web_pages import commands
-from tests.support.wheel_sets import lock_text, make_wheels, ordinary_index, write_index
+from tests.support.wheel_sets import (
+    lock_text,
+    make_wheels,
+    ordinary_index,
+    plain,
+    write_index,
+)
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 UBUNTU, DEBIAN = "3.12", "3.11"
 """Pythons of AMD's image and of the image that stands in for it."""
 VERSIONS = {"gfx942": "0.10.2+rocm7.3.0", "gfx950": "0.10.2+rocm7.2.0"}
 """GPU -> version of its newest set."""
+ROCM = "7.14.0"
+"""ROCm of the set for gfx942, which its extras install."""
+WHEELS_OF_ROCM = {one.project: ROCM for one in rocm_packages(ROCM)}
 INSTALLS = ("pip", "uv", "pip, hash-locked")
 UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.2:1/simple/", "PIP_RETRIES": "0"}
 
@@ -86,26 +99,46 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     ordinary = ordinary_index(folder / "ordinary" / "wheels")
     write_index(folder / "ordinary")
     several = tuple(sorted({OWN, UBUNTU, DEBIAN}, key=lambda text: int(text[2:])))
-    sets = {
-        "gfx950": (several, ("gfx942", "gfx950"), "7.2.0"),
-        "gfx942": ((OWN,), ("gfx942",), "7.3.0"),
-    }
-    for gpu, (pythons, targets, rocm) in sets.items():
-        wheels = make_wheels(folder / gpu, version=VERSIONS[gpu], pythons=pythons)
-        lock = lock_text(ordinary)
-        go(
-            bucket,
-            staged_in(
-                bucket, folder, wheels, lock=lock, targets=targets, rocm_version=rocm
-            ),
+    (folder / "amd").mkdir()
+    lock = lock_text(ordinary)
+    with (
+        IndexServer(bucket.root) as server,
+        IndexServer(folder / "ordinary") as other,
+        IndexServer(folder / "amd") as amd,
+    ):
+        wheels = make_wheels(
+            folder / "gfx950", version=VERSIONS["gfx950"], pythons=several
         )
-    with IndexServer(bucket.root) as server, IndexServer(folder / "ordinary") as other:
+        targets = ("gfx942", "gfx950")
+        go(bucket, staged_in(bucket, folder, wheels, lock=lock, targets=targets))
+        wheels = make_wheels(
+            folder / "gfx942", version=VERSIONS["gfx942"], pythons=(OWN,), extras=ROCM
+        )
+        changes: dict[str, Any] = {
+            "targets": ("gfx942",),
+            "rocm_version": ROCM,
+            "rocm_packages": fake_rocm(folder / "amd", amd.url),
+        }
+        go(bucket, staged_in(bucket, folder, wheels, lock=lock, **changes))
         url = f"{server.url}{RELEASED.root}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             page = answer.read()
         yield Site(
             bucket=bucket, ordinary=f"{other.url}simple/", page=commands(page, url)
         )
+
+
+def fake_rocm(folder: Path, url: str) -> tuple[RocmPackage, ...]:
+    """Write the wheels of a ROCm to the folder of a server."""
+    packages = []
+    of_950 = rocm_packages(ROCM, gpu="gfx950", server=url)[2:]
+    for one in (*rocm_packages(ROCM, server=url), *of_950):
+        device = one.project.startswith("rocm-sdk-device-")
+        needs = [f"rocm-sdk-libraries=={ROCM}"] if device else []
+        made = plain(one.project, ROCM, tag="py3-none-linux_x86_64", requires=needs)
+        path = made.write(folder)
+        packages.append(replace(one, sha256=sha256_of(path), size=path.stat().st_size))
+    return tuple(packages)
 
 
 def installed(folder: Path) -> dict[str, str]:
@@ -138,7 +171,7 @@ def test_command_installs_newest_set_of_gpu(
             [find_uv_bin(), "venv", "--python", sys.executable, tmp_path / ".venv"],
             check=True,
         )
-    locked = re.search(r"requirements-(.*)\.txt", command)
+    locked = re.search(r"requirements-(\d[\d.]*)\.txt", command)
     other = (
         {"PIP_PYTHON_VERSION": locked[1], "PIP_ONLY_BINARY": ":all:"}
         if locked and locked[1] != OWN
@@ -153,6 +186,8 @@ def test_command_installs_newest_set_of_gpu(
         "0.10.2",
         "1.0",
     )
+    rocm = {name: of for name, of in found.items() if name.startswith("rocm-sdk-")}
+    assert rocm == (WHEELS_OF_ROCM if gpu == "gfx942" else {})
 
 
 def test_offline_commands_install_without_network(site: Site, tmp_path: Path) -> None:
@@ -161,7 +196,9 @@ def test_offline_commands_install_without_network(site: Site, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     done = site.run(page["Offline: install"], tmp_path, **UNREACHABLE)
     assert done.returncode == 0, done.stderr
-    assert installed(tmp_path)["jax-rocm7-plugin"] == VERSIONS["gfx942"]
+    found = installed(tmp_path)
+    assert found["jax-rocm7-plugin"] == VERSIONS["gfx942"]
+    assert found.items() >= WHEELS_OF_ROCM.items()
 
 
 def test_bundle_command_writes_an_archive_that_installs(
@@ -184,6 +221,7 @@ def test_bundle_command_writes_an_archive_that_installs(
         r"^    (python.* -m pip install .+)$", readme.read_text(), re.MULTILINE
     )
     assert line is not None
+    assert f"ROCm {ROCM} is not in this folder" in readme.read_text()
     shutil.copytree(readme.parent, tmp_path, dirs_exist_ok=True)
     done = site.run(line[1], tmp_path, **UNREACHABLE)
     assert done.returncode == 0, done.stderr

@@ -118,7 +118,7 @@ def test_build_of_set_dry_run_shows_rocm_and_wheels(
         assert problem in planned(capsys, "build", str(dist), *words, code=2)
     next(dist.glob("*.whl")).write_bytes(b"x")
     said = planned(capsys, "build", str(dist), ROCM, code=WheelSetError.exit_code)
-    assert "has files that differ from its set" in said
+    assert "differ from wheels.json" in said
 
 
 def test_test_dry_run_shows_container(capsys: pytest.CaptureFixture[str]) -> None:

@@ -207,6 +207,15 @@ def test_build_reuses_record_unless_wheel_changed(bench: Bench) -> None:
     assert len(bench.builder.runs) == 2
 
 
+def test_refused_platform_names_host_compiler(bench: Bench) -> None:
+    bench.builder.symbol = TinySymbol("new", "libc.so.6", "GLIBC_2.34")
+    with pytest.raises(RepairError, match="Bazel's clang"):
+        bench.build()
+    given = replace(PJRT, argv=(*PJRT.argv, "--clang_path=/usr/bin/clang-21"))
+    with pytest.raises(RepairError, match=r"compiled by /usr/bin/clang-21 with"):
+        bench.build(given)
+
+
 def test_build_refuses_newer_platform_and_continues_with_kept_wheel(
     bench: Bench,
 ) -> None:

@@ -24,10 +24,12 @@ from promotion.promote import install_line
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import NOW, RELEASED, go, objects, offered, staged_in
-from tests.support.sets import rocm_packages
+from tests.support.sets import rocm_packages, wheel_set
 from tests.support.wheel_sets import make_set, make_wheels
 
 CORE, *_ = rocm_packages()
+BOTH = (*rocm_packages(), *rocm_packages(gpu="gfx950")[2:])
+"""Wheels of ROCm for both GPUs of `make_wheels`."""
 
 
 def staged_with(
@@ -137,7 +139,7 @@ def test_promote_refuses_rocm_with_other_bytes(
         ({"url": "https://[secret/{name}"}, "not https"),
         ({"url": ""}, "not https"),
         ({"url": "https://rocm.test/other.whl"}, "another file"),
-        ({"sha256": "e" * 63}, "has no sha256"),
+        ({"sha256": "e" * 63}, "is not a wheel of ROCm"),
         ({"version": "7.13.0"}, "is not a wheel of ROCm"),
         ({"project": "rocm-sdk-libraries"}, "is not a wheel of ROCm"),
         ({"project": "jax", "filename": "jax-7.14.0-py3-none-any.whl"}, "not a wheel"),
@@ -148,14 +150,25 @@ def test_package_problems_name_the_file(changes: dict[str, str], problem: str) -
     texts: dict[str, Any] = {
         key: text.format(name=CORE.filename) for key, text in changes.items()
     }
-    (found,) = package_problems([replace(CORE, **texts)])
+    made = replace(CORE, **texts)
+    (found,) = package_problems(wheel_set(rocm_packages=(made,)))
     assert problem in found
     assert texts.get("filename", CORE.filename) in found
     assert "secret" not in found
 
 
 def test_packages_on_this_machine_may_lack_tls() -> None:
-    assert not [*package_problems(rocm_packages(server="http://127.0.0.1:8080/"))]
+    packages = rocm_packages(server="http://127.0.0.1:8080/")
+    assert not [*package_problems(wheel_set(rocm_packages=packages))]
+
+
+def test_stage_refuses_a_set_that_omits_rocm_of_an_extra(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",), extras="7.14.0")
+    message = "device-gfx950 requires rocm-sdk-device-gfx950, which wheels.json"
+    with pytest.raises(WheelSetError, match=message):
+        staged_in(bucket, tmp_path / "sets", wheels, rocm_packages=rocm_packages())
 
 
 def test_stage_and_promote_refuse_a_url_without_tls(
@@ -175,18 +188,15 @@ def test_promotion_writes_hash_locked_requirements_of_rocm(
 ) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",), extras="7.14.0")
     lock = 'lock-version = "1.0"\ncreated-by = "tests"\npackages = []\n'
-    staged = staged_in(
-        bucket, tmp_path / "sets", wheels, lock=lock, rocm_packages=rocm_packages()
-    )
+    staged = staged_in(bucket, tmp_path / "sets", wheels, lock=lock, rocm_packages=BOTH)
     go(bucket, staged)
-    data = bucket.get(
-        RELEASED.set_file(staged.digest, "requirements-device-gfx942.txt")
-    )
-    assert data.decode().splitlines() == [
-        f"{one.project}==7.14.0 --hash=sha256:{'e' * 64}" for one in rocm_packages()
-    ]
-    other = RELEASED.set_file(staged.digest, "requirements-device-gfx950.txt")
-    assert bucket.head(other) is None, "the set does not record all of its wheels"
+    for gpu in ("gfx942", "gfx950"):
+        name = f"requirements-device-{gpu}.txt"
+        data = bucket.get(RELEASED.set_file(staged.digest, name))
+        assert data.decode().splitlines() == [
+            f"{one.project}==7.14.0 --hash=sha256:{'e' * 64}"
+            for one in rocm_packages(gpu=gpu)
+        ]
     (row,) = json.loads(bucket.get(RELEASED.status))["sets"]
     assert row["extras"] == ["device-gfx942", "device-gfx950"]
     assert row["rocm_index"] == ""
