@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci_build.rocm.rocm_request import Folder, RocmRequest, TarballFile
@@ -23,10 +23,11 @@ from core.pip import InputStore
 from core.process import Runner
 from core.source_request import SourceRequest
 from core.versions import package_name, set_version
+from promotion.index.publish import read_head
 from promotion.nights import list_nights, read_night
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.object_keys import TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 _OF_THE_SET = (
     "payload",
@@ -157,10 +158,10 @@ def used_versions(bucket: Bucket, index: str, build: BuildRequest) -> frozenset[
     project = package_name("plugin", build.rocm_version.major)
     released = ReleasedIndex(index=index)
     versions: set[str] = set()
-    for key in bucket.list(released.wheel(project, "")):
-        name = key.rpartition("/")[2].removesuffix(TOMBSTONE_SUFFIX)
-        if name.endswith(".whl"):
-            versions.add(str(parse_wheel_filename(name)[1]))
+    head, entries = read_head(bucket, released)
+    for entry in entries.read(range(1, head.number + 1)):
+        wheels = entry.promoted.wheels if entry.promoted else ()
+        versions |= {wheel.version for wheel in wheels if wheel.project == project}
     nights = list_nights(bucket, index)[-_RECENT:]
     for record in map_concurrently(partial(read_night, bucket), nights):
         versions.add(record["version"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from core.digests import sha256_of
@@ -38,6 +38,8 @@ PARTS = ("python", "size", "passes", "corpus", "installers")
 
 Evidence of one part does not replace that of another.
 """
+CLOCK_SKEW = timedelta(minutes=5)
+"""Accepted difference between the clocks of two machines."""
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 """Format of times in evidence; sorting these texts sorts the times."""
 

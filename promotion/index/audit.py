@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
+from promotion.evidence.evidence import CLOCK_SKEW
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.inventory import Inventory, read_inventory
 from promotion.index.ledger import (
@@ -29,6 +31,7 @@ from promotion.index.ledger import (
 from promotion.index.ledger_state import EMPTY_STATE, apply_change
 from promotion.index.leftovers import find_leftovers
 from promotion.index.listing import lists_index
+from promotion.index.operations import Clock, utc_now
 from promotion.index.publish import check_not_cut, newest_shown
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import LISTING, PROVENANCE_SUFFIX, ReleasedIndex
@@ -46,6 +49,7 @@ def verify(
     authority: Authority = ANYONE,
     since: RecordedEntry | None = None,
     tier_problems: Callable[[LedgerEntry], Iterable[str]] = lambda _: (),
+    now: Clock = utc_now,
 ) -> Iterator[str]:
     """Yield a sentence for each problem of the ledger or of the stored objects.
 
@@ -72,6 +76,7 @@ def verify(
         return
     entries = ledger.entries
     yield from _states(released, entries)
+    yield from _times(released, entries, now())
     yield from signature_problems(authority, released, entries)
     yield from _policies(released, entries, authority.channel)
     contradicted = since.problem(released, ledger) if since else ""
@@ -122,12 +127,6 @@ def verify(
             f"{LISTING} does not list {released.index} as its ledger describes it:"
             f" {repair} updates it."
         )
-    for key in inventory.tombstones:
-        if bucket.head(key) is None:
-            yield (
-                f"{key} is missing, so the name of a removed wheel could be used again:"
-                f" {repair} restores it."
-            )
     yield from _unnamed(bucket, released, inventory, read=read)
 
 
@@ -146,7 +145,7 @@ def _unnamed(
             )
         else:
             others.append(key)
-    for one in find_leftovers(bucket, released, others, inventory.files):
+    for one in find_leftovers(bucket, released, others):
         if one.origin:
             yield (
                 f"{one.key} does not belong to a set of this index: {one.origin};"
@@ -158,6 +157,20 @@ def _unnamed(
                 f"{one.key} does not belong to a set of this index: it is foreign;"
                 f" {repair}{option}` removes it."
             )
+
+
+def _times(
+    released: ReleasedIndex, entries: Sequence[LedgerEntry], now: datetime
+) -> Iterator[str]:
+    """Yield a sentence for each entry from before the entry before it, or from the future."""
+    last = ""
+    for entry in entries:
+        key = released.ledger_entry(entry.number)
+        if entry.time < last:
+            yield f"{key} is of {entry.time}, before the entry before it, {last}."
+        if datetime.fromisoformat(entry.time) > now + CLOCK_SKEW:
+            yield f"{key} is of {entry.time}, in the future."
+        last = entry.time
 
 
 def _policies(

@@ -1,6 +1,6 @@
 """`index verify --repair`.
 
-Restore pages and tombstones, and remove what interrupted sweeps and promotions left.
+Restore pages, and remove what interrupted sweeps and promotions left.
 
 The ledger, the files of held sets, and published wheels of other projects are never
 changed.
@@ -132,7 +132,7 @@ def _leftovers(
     ]
     removing: list[Leftover] = []
     kept: dict[str, str] = {}
-    for one in find_leftovers(bucket, released, keys, inventory.files):
+    for one in find_leftovers(bucket, released, keys):
         if one.info is None:
             kept[one.key] = "it cannot be read; remove it by hand"
         elif not one.origin and not foreign:

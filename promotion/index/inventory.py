@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -13,7 +13,7 @@ from promotion.index.ledger import Ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.pages import project_pair
 from promotion.storage.bucket import Bucket
-from promotion.storage.object_keys import TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,6 @@ class Inventory:
         files: key -> sha256 of the files of held sets.
         pages: key -> sha256 of every page and of status.json.
         swept: keys that sweeps removed and no held set needs.
-        tombstones: keys of the tombstones of removed wheels.
         kept: key -> sha256 of files that sweeps leave, since other sets may contain
             them too.
         listed: row of the index on the page that lists all indexes.
@@ -33,13 +32,12 @@ class Inventory:
     files: Mapping[str, str]
     pages: Mapping[str, str]
     swept: Collection[str]
-    tombstones: Sequence[str]
     kept: Mapping[str, str]
     listed: ListedIndex
 
     def unnamed(self, bucket: Bucket, released: ReleasedIndex) -> tuple[str, ...]:
         """Return the sorted keys of stored objects that nothing held or shown needs."""
-        named = {*self.files, *self.pages, *self.tombstones}
+        named = {*self.files, *self.pages}
         keys = bucket.list(released.root)
         return tuple(
             key
@@ -85,9 +83,6 @@ def read_inventory(ledger: Ledger) -> Inventory:
         files=files,
         pages={page.key: sha256_of(page.data) for page in pages},
         swept=swept - files.keys(),
-        tombstones=sorted(
-            key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")
-        ),
         kept=kept,
         listed=rendered.listed,
     )

@@ -6,7 +6,7 @@ Leftovers of promotions, and foreign objects.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from core.errors import CiBuildError
@@ -19,7 +19,6 @@ from promotion.storage.object_keys import (
     EVIDENCE_FOLDER,
     METADATA_SUFFIX,
     PROVENANCE_SUFFIX,
-    TOMBSTONE_SUFFIX,
     ReleasedIndex,
 )
 
@@ -42,7 +41,7 @@ class Leftover:
 
 
 def find_leftovers(
-    bucket: Bucket, released: ReleasedIndex, keys: Iterable[str], held: Collection[str]
+    bucket: Bucket, released: ReleasedIndex, keys: Iterable[str]
 ) -> tuple[Leftover, ...]:
     """Return the objects with these keys, and the promotions and sweeps that they come from.
 
@@ -50,7 +49,6 @@ def find_leftovers(
 
     Args:
         keys: keys below the root of the index that the ledger does not name.
-        held: keys of the files of held sets.
     """
     keys = tuple(keys)
     found = zip(
@@ -71,12 +69,6 @@ def find_leftovers(
         key: f"a promotion of set {digest[:12]} did not end"
         for key, digest in owners.items()
     }
-    tombstones = (
-        key
-        for key in infos
-        if key.endswith(TOMBSTONE_SUFFIX) and key.removesuffix(TOMBSTONE_SUFFIX) in held
-    )
-    origins |= dict.fromkeys(tombstones, "a sweep did not begin to remove files")
     return tuple(
         Leftover(key=key, info=info, origin=origins.get(key, ""))
         for key, info in infos.items()

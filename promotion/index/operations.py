@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from core.digests import sha256_of
-from core.errors import BusyError, RequestError
-from promotion.evidence.evidence import TIME
+from core.errors import BusyError, MachineError, RequestError
+from promotion.evidence.evidence import CLOCK_SKEW, TIME
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.ledger import (
     Entries,
@@ -230,6 +230,25 @@ def sign(
     return _do(bucket, released, draft, actor=actor, now=now, authority=tolerant)
 
 
+def _time_after(head: Head, entries: Entries, now: datetime) -> str:
+    """Return the time of a new entry, which is never before that of the entry before it.
+
+    MachineError if the clock of this machine contradicts the ledger: ages of evidence
+    and of sets would be wrong.
+    """
+    time = now.astimezone(UTC).strftime(TIME)
+    if not head.number:
+        return time
+    last = entries.at(head.number).time
+    if datetime.fromisoformat(last) > now + CLOCK_SKEW:
+        raise MachineError(
+            f"The clock of this machine says {time}, before entry {head.number} of the"
+            f" ledger, {last}.",
+            hint="Set the clock of the machine that is wrong.",
+        )
+    return max(time, last)
+
+
 def change_ledger(
     bucket: Bucket,
     released: ReleasedIndex,
@@ -251,6 +270,7 @@ def change_ledger(
         BucketError: the ledger has a gap, was cut, or has an entry that the authority
             does not accept.
         RequestError: the authority may not sign.
+        MachineError: the clock contradicts the ledger.
     """
     for _ in range(_MAX_RACES):
         shown = newest_shown(bucket, released)
@@ -271,7 +291,7 @@ def change_ledger(
             change.removed or change.kind is EntryKind.SIGN
         ):
             return unchanged
-        time = now().astimezone(UTC).strftime(TIME)
+        time = _time_after(head, entries, now())
         authority.check_signer(time)
         promoted = change.promoted
         entry = LedgerEntry(

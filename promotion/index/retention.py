@@ -3,8 +3,8 @@
 Remove old sets from the pages first, and their bytes some days later, when no
 installation needs them.
 
-Names of removed wheels are never used again: a tombstone replaces each wheel, and
-promotion refuses its name. A sweep holds the claim of the index, like a promotion; if
+Names of removed wheels are never used again: the ledger names them, and promotion
+refuses them. A sweep holds the claim of the index, like a promotion; if
 another entry takes its number, it is planned again.
 """
 
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
-from core.digests import sha256_of
 from promotion.evidence.evidence import TIME
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.claim import claimed
@@ -24,7 +23,7 @@ from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.operations import Change, Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_head
 from promotion.storage.bucket import Bucket
-from promotion.storage.object_keys import TOMBSTONE_SUFFIX, ReleasedIndex
+from promotion.storage.object_keys import ReleasedIndex
 
 GRACE_DAYS = 7
 """Default days between removal from the pages and removal of the bytes."""
@@ -104,12 +103,8 @@ def apply(
     def sweep(head: Head, entries: Entries) -> Change | None:
         claim.renew()
         fresh = _plan(head, entries, rule, now(), most=retention.sweep)
-        for key in removing.keys() - fresh.remove.keys():
-            if info := bucket.head(key + TOMBSTONE_SUFFIX):
-                bucket.delete(info.key, sha256=info.sha256)
         removing.clear()
         removing.update(fresh.remove)
-        _bury(bucket, removing)
         if not fresh.sweep:
             return None
         keys = tuple(sorted(removing))
@@ -137,7 +132,7 @@ def complete_sweeps(
     *,
     newest: bool = False,
 ) -> tuple[str, ...]:
-    """Remove what interrupted sweeps left, and return the keys. Restore missing tombstones before.
+    """Remove what interrupted sweeps left, and return the keys.
 
     Args:
         newest: complete only the newest sweep, since each retention completes the one
@@ -153,7 +148,6 @@ def complete_sweeps(
             others = entries.sets(head.state.held.without(swept))
             digests = _bytes_of(released, swept, others)
             removing = {key: digests[key] for key in entry.removed if key in digests}
-            _bury(bucket, removing)
             removed += _remove(bucket, removing)
         if newest and entry.kind in (EntryKind.SWEEP, EntryKind.RETIRE):
             break
@@ -254,13 +248,6 @@ def _retired_since(
             )
             missing -= {*entry.sets}
     return since
-
-
-def _bury(bucket: Bucket, removing: Mapping[str, str]) -> None:
-    """Write the tombstones of wheels."""
-    for key in (key for key in removing if key.endswith(".whl")):
-        data = f"{removing[key]}\n".encode()
-        bucket.put_if_absent(key + TOMBSTONE_SUFFIX, data, sha256=sha256_of(data))
 
 
 def _remove(bucket: Bucket, removing: Mapping[str, str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from itertools import chain
 
 from core.model import Evidence, Outcome, Requirement, Severity, WheelSet
 from promotion.evidence.evidence import (
+    CLOCK_SKEW,
     PARTS,
     EvidenceFile,
     check_records,
@@ -31,8 +32,6 @@ DISTINCT_SETTINGS = (*PARTS, "image")
 """Settings that distinguish several runs of a gate on a target."""
 NEVER_RAN = "has not run on this set"
 """Start of the problem of a gate without accepted evidence."""
-CLOCK_SKEW = timedelta(minutes=5)
-"""Accepted difference between the clocks of two machines."""
 _NOT_PASSED = {
     Outcome.FAILED: "failed",
     Outcome.ERROR: "could not run",

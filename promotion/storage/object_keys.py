@@ -32,8 +32,6 @@ from core.model import Channel
 
 METADATA_SUFFIX = ".metadata"
 PROVENANCE_SUFFIX = ".provenance"
-TOMBSTONE_SUFFIX = ".swept"
-"""Suffix of the tombstone of a removed wheel."""
 EVIDENCE_FOLDER = "evidence"
 SETS_FOLDER = "sets"
 NIGHTS_FOLDER = "_nights"

@@ -44,7 +44,6 @@ VOUCHING = {
 }
 SWEPT = {
     "package": INDEX.wheel("jaxlib", WHEEL),
-    "tombstone": INDEX.wheel("jaxlib", f"{WHEEL}.swept"),
     "file of a set": INDEX.set_file("a" * 64, "wheels.json"),
     "claim": "v2/_claims/multi-arch/packages/x",
 }

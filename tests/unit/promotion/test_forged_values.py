@@ -25,6 +25,7 @@ from promotion.index.operations import mark, rollback, sign
 from promotion.index.publish import publish, published_entry
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import (
+    NOW,
     RELEASED,
     go,
     objects,
@@ -43,7 +44,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bucket = DirBucket(folder / "bucket")
     for staged in staged_releases(bucket, folder, 2, 3):
         go(bucket, staged)
-    rollback(bucket, RELEASED, to=1, reason="slow", actor="me")
+    rollback(bucket, RELEASED, to=1, reason="slow", actor="me", now=lambda: NOW)
     go(bucket, staged)
     return folder
 

@@ -317,7 +317,7 @@ def test_cut_promotion_is_noticed_on_project_pages(index: Signed) -> None:
 # Keys
 
 
-def test_sweep_without_key_leaves_no_tombstones(index: Signed) -> None:
+def test_sweep_without_key_removes_nothing(index: Signed) -> None:
     rule = RetentionRule(days=0, keep_newest=0, grace_days=0.5)
     apply(
         index.bucket,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.digests import sha256_of
-from core.errors import BucketError, PromotionBlockedError, RequestError
+from core.errors import BucketError, MachineError, PromotionBlockedError, RequestError
 from core.number_ranges import NumberRanges
 from promotion.check import check
 from promotion.index import set_lookup
@@ -93,13 +93,15 @@ class Index:
         return set(shown)
 
     def mark(self, kind: EntryKind, *sets: str, reason: str = WHY) -> OperationResult:
+        now = self.day(len(self.digests))
         return mark(
-            self.bucket, RELEASED, kind, sets, reason=reason, actor=ME, now=lambda: NOW
+            self.bucket, RELEASED, kind, sets, reason=reason, actor=ME, now=lambda: now
         )
 
     def rollback(self, to: int | None = None) -> OperationResult:
+        now = self.day(len(self.digests))
         return rollback(
-            self.bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: NOW
+            self.bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: now
         )
 
     def plan(self, rule: RetentionRule, day: int) -> RetentionPlan:
@@ -169,6 +171,40 @@ def test_rollback_refuses_unknown_entry(index: Index) -> None:
     empty = DirBucket(index.folder / "empty")
     with pytest.raises(RequestError, match="no earlier state"):
         rollback(empty, RELEASED, to=None, reason=WHY, actor=ME)
+
+
+# Times
+
+
+def test_clock_that_contradicts_the_ledger_changes_nothing(index: Index) -> None:
+    """Evidence and sets would have wrong ages."""
+    before = objects(index.bucket)
+    early = index.day(2) - timedelta(minutes=6)
+    rule = RetentionRule(days=0, keep_newest=0)
+    changes: list[Callable[[], object]] = [
+        lambda: apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: early),
+        lambda: rollback(
+            index.bucket, RELEASED, to=1, reason=WHY, actor=ME, now=lambda: early
+        ),
+    ]
+    for change in changes:
+        with pytest.raises(MachineError, match=r"before entry 3 of the ledger"):
+            change()
+    assert objects(index.bucket) == before
+
+
+def test_entry_is_never_before_the_entry_before_it(index: Index) -> None:
+    slow = index.day(2) - timedelta(minutes=4)
+    rollback(index.bucket, RELEASED, to=1, reason=WHY, actor=ME, now=lambda: slow)
+    *_, before, last = read_ledger(index.bucket, RELEASED).entries
+    assert last.time == before.time
+    assert index.problems() == []
+
+
+def test_verify_reports_entries_from_the_future(index: Index) -> None:
+    found = verify(index.bucket, RELEASED, now=lambda: index.day(1))
+    key = RELEASED.ledger_entry(3)
+    assert [*found] == [f"{key} is of 2026-01-04T03:04:05Z, in the future."]
 
 
 # Marks

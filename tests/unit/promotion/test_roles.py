@@ -137,7 +137,7 @@ def test_promoter_may_do_what_retention_and_repair_do(
     go(bucket, sets[1])
     with pytest.raises(KilledError):
         go(FaultyBucket(bucket, Fault.KILLED, 9), sets[2])
-    assert repair(bucket, RELEASED).removed
+    assert repair(bucket, RELEASED, now=lambda: NOW).removed
     rule = RetentionRule(days=0.5, grace_days=0.5)
     for day in (3, 5):
         apply(bucket, RELEASED, rule, actor="me", now=functools.partial(_after, day))
