@@ -7,15 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from urllib.parse import unquote
 
-from core.errors import RequestError
 from core.model import WHEELS_JSON, RocmPackage, Wheel, WheelSet
 from core.rocm_releases import declared_extras
 from core.rocm_servers import package_server
-from core.units import parse_url
 from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 
-_LOOPBACK = ("127.0.0.1", "localhost")
+_URL = re.compile(
+    r"(?:https://[\w.-]+|http://(?:127\.0\.0\.1|localhost))(?::\d+)?/[^?#\s]+"
+)
+"""Addresses without user, query and fragment; those of this machine need no TLS."""
 
 
 def rocm_row(package: RocmPackage) -> IndexedWheel:
@@ -88,19 +89,13 @@ def link_problems(packages: Iterable[RocmPackage]) -> Iterator[str]:
 
 
 def _is_wheel(package: RocmPackage) -> bool:
-    name, version, *_ = package.filename.split("-")
-    project = re.sub(r"[-_.]+", "-", name).lower()
-    known = project.startswith("rocm-sdk-") and package.filename.endswith(".whl")
-    named = (project, version) == (package.project, package.version)
-    return known and named and re.fullmatch(r"[0-9a-f]{64}", package.sha256) is not None
+    start = f"{package.project.replace('-', '_')}-{package.version}-"
+    name = package.filename
+    named = name.lower().startswith(start.lower()) and name.endswith(".whl")
+    hashed = re.fullmatch(r"[0-9a-f]{64}", package.sha256) is not None
+    return named and hashed and package.project.startswith("rocm-sdk-")
 
 
 def _may_link(package: RocmPackage) -> bool:
-    try:
-        url = parse_url(package.url)
-    except RequestError:
-        return False
-    local = url.scheme == "http" and url.hostname in _LOOPBACK
-    named = unquote(url.path).rpartition("/")[2] == package.filename
-    bare = not (url.query or url.fragment or "@" in url.netloc)
-    return bool(url.hostname) and named and bare and (local or url.scheme == "https")
+    name = unquote(package.url.rpartition("/")[2])
+    return name == package.filename and _URL.fullmatch(package.url) is not None
