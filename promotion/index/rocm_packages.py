@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from urllib.parse import unquote
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from core.model import WHEELS_JSON, RocmPackage, Wheel, WheelSet
 from core.rocm_releases import declared_extras
 from core.rocm_servers import package_server
@@ -89,11 +91,14 @@ def link_problems(packages: Iterable[RocmPackage]) -> Iterator[str]:
 
 
 def _is_wheel(package: RocmPackage) -> bool:
-    start = f"{package.project.replace('-', '_')}-{package.version}-"
-    name = package.filename
-    named = name.lower().startswith(start.lower()) and name.endswith(".whl")
+    try:
+        project, version, _, _ = parse_wheel_filename(package.filename)
+    except InvalidWheelFilename:
+        return False
+    named = (project, str(version)) == (package.project, package.version)
     hashed = re.fullmatch(r"[0-9a-f]{64}", package.sha256) is not None
-    return named and hashed and package.project.startswith("rocm-sdk-")
+    known = project.startswith("rocm-sdk-") and "/" not in package.filename
+    return named and hashed and known
 
 
 def _may_link(package: RocmPackage) -> bool:
