@@ -191,7 +191,11 @@ def test_promotion_writes_hash_locked_requirements_of_rocm(
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",), extras="7.14.0")
     lock = 'lock-version = "1.0"\ncreated-by = "tests"\npackages = []\n'
     staged = staged_in(bucket, tmp_path / "sets", wheels, lock=lock, rocm_packages=BOTH)
-    go(bucket, staged)
+    written = go(bucket, staged).pages
+    plugin = written.index(f"{RELEASED.simple}jax-rocm7-plugin/index.html")
+    for one in BOTH:
+        page = f"{RELEASED.simple}{one.project}/index.html"
+        assert written.index(page) < plugin, "no extra lacks its wheels"
     for gpu in ("gfx942", "gfx950"):
         name = f"requirements-device-{gpu}.txt"
         data = bucket.get(RELEASED.set_file(staged.digest, name))
