@@ -213,8 +213,10 @@ def wrap_command(line: str, terminal: int | None = None) -> str:
     units = list[str]()
     option = False
     for word in _SHELL_WORD.findall(command):
-        is_value = option and not word.startswith("-")
-        units[-1:] = [f"{units[-1]} {word}"] if is_value else [*units[-1:], word]
+        if option and not word.startswith("-"):
+            units[-1] += f" {word}"
+        else:
+            units.append(word)
         option = word.startswith("-") and "=" not in word
     rows = ["$"]
     for unit in units:

@@ -116,38 +116,24 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
             f"Platform {platform} does not use {', '.join(unused)}.",
             hint="Omit these options.",
         )
-    checks = (
-        (
-            request.size and not request.jax_tests,
-            "--size requires --jax-tests.",
-            "Give --jax-tests too.",
-        ),
-        (
-            request.suite_env and not request.jax_tests,
-            "--suite-env requires --jax-tests.",
-            "Give --jax-tests too.",
-        ),
-        (
-            request.size and request.tests,
-            "--size contradicts --test.",
-            "Give one of them.",
-        ),
-        (
-            request.shard and request.tests,
-            "--shard contradicts --test.",
-            "Give one of them.",
-        ),
-        (
-            request.image and platform is JaxPlatform.CUDA,
-            "--image does not support the platform cuda.",
-            "Start the container yourself, and run the gate in it without --image.",
-        ),
-    )
-    for wrong, text, hint in checks:
-        if wrong:
-            raise RequestError(text, hint=hint)
+    for name in ("size", "suite_env"):
+        if getattr(request, name) and not request.jax_tests:
+            raise RequestError(
+                f"--{name.replace('_', '-')} requires --jax-tests.",
+                hint="Give --jax-tests too.",
+            )
+    for name in ("size", "shard"):
+        if getattr(request, name) and request.tests:
+            raise RequestError(
+                f"--{name} contradicts --test.", hint="Give one of them."
+            )
     parse_suite_env(request.suite_env)
     if request.image:
+        if platform is JaxPlatform.CUDA:
+            raise RequestError(
+                "--image does not support the platform cuda.",
+                hint="Start the container yourself, and run the gate in it without --image.",
+            )
         check_image(request.image)
 
 

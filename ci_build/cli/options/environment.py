@@ -183,14 +183,9 @@ def cache_folder() -> tuple[Path, str]:
     """
     usual = Path(platformdirs.user_cache_dir(_PROJECT))
     folder = writable_folder(usual, f"cache/{_PROJECT}")
-    return (
-        folder,
-        (
-            ""
-            if folder == usual
-            else f"{usual} is not writable; the cache is in {folder}."
-        ),
-    )
+    if folder == usual:
+        return folder, ""
+    return folder, f"{usual} is not writable; the cache is in {folder}."
 
 
 def writable_folder(folder: Path, name: str) -> Path:
