@@ -63,18 +63,17 @@ def _rows(released: ReleasedIndex, entry: LedgerEntry) -> Iterator[IndexedWheel]
     promoted = entry.promoted
     if promoted is None:
         return
+    rows = [*map(rocm_row, promoted.rocm_packages)]
     for wheel in promoted.wheels:
         key = released.wheel(wheel.project, wheel.filename)
-        yield IndexedWheel(
+        row = IndexedWheel(
             wheel=wheel,
             href=link(released.simple, wheel.project, key),
-            uploaded=entry.time,
-            set_digest=promoted.set_digest,
             tier=promoted.tier,
             tiers=dict(sorted(promoted.tiers.items())),
-            sets=(entry.number,),
         )
-    for row in map(rocm_row, promoted.rocm_packages):
+        rows.append(row)
+    for row in rows:
         yield replace(
             row,
             uploaded=entry.time,

@@ -7,15 +7,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from urllib.parse import unquote
 
-from core.errors import RequestError
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from core.model import WHEELS_JSON, RocmPackage, Wheel, WheelSet
 from core.rocm_releases import declared_extras
 from core.rocm_servers import package_server
-from core.units import parse_url
 from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 
-_LOOPBACK = ("127.0.0.1", "localhost")
+_URL = re.compile(
+    r"(?:https://[\w.-]+|http://(?:127\.0\.0\.1|localhost))(?::\d+)?/[^?#\s]+"
+)
+"""Addresses without user, query and fragment; those of this machine need no TLS."""
 
 
 def rocm_row(package: RocmPackage) -> IndexedWheel:
@@ -88,19 +91,16 @@ def link_problems(packages: Iterable[RocmPackage]) -> Iterator[str]:
 
 
 def _is_wheel(package: RocmPackage) -> bool:
-    name, version, *_ = package.filename.split("-")
-    project = re.sub(r"[-_.]+", "-", name).lower()
-    known = project.startswith("rocm-sdk-") and package.filename.endswith(".whl")
-    named = (project, version) == (package.project, package.version)
-    return known and named and re.fullmatch(r"[0-9a-f]{64}", package.sha256) is not None
+    try:
+        project, version, _, _ = parse_wheel_filename(package.filename)
+    except InvalidWheelFilename:
+        return False
+    named = (project, str(version)) == (package.project, package.version)
+    hashed = re.fullmatch(r"[0-9a-f]{64}", package.sha256) is not None
+    known = project.startswith("rocm-sdk-") and "/" not in package.filename
+    return named and hashed and known
 
 
 def _may_link(package: RocmPackage) -> bool:
-    try:
-        url = parse_url(package.url)
-    except RequestError:
-        return False
-    local = url.scheme == "http" and url.hostname in _LOOPBACK
-    named = unquote(url.path).rpartition("/")[2] == package.filename
-    bare = not (url.query or url.fragment or "@" in url.netloc)
-    return bool(url.hostname) and named and bare and (local or url.scheme == "https")
+    name = unquote(package.url.rpartition("/")[2])
+    return name == package.filename and _URL.fullmatch(package.url) is not None

@@ -92,7 +92,7 @@ def make_gate(
             rocm = ""
             if extras:
                 folder = context.work / "rocm"
-                write_rocm_index(folder, context.wheel_set, extras)
+                write_rocm_index(folder, context.wheel_set)
                 server = stack.enter_context(IndexServer(folder))
                 rocm = f"{server.url}simple/"
             uv = next((one for one, _ in indexes if isinstance(one, Uv)), None)

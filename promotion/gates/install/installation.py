@@ -31,9 +31,8 @@ from promotion.gates.common.set_requirements import (
     write_lines,
 )
 from promotion.gates.common.uv_installer import Installer
-from promotion.gates.install.stand_ins import required_rocm
 from promotion.index.pages import install_requirements
-from promotion.index.rocm_packages import with_extra
+from promotion.index.rocm_packages import extras_of, with_extra
 
 _SUFFIX = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
 _NO_GPU = "no AMD GPU was found"
@@ -300,7 +299,8 @@ class InstallationTest:
         self._run("resolution-failed", command)
         major = RocmVersion(text=wheel_set.rocm_version).major
         answer, _ = self._probe({}, [], loader=f"jax_plugins.xla_rocm{major}")
-        wanted = required_rocm(wheel_set, extra)
+        projects = extras_of(wheel_set.wheels)[extra]
+        wanted = dict.fromkeys(projects, wheel_set.rocm_version)
         expected = self._answer["installed"] | wanted
         found = answer["installed"].items()
         if found != expected.items():

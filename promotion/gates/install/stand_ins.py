@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-
-from packaging.requirements import Requirement
+from urllib.parse import quote
 
 from core import rocm_layouts
 from core.digests import sha256_of
 from core.model import RocmPackage, RocmVersion, WheelSet
 from promotion.index.pages import pages
-from promotion.index.rocm_packages import rocm_row
+from promotion.index.rocm_packages import extras_of, rocm_row
 from wheelkit.elf.writer import shared_library
 
 _TAG = "py3-none-linux_x86_64"
@@ -48,53 +48,34 @@ def write_wheel(
             archive.writestr(name, data)
 
 
-def required_rocm(wheel_set: WheelSet, extra: str) -> Mapping[str, str]:
-    """Return project -> version of the wheels of ROCm that an extra of a set requires."""
-    found: dict[str, str] = {}
-    for text in chain.from_iterable(one.requires_dist for one in wheel_set.wheels):
-        need = Requirement(text)
-        marker = need.marker if need.name.startswith("rocm-sdk-") else None
-        if marker and marker.evaluate({"extra": extra}):
-            found[need.name] = str(need.specifier).removeprefix("==")
-    return found
-
-
-def write_rocm_index(folder: Path, wheel_set: WheelSet, extras: Iterable[str]) -> Path:
+def write_rocm_index(folder: Path, wheel_set: WheelSet) -> None:
     """Write a package index with a stand-in for each wheel of a set's ROCm.
 
-    The wheels have the recorded names and versions, or those that the extras require if
-    the set records none.
+    They have the recorded names, or those of AMD if the set records none.
     """
-    names = {one.filename: one for one in wheel_set.rocm_packages}
-    if not names:
-        for extra in extras:
-            for project, version in required_rocm(wheel_set, extra).items():
-                name = f"{project.replace('-', '_')}-{version}-{_TAG}.whl"
-                names[name] = RocmPackage(
-                    project=project, filename=name, version=version, url="", sha256=""
-                )
+    packages = [*wheel_set.rocm_packages]
+    version = wheel_set.rocm_version
+    needs = () if packages else extras_of(wheel_set.wheels).values()
+    for project in dict.fromkeys(chain.from_iterable(needs)):
+        name = f"{project.replace('-', '_')}-{version}-{_TAG}.whl"
+        package = RocmPackage(
+            project=project, filename=name, version=version, url="", sha256=""
+        )
+        packages.append(package)
     (folder / "wheels").mkdir(parents=True)
     rows = []
-    for name, one in names.items():
-        path = folder / "wheels" / name
-        requires: tuple[str, ...] = ()
-        if one.project.startswith("rocm-sdk-device-"):
-            requires = (f"rocm-sdk-libraries=={one.version}",)
-        files = _layout(one.project, RocmVersion(text=wheel_set.rocm_version))
+    for one in packages:
+        path = folder / "wheels" / one.filename
+        device = one.project.startswith("rocm-sdk-device-")
+        requires = [f"rocm-sdk-libraries=={one.version}"] if device else []
+        files = _layout(one.project, RocmVersion(text=version))
         write_wheel(path, one.project, one.version, requires=requires, files=files)
-        served = RocmPackage(
-            project=one.project,
-            filename=name,
-            version=one.version,
-            url=f"../../wheels/{name.replace('+', '%2B')}",
-            sha256=sha256_of(path),
-        )
-        rows.append(rocm_row(served))
+        url = f"../../wheels/{quote(one.filename)}"
+        rows.append(rocm_row(replace(one, url=url, sha256=sha256_of(path), size=0)))
     for page in pages("simple/", rows):
         path = folder / page.key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(page.data)
-    return folder
 
 
 def _layout(project: str, rocm: RocmVersion) -> Mapping[str, bytes]:

@@ -207,14 +207,12 @@ def reasons_of_skew(folder: Path) -> str | None:
     Args:
         folder: folder for the metadata of that jaxlib.
     """
-    loader = next(
-        (
-            module
-            for name, module in sys.modules.items()
-            if module and _LOADER.fullmatch(name)
-        ),
-        None,
-    )
+    loaders = [
+        module
+        for name, module in sys.modules.items()
+        if _LOADER.fullmatch(name) and hasattr(module, "reasons")
+    ]
+    loader = next(iter(loaders), None)
     if loader is None:
         return None
     (folder / f"jaxlib-{OTHER_JAXLIB}.dist-info").mkdir(parents=True)

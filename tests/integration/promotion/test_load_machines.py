@@ -38,9 +38,10 @@ def devices(platform=""):
     import jax_plugins
     if config.jax_platforms == "cpu":
         return ["cpu"]
-    for row in pkgutil.iter_modules(jax_plugins.__path__, "jax_plugins."):
+    found = pkgutil.iter_modules(jax_plugins.__path__, "jax_plugins.")
+    for name in sorted(row.name for row in found):
         try:
-            importlib.import_module(row.name).initialize()
+            importlib.import_module(name).initialize()
         except Exception:
             text = "Jax plugin configuration error"
             logging.getLogger("jax._src.xla_bridge").exception(text)

@@ -39,7 +39,7 @@ INDEX = "http://127.0.0.1:1/simple/"
 def _wheel_set() -> WheelSet:
     with tempfile.TemporaryDirectory() as folder:
         wheels = make_wheels(Path(folder), pythons=("3.12",), extras="7.14.0")
-        return make_set(wheels)
+        return make_set(wheels, rocm_version="7.14.0")
 
 
 def _answer(**changes: Any) -> dict[str, Any]:

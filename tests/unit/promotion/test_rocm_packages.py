@@ -144,6 +144,8 @@ def test_promote_refuses_rocm_with_other_bytes(
         ({"project": "rocm-sdk-libraries"}, "is not a wheel of ROCm"),
         ({"project": "jax", "filename": "jax-7.14.0-py3-none-any.whl"}, "not a wheel"),
         ({"filename": "rocm_sdk_core-7.14.0.tar.gz"}, "is not a wheel of ROCm"),
+        ({"filename": "rocm_sdk_core-7.14.0-py3-none-/x.whl"}, "is not a wheel"),
+        ({"version": "x", "filename": "rocm_sdk_core-x-py3-none-any.whl"}, "is not a"),
     ],
 )
 def test_package_problems_name_the_file(changes: dict[str, str], problem: str) -> None:
