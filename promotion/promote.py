@@ -116,7 +116,7 @@ def promote(
     source = source or PolicySource()
     authority = policy.authority(signer, source)
     head, entries = read_head(bucket, released, authority)
-    _refuse_marked(staged, head.state, entries)
+    _refuse_marked(wheel_set, staged, head.state, entries)
     entry = _offered(bucket, staged, head.state, entries, head.state.offered)
     new = False
     warnings: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ def promote(
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         with claimed(bucket, released, "promotion", now=now) as claim:
             copy_set(bucket, staged, released, promoted, claim, made)
-            draft = _draft(staged, policy, head, claim, promoted)
+            draft = _draft(wheel_set, staged, policy, head, claim, promoted)
             change = change_ledger(
                 bucket, released, draft, actor=actor, now=now, authority=authority
             )
@@ -271,6 +271,7 @@ def _promoted(
 
 
 def _draft(
+    wheel_set: WheelSet,
     staged: StagedSet,
     policy: Policy,
     before: Head,
@@ -282,7 +283,7 @@ def _draft(
 
     def draft(head: Head, entries: Entries) -> Change:
         claim.renew()
-        _refuse_marked(staged, head.state, entries)
+        _refuse_marked(wheel_set, staged, head.state, entries)
         _refuse_channel(released, policy, head, entries)
         for later in map(entries.at, range(before.number + 1, head.number + 1)):
             # After the checks, and before this promotion took the claim.
@@ -311,20 +312,38 @@ def _refuse_channel(
         )
 
 
-def _refuse_marked(staged: StagedSet, state: IndexState, entries: Entries) -> None:
-    """Raise if the set has a mark that a new entry would lose."""
-    for marks, problem, undo in (
-        (state.quarantined, "is quarantined", "unquarantine"),
-        (state.yanked, "was yanked", "unyank"),
-    ):
-        for number in sorted({*marks} & {*state.held}):
-            refused = marks is state.quarantined or number not in state.offered
-            if refused and entries.set(number).set_digest == staged.digest:
-                raise PromotionBlockedError(
-                    f"The set of ledger entry {number}, {staged.digest[:12]},"
-                    f" {problem}: {marks[number]}.",
-                    hint=(
-                        f"Run `ci_build {undo} {staged.index}/{number}` first to"
-                        " promote it anyway."
-                    ),
-                )
+def _refuse_marked(
+    wheel_set: WheelSet, staged: StagedSet, state: IndexState, entries: Entries
+) -> None:
+    """Raise if the set, or a wheel of it, was yanked or quarantined.
+
+    The bytes stay withdrawn in every set until an entry lifts the mark. Wheels that
+    another project published, and those that a visible set offers, are not withdrawn.
+    """
+    marks = {**state.yanked, **state.quarantined}
+    marked = entries.sets(sorted({*marks} & {*state.held}))
+    own = {wheel.sha256: wheel.filename for wheel in wheel_set.wheels}
+    shown = entries.sets(state.visible.without(state.yanked)) if marked else {}
+    offered = {wheel.sha256 for one in shown.values() for wheel in one.wheels}
+    for number, promoted in marked.items():
+        withdrawn = [
+            wheel
+            for wheel in promoted.wheels
+            if not wheel.as_published and wheel.sha256 in own.keys() - offered
+        ]
+        if promoted.set_digest == staged.digest:
+            # A yanked set that is still offered needs no new entry.
+            if number in state.visible:
+                continue
+        elif not withdrawn:
+            continue
+        verb = "quarantine" if number in state.quarantined else "yank"
+        names = ", ".join(own[wheel.sha256] for wheel in withdrawn) or "The set"
+        raise PromotionBlockedError(
+            f"{names} of ledger entry {number} was withdrawn by `index {verb}`:"
+            f" {marks[number]}.",
+            hint=(
+                f"Run `ci_build index {verb} {staged.index}/{number} --undo` first to"
+                " promote it anyway."
+            ),
+        )

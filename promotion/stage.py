@@ -104,11 +104,11 @@ def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
 
 def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
     """Return a staged set; WheelSetError if its wheels.json belongs to another set."""
-    wheel_set = load_wheel_set(bucket.get(staged.file(WHEELS_JSON)))
+    key = staged.file(WHEELS_JSON)
+    wheel_set = load_wheel_set(bucket.get(key), key)
     if (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
         raise WheelSetError(
-            f"{staged.file(WHEELS_JSON)} belongs to another set:"
-            f" {wheel_set.index}/{wheel_set.digest}.",
+            f"{key} belongs to another set: {wheel_set.index}/{wheel_set.digest}.",
             hint="Stage the set again.",
         )
     return wheel_set

@@ -11,13 +11,14 @@ from datetime import datetime
 from pathlib import Path
 
 from core.cache_entries import entries
+from core.errors import CiBuildError
 from core.lock_holders import LockHolder, lock_holders
 from core.model import Channel
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
-from promotion.policy.promotion_policy import load_policy
+from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.promote import promotion_of
-from promotion.staged_sets import staged_folders
+from promotion.staged_sets import StagedFolder, staged_folders
 from promotion.storage.bucket import Bucket
 
 
@@ -39,7 +40,7 @@ class StagedState:
     """A staged set.
 
     Attributes:
-        state: promoted, withdrawn, incomplete, blocked, or ready.
+        state: promoted, withdrawn, incomplete, damaged, blocked, or ready.
         tiers: target -> tier that its evidence proves.
         blocked_by: what blocks a promotion to the channel.
     """
@@ -88,26 +89,37 @@ def staged_states(
     ):  # results of tests and nights
         policy = load_policy(index, channel=channel)
         for folder in staged_folders(bucket, index, days=0):
-            state = "incomplete"
-            tiers = dict[str, str]()
-            reasons = tuple[str, ...]()
-            if (
-                folder.complete
-                and (found := promotion_of(bucket, folder.staged)) is not None
-            ):
-                state = "promoted" if found[1] else "withdrawn"
-            elif folder.complete:
-                verdict = check(
-                    bucket, folder.staged, policy, verify=lazy_verifier(trust_config)
-                )
-                state = "ready" if verdict.allowed else "blocked"
-                tiers = dict(verdict.tiers)
-                reasons = tuple(verdict.blocked_by)
-            yield StagedState(
-                index=index,
-                digest=folder.staged.digest,
-                used=folder.used,
-                state=state,
-                tiers=tiers,
-                blocked_by=reasons,
-            )
+            try:
+                yield _state_of(bucket, folder, policy, trust_config)
+            except CiBuildError as error:
+                # A damaged set must not hide the others.
+                yield _as_state(folder, "damaged", reasons=(error.message,))
+
+
+def _state_of(
+    bucket: Bucket, folder: StagedFolder, policy: Policy, trust_config: Path | None
+) -> StagedState:
+    """Return the state of a staged set; CiBuildError if its files are damaged."""
+    if not folder.complete:
+        return _as_state(folder, "incomplete")
+    if (found := promotion_of(bucket, folder.staged)) is not None:
+        return _as_state(folder, "promoted" if found[1] else "withdrawn")
+    verdict = check(bucket, folder.staged, policy, verify=lazy_verifier(trust_config))
+    state = "ready" if verdict.allowed else "blocked"
+    return _as_state(folder, state, dict(verdict.tiers), tuple(verdict.blocked_by))
+
+
+def _as_state(
+    folder: StagedFolder,
+    state: str,
+    tiers: Mapping[str, str] | None = None,
+    reasons: tuple[str, ...] = (),
+) -> StagedState:
+    return StagedState(
+        index=folder.staged.index,
+        digest=folder.staged.digest,
+        used=folder.used,
+        state=state,
+        tiers=tiers or {},
+        blocked_by=reasons,
+    )

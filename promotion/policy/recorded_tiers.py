@@ -78,7 +78,7 @@ def _wheel_set(
     bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet
 ) -> WheelSet:
     key = released.set_file(promoted.set_digest, WHEELS_JSON)
-    wheel_set = load_wheel_set(bucket.get(key))
+    wheel_set = load_wheel_set(bucket.get(key), key)
     if (wheel_set.index, wheel_set.digest) != (released.index, promoted.set_digest):
         raise ValueError(
             f"{key} belongs to another set: {wheel_set.index}/{wheel_set.digest}."

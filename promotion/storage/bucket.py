@@ -50,6 +50,19 @@ class ObjectInfo:
     modified: datetime = field(default=datetime.max.replace(tzinfo=UTC), compare=False)
 
 
+MOST_READ = 64 << 20
+"""Bytes of the largest object that is read as a whole: JSON, pages and texts."""
+
+
+def check_small(key: str, size: int) -> None:
+    """Raise BucketError for an object that is too large to be read as a whole."""
+    if size > MOST_READ:
+        raise BucketError(
+            f"{key} has {size} bytes; at most {MOST_READ} are read.",
+            hint="Somebody else wrote this object; remove it.",
+        )
+
+
 class Bucket(Protocol):
     """An object store with create-only writes and compare-and-swap. Keys are plain relative paths.
 
@@ -60,7 +73,10 @@ class Bucket(Protocol):
         """Return the properties of an object, or None if it does not exist."""
 
     def get(self, key: str) -> bytes:
-        """Return the bytes of a small object, or raise AbsentError."""
+        """Return the bytes of a small object, or raise AbsentError.
+
+        BucketError if the object is larger than MOST_READ.
+        """
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         """Return the bytes of a small object and the properties of exactly these bytes.

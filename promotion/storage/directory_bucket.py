@@ -26,6 +26,7 @@ from promotion.storage.bucket import (
     check_etag,
     check_key,
     check_same_bytes,
+    check_small,
     check_source,
     object_info,
 )
@@ -94,6 +95,7 @@ class DirBucket:
     def get(self, key: str) -> bytes:
         """Return the bytes of a small object."""
         with _disk(key), self.open(key) as file:
+            check_small(key, os.fstat(file.fileno()).st_size)
             return file.read()
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:

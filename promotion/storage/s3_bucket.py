@@ -26,6 +26,7 @@ from promotion.storage.bucket import (
     check_etag,
     check_key,
     check_same_bytes,
+    check_small,
     check_source,
     object_info,
     size_of,
@@ -239,6 +240,7 @@ class S3Bucket:
         """
         for last in (*[False] * (_BODIES - 1), True):
             answer = self._call("get_object", key, **words)
+            check_small(key, answer["ContentLength"])
             try:
                 with bucket_errors(key):
                     data = bytes(answer["Body"].read())

@@ -17,6 +17,8 @@ import pytest
 from core.errors import PromotionBlockedError
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import EvidenceFile
+from promotion.index.ledger_state import EntryKind
+from promotion.index.operations import mark
 from promotion.policy.content_rules import slots
 from promotion.policy.exceptions import NOT_RUN, TEST, PolicyException
 from promotion.policy.gate_rules import EvidenceKey, GateRule
@@ -24,7 +26,7 @@ from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict
 from promotion.storage.directory_bucket import DirBucket
 from tests.support import sets
-from tests.support.promoting import RELEASED, go, objects, staged_in
+from tests.support.promoting import NOW, RELEASED, go, objects, staged_in
 from tests.support.wheel_sets import SetWheel, make_wheels, plain, set_wheel
 
 JAXLIB = "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl"
@@ -194,6 +196,41 @@ def test_removed_name_stays_taken_without_any_object(
     staged = staged_in(bucket, tmp_path / "second", scene.wheels)
     with pytest.raises(PromotionBlockedError, match="is not the file that the index"):
         go(bucket, staged)
+
+
+@pytest.mark.parametrize("kind", [EntryKind.YANK, EntryKind.QUARANTINE])
+def test_withdrawn_bytes_stay_withdrawn_in_every_set(
+    bucket: DirBucket, tmp_path: Path, kind: EntryKind
+) -> None:
+    """The same wheels in a set with one other field are offered after --undo only."""
+
+    def marked(done: EntryKind) -> None:
+        mark(bucket, RELEASED, done, ["1"], reason="x", actor="me", now=lambda: NOW)
+
+    sound = make_wheels(tmp_path / "sound", pythons=("3.12",))
+    go(bucket, staged_in(bucket, tmp_path / "first", sound))
+    marked(kind)
+    again = staged_in(bucket, tmp_path / "second", sound, tools={"tests": "2"})
+    verb = "yank" if kind is EntryKind.YANK else "quarantine"
+    with pytest.raises(PromotionBlockedError) as refused:
+        go(bucket, again)
+    assert f"was withdrawn by `index {verb}`: x." in refused.value.message
+    assert f"`ci_build index {verb} multi-arch/1 --undo`" in refused.value.hint
+    marked(EntryKind.UNYANK if kind is EntryKind.YANK else EntryKind.FREE)
+    assert go(bucket, again).new
+
+
+def test_bytes_that_another_set_offers_are_not_withdrawn(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    sound = make_wheels(tmp_path / "sound", pythons=("3.12",))
+    for tools in ("1", "2"):
+        folder = tmp_path / tools
+        go(bucket, staged_in(bucket, folder, sound, tools={"tests": tools}))
+    mark(
+        bucket, RELEASED, EntryKind.YANK, ["1"], reason="x", actor="me", now=lambda: NOW
+    )
+    assert go(bucket, staged_in(bucket, tmp_path / "3", sound, tools={"t": "3"})).new
 
 
 def test_slots_expand_tags() -> None:
