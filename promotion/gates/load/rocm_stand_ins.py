@@ -7,6 +7,7 @@ from pathlib import Path
 
 from core import rocm_layouts as layouts
 from core.model import GfxTarget, RocmVersion
+from core.targets import processors_of
 from wheelkit.elf.writer import Export, shared_library
 
 CORE_PACKAGE = "_rocm_sdk_core"
@@ -79,7 +80,7 @@ def write_packages(
     layout: str,
     targets: Sequence[GfxTarget],
 ) -> None:
-    """Write forwarders to the libraries of a ROCm as the rocm-sdk wheels contain them.
+    """Write forwarders to the libraries of a ROCm where the rocm-sdk wheels install them.
 
     Args:
         folder: folder of the packages.
@@ -97,6 +98,9 @@ def write_packages(
             place = others
         write_forwarder(place / name, library)
     _write_llvm(folder / CORE_PACKAGE, rocm)
+    devices = [f"_rocm_sdk_device_{name}" for name in processors_of(targets)]
+    for package in (CORE_PACKAGE, others.parent.name, *devices):
+        (folder / f"{package.lstrip('_')}-{version}.dist-info").mkdir()
 
 
 def write_forwarder(path: Path, library: Path | None) -> None:

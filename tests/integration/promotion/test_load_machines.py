@@ -256,6 +256,11 @@ WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
         "jax-rocm10-plugin jax-rocm10-pjrt",
     ),
     (
+        (DIAGNOSIS, 'f"rocm-sdk-device-{gpu}" not in', 'f"rocm-sdk-{gpu}" not in'),
+        {PACKAGES},
+        "the loader should not warn",
+    ),
+    (
         (FAKE_BRIDGE, ".hipGetDeviceCount", ""),
         {LACKING},
         "should name the reason",
