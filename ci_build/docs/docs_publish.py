@@ -58,20 +58,18 @@ def publish_site(bucket: Bucket, site: Path) -> Publication:
             hint="Give another --bucket, or move these files.",
         )
 
-    def write(key: str) -> bool:
+    def write(key: str) -> str:
         data = files[key].read_bytes()
         before = bucket.head(key) if key in stored else None
         if before is not None and before.sha256 == sha256_of(data):
-            return False
+            return ""
         bucket.put_if_match(key, data, etag=before.etag if before else None)
-        return True
+        return key
 
-    new = [key for key in files if key not in stored]
-    changed = [key for key in files if key in stored and key != DOCS + ENTRY]
-    written = []
-    for batch in (new, changed, [key for key in (DOCS + ENTRY,) if key in stored]):
-        done = map_concurrently(write, batch)
-        written += [key for key, wrote in zip(batch, done, strict=True) if wrote]
+    first = {DOCS + ENTRY} & stored
+    written: list[str] = []
+    for batch in (files.keys() - stored, files.keys() & stored - first, first):
+        written += filter(None, map_concurrently(write, sorted(batch)))
     for key in stale:
         if info := bucket.head(key):
             bucket.delete(key, sha256=info.sha256)

@@ -6,7 +6,7 @@ Commands, options and keys of the project file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -21,5 +21,5 @@ class DocsRequest:
     """
 
     commands: Mapping[str, str]
-    project_keys: Mapping[str, str] = field(default_factory=dict)
+    project_keys: Mapping[str, str]
     compatibility: Path | None = None

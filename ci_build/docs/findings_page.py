@@ -6,18 +6,16 @@ import re
 import runpy
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ci_build.doctor import PAYLOAD
 from wheelkit.findings import finding_kinds
 
 FINDINGS_FILE = Path(__file__).with_name("findings.toml")
-_TITLES = {"gates": "Gates", "build": "Builds"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FindingEntry:
+class FindingEntry(NamedTuple):
     """A row of the reference.
 
     Attributes:
@@ -34,38 +32,25 @@ class FindingEntry:
 
 def finding_entries() -> Mapping[str, Sequence[FindingEntry]]:
     """Return title of a section -> its findings, sorted by code."""
-    wheels = [
-        FindingEntry(
-            code=code,
-            severity=kind.severity,
-            cause=_sentence(kind.title),
-            remedy=kind.remedy,
-        )
-        for code, kind in sorted(finding_kinds().items())
-    ]
+    wheels = {}
+    for code, kind in finding_kinds().items():
+        wheels[code] = (kind.severity.value, _sentence(kind.title), kind.remedy)
     tables = tomllib.loads(FINDINGS_FILE.read_text(encoding="utf-8"))
-    others = {}
-    for name, rows in tables.items():
-        others[_TITLES[name]] = [
-            FindingEntry(code=code, severity=severity, cause=cause, remedy=remedy)
-            for code, (severity, cause, remedy) in sorted(rows.items())
-        ]
-    return {"Wheels": wheels, **others, "Doctor": _problems()}
-
-
-def _problems() -> list[FindingEntry]:
-    """Return the problems that the loader and the doctor report."""
     # The package of the loader can be imported only in an installed wheel.
-    kinds = runpy.run_path(str(PAYLOAD / "_problems.py"))["KINDS"]
-    return [
-        FindingEntry(
-            code=code,
-            severity=severity,
-            cause=_with_names(sentence),
-            remedy=_with_names(remedy),
-        )
-        for code, (severity, sentence, remedy) in sorted(kinds.items())
-    ]
+    problems = runpy.run_path(str(PAYLOAD / "_problems.py"))["KINDS"]
+    doctor = {}
+    for code, (severity, *texts) in problems.items():
+        doctor[code] = (severity, *map(_with_names, texts))
+    sections = {
+        "Wheels": wheels,
+        "Gates": tables["gates"],
+        "Builds": tables["build"],
+        "Doctor": doctor,
+    }
+    entries = {}
+    for title, rows in sections.items():
+        entries[title] = [FindingEntry(code, *rows[code]) for code in sorted(rows)]
+    return entries
 
 
 def _with_names(template: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from typing import Any
 
 from ci_build.docs.docs_request import DocsRequest
@@ -88,7 +87,7 @@ def findings_page() -> str:
             parts += [
                 f"### {plain(entry.code)}",
                 f"{plain(entry.cause)} ({entry.severity})",
-                _remedy(entry.remedy),
+                entry.remedy and f"Remedy: {plain(entry.remedy)}",
             ]
     intro = (
         "Inspections, gates and the doctor report findings by code. An error fails its"
@@ -97,31 +96,25 @@ def findings_page() -> str:
     return page("Findings", intro, *parts)
 
 
-def _remedy(text: str) -> str:
-    return f"Remedy: {plain(text)}" if text else ""
-
-
 def schemas_page() -> str:
     """Return the page with the fields of each file, and the links of the JSON Schemas."""
     intro = (
         "JSON Schemas (draft 2020-12) of the files in a bucket, as this version writes"
         " them. The schema defines the types with a capital letter."
     )
-    return page(
-        "Schemas",
-        intro,
-        *chain.from_iterable(_schema(name, make()) for name, make in SCHEMAS.items()),
-    )
-
-
-def _schema(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    rows = (
-        (code(field), plain(_type(about)), plain(about.get("description", "")))
-        for field, about in schema["properties"].items()
-    )
-    yield f"## {schema['title']}"
-    yield f"[{name}](schemas/{name})"
-    yield table(("field", "type", "meaning"), rows)
+    parts = []
+    for name, make in SCHEMAS.items():
+        schema = make()
+        rows = []
+        for field, about in schema["properties"].items():
+            text = about.get("description", "")
+            rows.append((code(field), plain(_type(about)), plain(text)))
+        parts += [
+            f"## {schema['title']}",
+            f"[{name}](schemas/{name})",
+            table(("field", "type", "meaning"), rows),
+        ]
+    return page("Schemas", intro, *parts)
 
 
 def _type(about: Mapping[str, Any]) -> str:

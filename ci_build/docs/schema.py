@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,17 +31,6 @@ _SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _BASE64 = {"type": "string", "contentEncoding": "base64"}
 
 
-def evidence_schema() -> Mapping[str, Any]:
-    """Return the schema of an evidence file."""
-    title = "Evidence of one gate for one set"
-    schema = _file(title, Evidence, evidence.SCHEMA_VERSION)
-    properties = schema["properties"]
-    properties["set_digest"] |= _SHA256
-    properties["started"] |= _TIME
-    properties["ended"] |= _TIME
-    return schema
-
-
 def ledger_schema() -> Mapping[str, Any]:
     """Return the schema of an entry of a ledger.
 
@@ -49,8 +39,13 @@ def ledger_schema() -> Mapping[str, Any]:
     # `PromotedSet.policy` is untyped because it is stored as read; the reader checks it
     # against PolicyRecord.
     title = "An entry of the ledger of an index"
-    schema = _file(title, ledger.LedgerEntry, ledger.SCHEMA_VERSION, PolicyRecord)
-    schema["properties"]["number"] |= {"minimum": 1}
+    schema = _file(
+        title,
+        ledger.LedgerEntry,
+        ledger.SCHEMA_VERSION,
+        PolicyRecord,
+        number={"minimum": 1},
+    )
     text = "signature of all other fields with `key`; absent in unsigned entries."
     schema["properties"]["signature"] = {**_BASE64, "description": text}
     promoted = schema["$defs"]["PromotedSet"]
@@ -66,38 +61,14 @@ def wheels_schema() -> Mapping[str, Any]:
     return schema
 
 
-def status_schema() -> Mapping[str, Any]:
-    """Return the schema of `status.json` of an index, for monitors."""
-    return _file("The state of an index, for monitors", StatusFile, STATUS_SCHEMA)
+def _file(
+    title: str, kind: type, version: int, *others: type, **refined: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the schema of a class; nested classes and `others` become definitions.
 
-
-def signature_schema() -> Mapping[str, Any]:
-    """Return the schema of the signature beside a file of evidence."""
-    schema = _file("Signature of evidence", SignatureFile, SIGNATURE_VERSION)
-    schema["properties"]["key"] |= {"pattern": "^ssh-ed25519 [A-Za-z0-9+/=]+$"}
-    schema["properties"]["signature"] |= _BASE64
-    return schema
-
-
-def summary_schema() -> Mapping[str, Any]:
-    """Return the schema of the content that a promotion writes beside a set."""
-    title = "Content of a promoted set"
-    return _file(title, summary.SetContent, summary.SCHEMA_VERSION)
-
-
-SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    "evidence.schema.json": evidence_schema,
-    "ledger-entry.schema.json": ledger_schema,
-    "signature.schema.json": signature_schema,
-    "status.schema.json": status_schema,
-    "summary.schema.json": summary_schema,
-    "wheels.schema.json": wheels_schema,
-}
-"""File name of each schema -> function that returns it."""
-
-
-def _file(title: str, kind: type, version: int, *others: type) -> dict[str, Any]:
-    """Return the schema of a class; nested classes and `others` become definitions."""
+    Args:
+        refined: name of a field -> further keys of its schema.
+    """
     kinds = [kind, *others]
     _, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     parts = {name: _strict(part) for name, part in parts.items()}
@@ -105,6 +76,8 @@ def _file(title: str, kind: type, version: int, *others: type) -> dict[str, Any]
         parts[NumberRanges.__name__] = {"type": "string", "pattern": PATTERN}
     body = parts.pop(kind.__name__)
     properties = {"schema": {"const": version}, **body["properties"]}
+    for name, keys in refined.items():
+        properties[name] |= keys
     return {
         **body,
         "$schema": _DIALECT,
@@ -130,3 +103,33 @@ def _strict(part: dict[str, Any]) -> dict[str, Any]:
             del field["default"]
             part["required"].append(name)
     return {**part, "description": text, "additionalProperties": False}
+
+
+SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+    "evidence.schema.json": partial(
+        _file,
+        "Evidence of one gate for one set",
+        Evidence,
+        evidence.SCHEMA_VERSION,
+        set_digest=_SHA256,
+        started=_TIME,
+        ended=_TIME,
+    ),
+    "ledger-entry.schema.json": ledger_schema,
+    "signature.schema.json": partial(
+        _file,
+        "Signature of evidence",
+        SignatureFile,
+        SIGNATURE_VERSION,
+        key={"pattern": "^ssh-ed25519 [A-Za-z0-9+/=]+$"},
+        signature=_BASE64,
+    ),
+    "status.schema.json": partial(
+        _file, "The state of an index, for monitors", StatusFile, STATUS_SCHEMA
+    ),
+    "summary.schema.json": partial(
+        _file, "Content of a promoted set", summary.SetContent, summary.SCHEMA_VERSION
+    ),
+    "wheels.schema.json": wheels_schema,
+}
+"""File name of each schema -> function that returns it."""
