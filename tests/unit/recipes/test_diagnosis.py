@@ -22,6 +22,7 @@ from tests.support.fake_machine import (
 )
 from wheelkit.elf.writer import shared_library
 
+ROOT = Path(__file__).parents[3]
 PIP = f"{PYTHON} -m pip install"
 PUBLISHED = (
     "jax==0.10.2 jaxlib==0.10.2 'jax-rocm7-pjrt==0.10.2.*' 'jax-rocm7-plugin==0.10.2.*'"
@@ -355,6 +356,31 @@ def test_damaged_files_are_reported(machine: FakeMachine) -> None:
     (machine.site / "jax_plugins/xla_rocm7/build_info.json").write_text("[")
     machine.write("opt/rocm/.info/version", "\0\0").write("etc/os-release", "NAME")
     assert "unknown version" in machine.screen()
+
+
+DOCUMENTED: dict[str, Any] = {
+    "version": "0.12.0+rocm7.14.0.gfx942",
+    "jax_version": "0.12.0",
+    "requires_jaxlib": ">=0.12.0,<0.12.1",
+    "rocm_version": "7.14.0",
+    "targets": ("gfx942",),
+}
+
+
+def test_documentation_shows_what_the_doctor_prints(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload("_machine"), "_group", lambda _: "render")
+    machine.gpus(MI300).remove("opt/rocm", "dev/dri/renderD129").uninstall(*WHEELS)
+    machine.native("pjrt", **DOCUMENTED)
+    machine.native("plugin", **DOCUMENTED, extras=("device-gfx942",))
+    machine.distribution("jax", "0.12.0", "jaxlib<=0.12.0,>=0.11.2")
+    machine.distribution("jaxlib", "0.12.0.1")
+    screen = machine.screen().replace(str(machine.root), "")
+    screen = screen.replace(PYTHON, "demo/bin/python")
+    # Lines break elsewhere if the folder of the test has a longer name.
+    page = (ROOT / "docs/why-wheels-break.md").read_text()
+    assert " ".join(screen.split()) in " ".join(page.split())
 
 
 # Containers and jobs
