@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,9 @@ def machines(
         )
         family = folder / "family"
         write_packages(family, rocm, version, "pip-family", wanted)
-        yield from _two_majors(one, rocm, family, other_major(version), site)
+        # Damaged build information fails on the other machines.
+        with suppress(KeyError, ValueError):
+            yield from _two_majors(one, rocm, family, other_major(version), site)
         yield Machine(about="no ROCm", gpus=one, rocm=None, refusal=(hip,))
         yield Machine(
             about=f"an older ROCm ({older.name})",
