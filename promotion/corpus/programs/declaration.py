@@ -124,7 +124,7 @@ class Program:
         )
 
 
-def declare(name: str, *arguments: str, **options: Any) -> Program:  # noqa: ANN401 - what was written
+def declare(name: str, *arguments: str, **options: Any) -> Program:
     """Create a Program from the arguments of the decorator.
 
     Raises:
@@ -151,7 +151,7 @@ REGISTRY: dict[str, tuple[Program, Callable[..., Any]]] = {}
 """Programs of imported modules by name."""
 
 
-def program(*arguments: str, **options: Any) -> Callable[[Function], Function]:  # noqa: ANN401 - see `declare`
+def program(*arguments: str, **options: Any) -> Callable[[Function], Function]:
     """Declare the decorated function as a program of the corpus; the module's name is the group.
 
     Args:

@@ -1,24 +1,21 @@
 """Programs for element types, in elementwise code and in matrix products."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 
 from .declaration import program
 
 
-def product(x: Array, y: Array) -> Array:
+def product(x, y):
     """Multiply matrices and accumulate in single precision."""
-    result: Array = lax.dot(x, y, preferred_element_type=jnp.float32)
-    return result
+    return lax.dot(x, y, preferred_element_type=jnp.float32)
 
 
 @program(
     "f8e4m3fnuz[256,256]",
     "f8e4m3fnuz[256,256]",
 )
-def gemm_f8e4m3fnuz(x: Array, y: Array) -> Array:
+def gemm_f8e4m3fnuz(x, y):
     """Multiply matrices of fp8 e4m3 in the variant of CDNA 3 (fnuz)."""
     return product(x, y)
 
@@ -28,7 +25,7 @@ def gemm_f8e4m3fnuz(x: Array, y: Array) -> Array:
     "f8e4m3fn[256,256]",
     corpus="small",
 )
-def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
+def gemm_f8e4m3fn(x, y):
     """Multiply matrices of fp8 e4m3 of the Open Compute Project."""
     return product(x, y)
 
@@ -37,13 +34,13 @@ def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
     "f8e5m2[256,256]",
     "f8e4m3fn[256,256]",
 )
-def gemm_f8_mixed(x: Array, y: Array) -> Array:
+def gemm_f8_mixed(x, y):
     """Multiply fp8 e5m2 by e4m3, like gradients by weights."""
     return product(x, y)
 
 
 @program("f32[512]")
-def fp8_conversions(x: Array) -> tuple[Array, ...]:
+def fp8_conversions(x):
     """Convert single precision to each fp8 type and back."""
     kinds = (
         jnp.float8_e4m3fn,
@@ -55,7 +52,7 @@ def fp8_conversions(x: Array) -> tuple[Array, ...]:
 
 
 @program("s8[256,256]", "s8[256,256]")
-def gemm_s8(x: Array, y: Array) -> Array:
+def gemm_s8(x, y):
     """Multiply 8-bit integers and accumulate in 32-bit integers."""
     return lax.dot(x, y, preferred_element_type=jnp.int32)
 
@@ -65,32 +62,32 @@ def gemm_s8(x: Array, y: Array) -> Array:
     "bf16[256,128]",
     corpus="small",
 )
-def gemm_s4_weights(w: Array, x: Array) -> Array:
+def gemm_s4_weights(w, x):
     """Multiply 4-bit weights by bfloat16 activations."""
     return product(w.astype(jnp.bfloat16), x)
 
 
 @program("s4[512]", "u4[512]")
-def int4_arithmetic(x: Array, y: Array) -> tuple[Array, Array]:
+def int4_arithmetic(x, y):
     """Unpack 4-bit integers, multiply and pack them."""
     wide = x.astype(jnp.int8) * y.astype(jnp.int8)
     return wide, wide.astype(jnp.int4)
 
 
 @program("f64[128,128]", "f64[128,128]")
-def gemm_f64(x: Array, y: Array) -> Array:
+def gemm_f64(x, y):
     """Multiply matrices in double precision, with elementwise work."""
     return jnp.exp(-(x @ y))
 
 
 @program("c64[64,64]", "c64[64,64]")
-def gemm_c64(x: Array, y: Array) -> Array:
+def gemm_c64(x, y):
     """Multiply complex matrices."""
     return x @ y.conj()
 
 
 @program("bf16[512,512]", "f16[512,512]", "s64[512]")
-def promotions(x: Array, y: Array, index: Array) -> tuple[Array, ...]:
+def promotions(x, y, index):
     """Promote mixed half precisions, 64-bit integers and booleans."""
     return (
         x + y,

@@ -5,11 +5,8 @@ which needs a device. The programs `handlers_…` call the same handlers without
 query; XLA rejects a program if a handler is not registered.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jax.experimental import rnn
 from jax.lax import linalg
 
@@ -17,24 +14,19 @@ from .declaration import program
 
 
 @program("u32[]", corpus="small", flags=("jax_threefry_gpu_kernel_lowering",))
-def prng_threefry(seed: Array) -> Array:
+def prng_threefry(seed):
     """Generate random bits with the plugin's kernel (_prng)."""
     return jax.random.bits(jax.random.key(seed, impl="threefry2x32"), (1024,))
 
 
 @program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]")
-def rnn_lstm(
-    x: Array, h: Array, c: Array, weights: Array, lengths: Array
-) -> tuple[Array, ...]:
+def rnn_lstm(x, h, c, weights, lengths):
     """Run an LSTM forward with MIOpen (_rnn)."""
-    y, h, c = rnn.lstm(x, h, c, weights, lengths, 32, 64, 1, 0.0, False)
-    return y, h, c
+    return rnn.lstm(x, h, c, weights, lengths, 32, 64, 1, 0.0, False)
 
 
 @program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]")
-def rnn_lstm_gradient(
-    x: Array, h: Array, c: Array, weights: Array, lengths: Array
-) -> Array:
+def rnn_lstm_gradient(x, h, c, weights, lengths):
     """Run an LSTM backward with MIOpen (_rnn)."""
     return jax.grad(
         lambda w: jnp.sum(rnn.lstm(x, h, c, w, lengths, 32, 64, 1, 0.0, False)[0])
@@ -42,7 +34,7 @@ def rnn_lstm_gradient(
 
 
 @program("f32[4,32,32]", "f32[4,32,32]")
-def solver_decompositions(a: Array, b: Array) -> tuple[Array, ...]:
+def solver_decompositions(a, b):
     """Compute batched LU with pivots and Householder products (_solver, _linalg)."""
     lu, pivots, permutation = linalg.lu(a)
     reflectors, taus = jnp.linalg.qr(b, mode="raw")
@@ -50,16 +42,15 @@ def solver_decompositions(a: Array, b: Array) -> tuple[Array, ...]:
 
 
 @program("f32[16,16]")
-def solver_tridiagonal(a: Array) -> tuple[Array, ...]:
+def solver_tridiagonal(a):
     """Reduce a symmetric matrix to tridiagonal form (_solver)."""
-    return tuple(linalg.tridiagonal(a + a.T, lower=True))
+    return linalg.tridiagonal(a + a.T, lower=True)
 
 
 @program("f32[32,32]")
-def hybrid_eig(a: Array) -> tuple[Array, Array]:
+def hybrid_eig(a):
     """Compute the eigenvalues of a general matrix on the host (_hybrid)."""
-    w, v = jnp.linalg.eig(a)
-    return w, v
+    return jnp.linalg.eig(a)
 
 
 @program(
@@ -70,16 +61,14 @@ def hybrid_eig(a: Array) -> tuple[Array, Array]:
     "f32[32,32]",
     "f32[32]",
 )
-def tridiagonal_and_update(
-    low: Array, diagonal: Array, up: Array, b: Array, factor: Array, change: Array
-) -> tuple[Array, Array]:
+def tridiagonal_and_update(low, diagonal, up, b, factor, change):
     """Solve a tridiagonal system (_sparse) and update a Cholesky factor by rank one (_linalg)."""
     return linalg.tridiagonal_solve(low, diagonal, up, b), linalg.cholesky_update(
         factor, change
     )
 
 
-def call_handlers(names: tuple[str, ...], x: Array) -> Array:
+def call_handlers(names, x):
     """Call each handler once, in order; the calls compile but would fail at run time."""
     for name in names:
         x = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype))(
@@ -89,7 +78,7 @@ def call_handlers(names: tuple[str, ...], x: Array) -> Array:
 
 
 @program("f32[32]", corpus="small")
-def handlers_sparse(x: Array) -> Array:
+def handlers_sparse(x):
     """Call the handlers of _sparse."""
     kinds = ("todense", "fromdense", "matvec", "matmat")
     csr = tuple(f"hipsparse_csr_{kind}_ffi" for kind in kinds)
@@ -98,13 +87,13 @@ def handlers_sparse(x: Array) -> Array:
 
 
 @program("f32[32]", corpus="small")
-def handlers_rnn(x: Array) -> Array:
+def handlers_rnn(x):
     """Call the handlers of _rnn."""
     return call_handlers(("hipdnn_rnn_ffi", "hipdnn_rnn_bwd_ffi"), x)
 
 
 @program("f32[32]")
-def handlers_rest(x: Array) -> Array:
+def handlers_rest(x):
     """Call the handlers of _solver that jax uses only for some shapes."""
     return call_handlers(
         tuple(f"hipsolver_{kind}_ffi" for kind in ("gesvd", "gesvdj", "ormqr", "syrk")),
@@ -113,9 +102,7 @@ def handlers_rest(x: Array) -> Array:
 
 
 @program("f32[32]")
-def python_callback(x: Array) -> Array:
+def python_callback(x):
     """Call back into Python on the host (rocm_plugin_extension)."""
-    result: Array = jax.pure_callback(
-        lambda value: value, jax.ShapeDtypeStruct((32,), jnp.float32), x
-    )
-    return result
+    shape = jax.ShapeDtypeStruct((32,), jnp.float32)
+    return jax.pure_callback(lambda value: value, shape, x)

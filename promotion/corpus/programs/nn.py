@@ -1,16 +1,13 @@
 """Programs of jax.nn, and common layers of models."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from .declaration import program
 
 
 @program("bf16[128,1024]", corpus="small")
-def activations(x: Array) -> Array:
+def activations(x):
     """Apply several activations and sum them in one kernel."""
     return (
         jax.nn.gelu(x)
@@ -21,7 +18,7 @@ def activations(x: Array) -> Array:
 
 
 @program("f32[64,2048]", "s32[64]")
-def softmax_loss(logits: Array, labels: Array) -> Array:
+def softmax_loss(logits, labels):
     """Compute softmax cross entropy with one-hot labels."""
     return -jnp.mean(
         jnp.sum(jax.nn.one_hot(labels, 2048) * jax.nn.log_softmax(logits), axis=-1)
@@ -29,7 +26,7 @@ def softmax_loss(logits: Array, labels: Array) -> Array:
 
 
 @program("bf16[512,1024]", "bf16[1024]", "bf16[1024]")
-def layer_norm(x: Array, scale: Array, bias: Array) -> Array:
+def layer_norm(x, scale, bias):
     """Normalise a layer in bfloat16 with statistics in single precision."""
     wide = x.astype(jnp.float32)
     centred = wide - wide.mean(-1, keepdims=True)
@@ -44,7 +41,7 @@ def layer_norm(x: Array, scale: Array, bias: Array) -> Array:
     "bf16[2,256,8,64]",
     corpus="small",
 )
-def attention(q: Array, k: Array, v: Array) -> Array:
+def attention(q, k, v):
     """Compute scaled dot-product attention with a causal mask."""
     return jax.nn.dot_product_attention(q, k, v, is_causal=True)
 
@@ -54,7 +51,7 @@ def attention(q: Array, k: Array, v: Array) -> Array:
     "f16[2,128,2,64]",
     "f16[2,128,2,64]",
 )
-def grouped_query_attention(q: Array, k: Array, v: Array) -> Array:
+def grouped_query_attention(q, k, v):
     """Compute attention in half precision with fewer heads for keys than for queries."""
     return jax.nn.dot_product_attention(q, k, v)
 
@@ -66,9 +63,7 @@ def grouped_query_attention(q: Array, k: Array, v: Array) -> Array:
     "bf16[256,1024]",
     "bf16[1024,256]",
 )
-def transformer_block(
-    x: Array, qkv: Array, out: Array, up: Array, down: Array
-) -> Array:
+def transformer_block(x, qkv, out, up, down):
     """Apply attention and a feed-forward network with residuals."""
     q, k, v = jnp.split((x @ qkv).reshape(2, 128, 4, 192), 3, axis=-1)
     x = (
@@ -80,7 +75,7 @@ def transformer_block(
 
 
 @program("f32[4,32,32,8]", "f32[3,3,8,16]", "f32[16]")
-def convnet_block(x: Array, w: Array, scale: Array) -> Array:
+def convnet_block(x, w, scale):
     """Apply convolution, batch normalisation, rectifier and pooling."""
     y = jax.lax.conv_general_dilated(
         x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")

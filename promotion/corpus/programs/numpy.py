@@ -1,15 +1,12 @@
 """Programs of jax.numpy."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
-from jax import Array
 
 from .declaration import program
 
 
 @program("f32[64,128]", "f32[128]", corpus="small")
-def elementwise(x: Array, y: Array) -> Array:
+def elementwise(x, y):
     """Apply arithmetic and transcendental functions with broadcasting."""
     return jnp.where(
         x > 0,
@@ -19,7 +16,7 @@ def elementwise(x: Array, y: Array) -> Array:
 
 
 @program("s32[64,128]", "u32[64,128]")
-def integers(x: Array, y: Array) -> tuple[Array, Array, Array]:
+def integers(x, y):
     """Compute with integers: division, remainders, shifts, population count."""
     return (
         x // (jnp.abs(x) + 3) + x % 7,
@@ -29,7 +26,7 @@ def integers(x: Array, y: Array) -> tuple[Array, Array, Array]:
 
 
 @program("f32[256,1024]", corpus="small")
-def reductions(x: Array) -> tuple[Array, ...]:
+def reductions(x):
     """Compute sums, means, variances and extrema along rows and columns."""
     return (
         x.sum(0),
@@ -44,19 +41,19 @@ def reductions(x: Array) -> tuple[Array, ...]:
 
 
 @program("f32[64,1024]")
-def cumulative(x: Array) -> tuple[Array, Array, Array]:
+def cumulative(x):
     """Compute prefix sums, products and maxima."""
     return jnp.cumsum(x, 1), jnp.cumprod(x, 0), jnp.maximum.accumulate(x, axis=1)
 
 
 @program("f32[32,2048]", "s32[4096]")
-def sorting(x: Array, y: Array) -> tuple[Array, ...]:
+def sorting(x, y):
     """Run sort, argsort and binary search."""
     return jnp.sort(x, axis=1), jnp.argsort(y), jnp.searchsorted(jnp.sort(y), y[:64])
 
 
 @program("f32[16,64,32]", "s32[128]")
-def indexing(x: Array, index: Array) -> tuple[Array, ...]:
+def indexing(x, index):
     """Gather, scatter, roll, pad and transpose arrays."""
     taken = jnp.take(x, index, axis=1, mode="clip")
     return (
@@ -69,19 +66,19 @@ def indexing(x: Array, index: Array) -> tuple[Array, ...]:
 
 
 @program("f32[128,64]", "f32[64,128]", corpus="small")
-def matmul_f32(x: Array, y: Array) -> Array:
+def matmul_f32(x, y):
     """Multiply matrices in single precision, with a fused epilogue."""
     return jnp.maximum(x @ y, 0)
 
 
 @program("bf16[8,256,128]", "bf16[8,128,256]", "bf16[256]")
-def einsum(x: Array, y: Array, bias: Array) -> Array:
+def einsum(x, y, bias):
     """Multiply batched bfloat16 matrices and add a bias."""
     return jnp.einsum("bij,bjk->bik", x, y) + bias
 
 
 @program("f32[512]", "f32[512]", "f32[33]")
-def signals(x: Array, grid: Array, taps: Array) -> tuple[Array, ...]:
+def signals(x, grid, taps):
     """Compute interpolation, histograms and polynomials."""
     return (
         jnp.interp(x, jnp.sort(grid), x),
@@ -91,13 +88,13 @@ def signals(x: Array, grid: Array, taps: Array) -> tuple[Array, ...]:
 
 
 @program("f32[512]", "f32[33]")
-def convolve(x: Array, taps: Array) -> Array:
+def convolve(x, taps):
     """Convolve arrays in one dimension."""
     return jnp.convolve(x, taps)
 
 
 @program("f32[64,64]", "c64[64]")
-def compositions(x: Array, z: Array) -> tuple[Array, ...]:
+def compositions(x, z):
     """Call functions of many primitives: unique, percentile, kron, complex arithmetic."""
     return (
         jnp.unique(x, size=32),

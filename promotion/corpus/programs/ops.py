@@ -1,22 +1,19 @@
 """Programs of jax.ops, jax.tree and jax.dtypes."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from .declaration import program
 
 
 @program("f32[1024,8]", "s32[1024]", corpus="small")
-def segments(x: Array, owners: Array) -> tuple[Array, Array]:
+def segments(x, owners):
     """Compute sums and maxima of segments by scattering with atomics."""
     return jax.ops.segment_sum(x, owners, 32), jax.ops.segment_max(x, owners, 32)
 
 
 @program("f32[128]", "f32[16,16]")
-def tree(x: Array, y: Array) -> Array:
+def tree(x, y):
     """Map and reduce a tree of arrays, with promoted types."""
     parameters = {"x": x.astype(jnp.bfloat16), "y": [y, y * 2]}
     return jax.tree.reduce(

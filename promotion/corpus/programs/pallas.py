@@ -1,19 +1,14 @@
 """Programs of jax.experimental.pallas: kernels that Triton compiles."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from .declaration import program
 
 
-def call(kernel: Any, shape: tuple[int, ...], dtype: Any, **options: Any) -> Any:  # noqa: ANN401 - jax has no types
+def call(kernel, shape, dtype, **options):
     """Call a Pallas kernel that is lowered to Triton."""
     out = jax.ShapeDtypeStruct(shape, dtype)
     return pl.pallas_call(
@@ -25,10 +20,10 @@ def call(kernel: Any, shape: tuple[int, ...], dtype: Any, **options: Any) -> Any
 
 
 @program("f32[1024]", "f32[1024]", corpus="small")
-def add(x: Array, y: Array) -> Array:
+def add(x, y):
     """Add arrays in blocks."""
 
-    def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
+    def kernel(x_ref, y_ref, o_ref):
         o_ref[...] = x_ref[...] + jnp.exp(y_ref[...])
 
     block = pl.BlockSpec((256,), lambda i: (i,))
@@ -43,11 +38,11 @@ def add(x: Array, y: Array) -> Array:
 
 
 @program("bf16[256,256]", "bf16[256,256]")
-def matmul(x: Array, y: Array) -> Array:
+def matmul(x, y):
     """Multiply matrices in tiles, with a loop over the contracted dimension."""
 
-    def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
-        def body(step: Any, total: Array) -> Array:  # noqa: ANN401
+    def kernel(x_ref, y_ref, o_ref):
+        def body(step, total):
             here = pl.ds(step * 32, 32)
             return total + jnp.dot(
                 x_ref[:, here], y_ref[here, :], preferred_element_type=jnp.float32
@@ -69,10 +64,10 @@ def matmul(x: Array, y: Array) -> Array:
 
 
 @program("f32[64,512]")
-def softmax(x: Array) -> Array:
+def softmax(x):
     """Reduce each row inside a kernel."""
 
-    def kernel(x_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
+    def kernel(x_ref, o_ref):
         row = x_ref[...]
         weights = jnp.exp(row - jnp.max(row, axis=-1, keepdims=True))
         o_ref[...] = weights / jnp.sum(weights, axis=-1, keepdims=True)
@@ -84,10 +79,10 @@ def softmax(x: Array) -> Array:
 
 
 @program("f32[1024]")
-def masked_load(x: Array) -> Array:
+def masked_load(x):
     """Load and store under a mask, with a value for masked elements."""
 
-    def kernel(x_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
+    def kernel(x_ref, o_ref):
         where = pl.program_id(0) * 128 + jnp.arange(128)
         value = plgpu.load(x_ref.at[where], mask=where < 1000, other=0.0)
         plgpu.store(o_ref.at[where], jnp.sqrt(jnp.abs(value)), mask=where < 1000)
@@ -100,10 +95,9 @@ def masked_load(x: Array) -> Array:
     "f16[1,128,2,64]",
     "f16[1,128,2,64]",
 )
-def flash_attention(q: Array, k: Array, v: Array) -> Array:
+def flash_attention(q, k, v):
     """Run the flash attention that jax contains."""
     # Imported late, so that an error fails only this program.
     from jax.experimental.pallas.ops.gpu import attention
 
-    result: Array = attention.mha(q, k, v, segment_ids=None, causal=True)
-    return result
+    return attention.mha(q, k, v, segment_ids=None, causal=True)

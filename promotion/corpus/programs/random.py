@@ -1,15 +1,12 @@
 """Programs of jax.random."""
 
-from __future__ import annotations
-
 import jax
-from jax import Array
 
 from .declaration import program
 
 
 @program("u32[]", corpus="small")
-def uniform_normal(seed: Array) -> tuple[Array, ...]:
+def uniform_normal(seed):
     """Create and split threefry keys, and draw uniform, normal and integer values."""
     keys = jax.random.split(jax.random.key(seed), 3)
     return (
@@ -20,7 +17,7 @@ def uniform_normal(seed: Array) -> tuple[Array, ...]:
 
 
 @program("u32[]")
-def distributions(seed: Array) -> tuple[Array, ...]:
+def distributions(seed):
     """Draw gamma and poisson values, by rejection in loops, and categorical values."""
     keys = jax.random.split(jax.random.key(seed, impl="threefry2x32"), 3)
     logits = jax.numpy.zeros((16, 8))
@@ -32,7 +29,7 @@ def distributions(seed: Array) -> tuple[Array, ...]:
 
 
 @program("u32[]")
-def generators(seed: Array) -> tuple[Array, Array]:
+def generators(seed):
     """Draw bits from XLA's own generators, rbg and unsafe_rbg."""
     key = jax.random.key(seed, impl="rbg")
     other = jax.random.key(seed, impl="unsafe_rbg")
@@ -40,7 +37,7 @@ def generators(seed: Array) -> tuple[Array, Array]:
 
 
 @program("u32[]", "f32[128]")
-def permutations(seed: Array, x: Array) -> tuple[Array, Array]:
+def permutations(seed, x):
     """Shuffle and choose without replacement, by sorting."""
     key = jax.random.key(seed)
     return jax.random.permutation(key, x), jax.random.choice(

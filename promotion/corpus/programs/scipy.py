@@ -1,20 +1,17 @@
 """Programs of jax.scipy."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import jax.scipy as jsp
 import jax.scipy.interpolate
 import jax.scipy.optimize
 import jax.scipy.spatial.transform
-from jax import Array
 
 from .declaration import program
 
 
 @program("f32[256]", "f32[256]", corpus="small")
-def special(x: Array, y: Array) -> tuple[Array, ...]:
+def special(x, y):
     """Compute special functions: inverse error, gamma, Bessel, logsumexp, digamma."""
     positive = jnp.abs(x) + 0.5
     return (
@@ -27,7 +24,7 @@ def special(x: Array, y: Array) -> tuple[Array, ...]:
 
 
 @program("f32[256]")
-def statistics(x: Array) -> tuple[Array, ...]:
+def statistics(x):
     """Compute densities and cumulative distributions."""
     return (
         jsp.stats.norm.logcdf(x),
@@ -37,7 +34,7 @@ def statistics(x: Array) -> tuple[Array, ...]:
 
 
 @program("f32[32,32]", "f32[32,4]")
-def linalg(a: Array, b: Array) -> tuple[Array, ...]:
+def linalg(a, b):
     """Compute LU with pivots, a triangular solve and a matrix exponential."""
     factors = jsp.linalg.lu_factor(a)
     return (
@@ -48,19 +45,19 @@ def linalg(a: Array, b: Array) -> tuple[Array, ...]:
 
 
 @program("f32[2,1024]", "f32[31]")
-def signal(x: Array, taps: Array) -> tuple[Array, ...]:
+def signal(x, taps):
     """Convolve by Fourier transform, and estimate a spectrum (Welch)."""
     return jsp.signal.fftconvolve(x, taps[None]), jsp.signal.welch(x, nperseg=128)[1]
 
 
 @program("f32[24,24]", "f32[2,64]")
-def ndimage(image: Array, where: Array) -> Array:
+def ndimage(image, where):
     """Interpolate an image at given coordinates."""
     return jsp.ndimage.map_coordinates(image, list(where), order=1)
 
 
 @program("f32[32,32]", "f32[32]")
-def sparse_solvers(a: Array, b: Array) -> tuple[Array, Array]:
+def sparse_solvers(a, b):
     """Solve with CG and BiCGSTAB, given a function that applies the matrix."""
     symmetric = a @ a.T + jnp.eye(32)
     return (
@@ -70,19 +67,17 @@ def sparse_solvers(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 @program("f32[8]")
-def optimize(start: Array) -> Array:
+def optimize(start):
     """Minimise the Rosenbrock function with BFGS: nested loops with line searches."""
 
-    def cost(x: Array) -> Array:
+    def cost(x):
         return jnp.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
 
     return jsp.optimize.minimize(cost, start, method="BFGS", options={"maxiter": 5}).x
 
 
 @program("f32[16,4]", "f32[129]", "f32[64,2]", "f32[8,2]")
-def geometry(
-    rotations: Array, curve: Array, points: Array, centres: Array
-) -> tuple[Array, ...]:
+def geometry(rotations, curve, points, centres):
     """Compute rotations, a trapezoidal integral, interpolation on a grid and nearest centres."""
     turned = jsp.spatial.transform.Rotation.from_quat(rotations).as_matrix()
     grid = jsp.interpolate.RegularGridInterpolator(

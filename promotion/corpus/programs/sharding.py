@@ -3,12 +3,10 @@
 Single collectives, and models that the partitioner splits.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from jax.sharding import Mesh, NamedSharding
+from jax import lax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .declaration import program
@@ -17,35 +15,32 @@ BOTH = ("data", "model")
 
 
 @program("f32[64,128]@data|model,-", corpus="small", devices=8)
-def all_reduce(mesh: Mesh, x: Array) -> tuple[Array, Array]:
+def all_reduce(mesh, x):
     """Compute a sum over all devices (psum) and a maximum over one axis (pmax)."""
 
-    def local(block: Array) -> tuple[Array, Array]:
+    def local(block):
         return lax.psum(block, BOTH), lax.pmax(block, "model")
 
-    total, biggest = jax.shard_map(
+    return jax.shard_map(
         local, mesh=mesh, in_specs=P(BOTH), out_specs=(P(), P("data"))
     )(x)
-    return total, biggest
 
 
 @program("bf16[64,128]@data|model,-", devices=8)
-def all_gather(mesh: Mesh, x: Array) -> Array:
+def all_gather(mesh, x):
     """Gather the parts of all devices along one axis (all_gather)."""
 
-    def local(block: Array) -> Array:
+    def local(block):
         return lax.all_gather(block, "model", tiled=True)
 
-    return jax.shard_map(
-        local, mesh=mesh, in_specs=P(BOTH), out_specs=P(("data", "model"))
-    )(x)
+    return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(BOTH))(x)
 
 
 @program("f32[64,128]@-,data", devices=8)
-def reduce_scatter(mesh: Mesh, x: Array) -> Array:
+def reduce_scatter(mesh, x):
     """Sum along one axis and keep one part on each device (psum_scatter)."""
 
-    def local(block: Array) -> Array:
+    def local(block):
         return lax.psum_scatter(block, "model", tiled=True)
 
     return jax.shard_map(
@@ -58,30 +53,30 @@ def reduce_scatter(mesh: Mesh, x: Array) -> Array:
 
 
 @program("f32[64,128]@data|model,-", devices=8)
-def all_to_all(mesh: Mesh, x: Array) -> Array:
+def all_to_all(mesh, x):
     """Move the split from one dimension to another (all_to_all)."""
 
-    def local(block: Array) -> Array:
+    def local(block):
         return lax.all_to_all(block, BOTH, split_axis=1, concat_axis=0, tiled=True)
 
     return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(None, BOTH))(x)
 
 
 @program("f32[64,128]@data|model,-", devices=8)
-def collective_permute(mesh: Mesh, x: Array) -> Array:
+def collective_permute(mesh, x):
     """Send from each device to the next device in a ring (ppermute)."""
 
-    def local(block: Array) -> Array:
+    def local(block):
         return block + lax.ppermute(block, BOTH, [(i, (i + 1) % 8) for i in range(8)])
 
     return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(BOTH))(x)
 
 
 @program("f32[64,128]@data|model,-", devices=8)
-def collective_broadcast(mesh: Mesh, x: Array) -> Array:
+def collective_broadcast(mesh, x):
     """Broadcast from the first device of an axis (pbroadcast)."""
 
-    def local(block: Array) -> Array:
+    def local(block):
         return lax.pbroadcast(block, ("model",), 0)
 
     return jax.shard_map(
@@ -96,7 +91,7 @@ def collective_broadcast(mesh: Mesh, x: Array) -> Array:
     corpus="small",
     devices=8,
 )
-def tensor_parallel(mesh: Mesh, x: Array, up: Array, down: Array) -> Array:
+def tensor_parallel(mesh, x, up, down):
     """Apply a feed-forward network with weights split by columns, then by rows."""
     y = jax.nn.relu(x @ up) @ down
     return lax.with_sharding_constraint(y, NamedSharding(mesh, P("data", None)))
@@ -108,10 +103,10 @@ def tensor_parallel(mesh: Mesh, x: Array, up: Array, down: Array) -> Array:
     "f32[64,32]@data|model,-",
     devices=8,
 )
-def data_parallel(mesh: Mesh, x: Array, w: Array, y: Array) -> Array:
+def data_parallel(mesh, x, w, y):
     """Compute the gradient of a loss over a batch that is split over all devices."""
 
-    def loss(weights: Array) -> Array:
+    def loss(weights):
         return jnp.mean((jnp.tanh(x @ weights) - y) ** 2)
 
     return lax.with_sharding_constraint(
@@ -120,7 +115,7 @@ def data_parallel(mesh: Mesh, x: Array, w: Array, y: Array) -> Array:
 
 
 @program("f32[128,64]@data,model", devices=8)
-def reshard(mesh: Mesh, x: Array) -> Array:
+def reshard(mesh, x):
     """Transpose into another sharding, for which the partitioner chooses collectives."""
     return lax.with_sharding_constraint(
         jnp.sort(x, axis=0).T, NamedSharding(mesh, P("data", "model"))

@@ -1,32 +1,25 @@
 """Programs of jax.experimental.sparse, which use hipSPARSE through the plugin."""
 
-from __future__ import annotations
-
 import jax
-from jax import Array
 from jax.experimental import sparse
 
 from .declaration import program
 
 
 @program("f32[64]", "s32[64]", "s32[33]", "f32[64]")
-def csr_matvec(data: Array, columns: Array, starts: Array, x: Array) -> Array:
+def csr_matvec(data, columns, starts, x):
     """Multiply a CSR matrix by a vector."""
-    result: Array = sparse.CSR((data, columns, starts), shape=(32, 64)) @ x
-    return result
+    return sparse.CSR((data, columns, starts), shape=(32, 64)) @ x
 
 
 @program("f32[64]", "s32[64]", "s32[64]", "f32[64,8]")
-def coo_matmat(data: Array, rows: Array, columns: Array, x: Array) -> Array:
+def coo_matmat(data, rows, columns, x):
     """Multiply a COO matrix by a dense matrix."""
-    result: Array = (
-        sparse.COO((data, rows, columns), shape=(32, 64), rows_sorted=True) @ x
-    )
-    return result
+    return sparse.COO((data, rows, columns), shape=(32, 64), rows_sorted=True) @ x
 
 
 @program("f32[32,64]")
-def conversions(x: Array) -> tuple[Array, Array]:
+def conversions(x):
     """Convert dense to sparse and back, in both formats."""
     return sparse.CSR.fromdense(x, nse=64).todense(), sparse.COO.fromdense(
         x, nse=64
@@ -39,20 +32,19 @@ def conversions(x: Array) -> tuple[Array, Array]:
     "f32[64,16]",
     flags=("jax_bcoo_cusparse_lowering",),
 )
-def bcoo_library(data: Array, indices: Array, x: Array) -> Array:
+def bcoo_library(data, indices, x):
     """Multiply a BCOO matrix by a dense matrix with hipSPARSE."""
     matrix = sparse.BCOO(
         (data, indices), shape=(32, 64), indices_sorted=True, unique_indices=True
     )
-    result: Array = matrix @ x
-    return result
+    return matrix @ x
 
 
 @program("f32[32,64]", "f32[64]", corpus="small")
-def sparsify(x: Array, y: Array) -> Array:
+def sparsify(x, y):
     """Differentiate through a BCOO matrix, without a library."""
 
-    def cost(vector: Array) -> Array:
+    def cost(vector):
         matrix = sparse.BCOO.fromdense(x, nse=64)
         return jax.numpy.sum(sparse.sparsify(lambda m, v: m @ v)(matrix, vector) ** 2)
 

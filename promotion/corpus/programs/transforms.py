@@ -1,15 +1,13 @@
 """Programs of jax's transformations: grad, vmap, scan, remat and others."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 
 from .declaration import program
 
 
-def network(weights: tuple[Array, Array], x: Array) -> Array:
+def network(weights, x):
     """Apply two dense layers."""
     return jnp.tanh(x @ weights[0]) @ weights[1]
 
@@ -20,14 +18,13 @@ def network(weights: tuple[Array, Array], x: Array) -> Array:
     "bf16[64,128]",
     corpus="small",
 )
-def grad(up: Array, down: Array, x: Array) -> tuple[Array, Array]:
+def grad(up, down, x):
     """Differentiate two dense layers in reverse mode."""
-    first, second = jax.grad(lambda w: jnp.sum(network(w, x) ** 2))((up, down))
-    return first, second
+    return jax.grad(lambda w: jnp.sum(network(w, x) ** 2))((up, down))
 
 
 @program("f32[8,32,64]", "f32[8,64,32]")
-def vmap(x: Array, y: Array) -> Array:
+def vmap(x, y):
     """Map a function with a loop over a batch."""
     return jax.vmap(
         lambda a, b: lax.fori_loop(0, 3, lambda _, v: jnp.tanh(v @ b @ a), a)
@@ -35,22 +32,21 @@ def vmap(x: Array, y: Array) -> Array:
 
 
 @program("f32[32,16,64]", "f32[64,64]", "f32[16,64]")
-def scan(xs: Array, w: Array, h: Array) -> tuple[Array, Array]:
+def scan(xs, w, h):
     """Run a recurrent network over time and return its state at each step."""
 
-    def step(state: Array, x: Array) -> tuple[Array, Array]:
+    def step(state, x):
         state = jnp.tanh(state @ w + x)
         return state, state.sum(-1)
 
-    last, sums = lax.scan(step, h, xs)
-    return last, sums
+    return lax.scan(step, h, xs)
 
 
 @program("f32[16,64]", "f32[6,64,64]")
-def remat(x: Array, weights: Array) -> Array:
+def remat(x, weights):
     """Differentiate a scan over layers whose activations are recomputed."""
 
-    def layer(state: Array, w: Array) -> tuple[Array, None]:
+    def layer(state, w):
         return jax.nn.gelu(state @ w), None
 
     return jax.grad(lambda w: jnp.sum(lax.scan(jax.checkpoint(layer), x, w)[0]))(
@@ -59,10 +55,10 @@ def remat(x: Array, weights: Array) -> Array:
 
 
 @program("f32[16]", "f32[16]")
-def jacobians(x: Array, v: Array) -> tuple[Array, ...]:
+def jacobians(x, v):
     """Compute a Jacobian (forward mode), a Hessian and a directional derivative."""
 
-    def function(value: Array) -> Array:
+    def function(value):
         return jnp.sin(value) * jnp.cumsum(value**2)
 
     return (
@@ -73,7 +69,7 @@ def jacobians(x: Array, v: Array) -> tuple[Array, ...]:
 
 
 @program("f32[64]")
-def custom_rules(x: Array) -> Array:
+def custom_rules(x):
     """Differentiate a function with a custom gradient."""
     clipped = jax.custom_vjp(lambda value: jnp.clip(value, -1, 1))
     clipped.defvjp(
@@ -90,12 +86,10 @@ def custom_rules(x: Array) -> Array:
     "f32[256,512]",
     "f32[512,64]",
 )
-def training_step(
-    x: Array, up: Array, down: Array, slow_up: Array, slow_down: Array
-) -> tuple[Array, ...]:
+def training_step(x, up, down, slow_up, slow_down):
     """Run a training step with momentum in mixed precision."""
 
-    def loss(weights: tuple[Array, Array]) -> Array:
+    def loss(weights):
         return jnp.mean(network(weights, x).astype(jnp.float32) ** 2)
 
     value, (d_up, d_down) = jax.value_and_grad(loss)((up, down))

@@ -1,10 +1,5 @@
 """Derivatives against finite differences and closed forms, and custom rules."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,37 +9,37 @@ from jax.test_util import check_grads
 X = np.array([0.7, -0.4, 1.3, 0.2, -1.1], np.float32)
 
 
-def polynomial(x: Any) -> Any:
+def polynomial(x):
     return x**3 - 2 * x
 
 
-def outer_product(x: Any) -> Any:
+def outer_product(x):
     square = x[:, None] * x
     return square @ x
 
 
-def branch(x: Any) -> Any:
+def branch(x):
     return jnp.where(x > 0, x**2, -x)
 
 
-def gather(x: Any) -> Any:
+def gather(x):
     rows = jnp.array([0, 2, 2])
     return x[rows]
 
 
-def recurrence(x: Any) -> Any:
-    def step(carry: Any, value: Any) -> Any:
+def recurrence(x):
+    def step(carry, value):
         return carry * 0.5 + value, carry
 
     last, _ = jax.lax.scan(step, 0.0, x)
     return last
 
 
-def conditional(x: Any) -> Any:
+def conditional(x):
     return jax.lax.cond(x[0] > 0, jnp.sin, jnp.cos, x)
 
 
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+FUNCTIONS = {
     "polynomial": polynomial,
     "tanh": jnp.tanh,
     "softmax": jax.nn.softmax,
@@ -61,11 +56,11 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def loss_of(name: str) -> Callable[[Any], Any]:
+def loss_of(name):
     """Return a scalar function: the sum of the squares of a function's results."""
     function = FUNCTIONS[name]
 
-    def loss(x: Any) -> Any:
+    def loss(x):
         return jnp.sum(function(x) ** 2)
 
     return loss
@@ -73,13 +68,13 @@ def loss_of(name: str) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize("mode", ["fwd", "rev"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_gradient(name: str, mode: str) -> None:
+def test_gradient(name, mode):
     loss = jax.jit(loss_of(name))
     check_grads(loss, (X,), order=1, modes=[mode], atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("name", ["polynomial", "tanh", "softmax", "scan"])
-def test_hessian(name: str) -> None:
+def test_hessian(name):
     loss = loss_of(name)
     hessian = jax.jit(jax.hessian(loss))(X)
     other = jax.jit(jax.jacrev(jax.jacfwd(loss)))(X)
@@ -87,7 +82,7 @@ def test_hessian(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["polynomial", "softmax", "logsumexp"])
-def test_gradients_are_mapped(name: str) -> None:
+def test_gradients_are_mapped(name):
     gradient = jax.grad(loss_of(name))
     batch = np.stack([X, -X, X + 1])
     mapped = jax.jit(jax.vmap(gradient))(batch)
@@ -95,7 +90,7 @@ def test_gradients_are_mapped(name: str) -> None:
     np.testing.assert_allclose(mapped, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_custom_rules() -> None:
+def test_custom_rules():
     clipped = jax.custom_vjp(lambda x: x)
     clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -1, 1),))
     gradient = jax.grad(lambda x: jnp.sum(clipped(x) * 5.0))(X)

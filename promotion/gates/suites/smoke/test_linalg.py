@@ -1,9 +1,6 @@
 """Linear algebra, transforms and sparse matrices, by ROCm's libraries on a GPU."""
 
-from __future__ import annotations
-
 from itertools import product
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +9,11 @@ import numpy as np
 import pytest
 
 SIZES = [1, 5, 32]
-BATCHES: list[tuple[int, ...]] = [(), (3,)]
+BATCHES = [(), (3,)]
 COMPLEX = np.complex64
 
 
-def matrix(size: int, batch: tuple[int, ...] = (), dtype: Any = np.float32) -> Any:
+def matrix(size, batch=(), dtype=np.float32):
     """Return a well-conditioned matrix, the same everywhere."""
     rng = np.random.default_rng(size)
     shape = (*batch, size, size)
@@ -27,31 +24,31 @@ def matrix(size: int, batch: tuple[int, ...] = (), dtype: Any = np.float32) -> A
     return (x + diagonal).astype(dtype)
 
 
-def transposed(x: Any) -> Any:
+def transposed(x):
     return np.swapaxes(x, -1, -2)
 
 
-def positive(size: int, batch: tuple[int, ...] = ()) -> Any:
+def positive(size, batch=()):
     """Return a symmetric and positive definite matrix."""
     x = matrix(size, batch)
     square = x @ transposed(x) / size
     return (square + np.eye(size)).astype(np.float32)
 
 
-def close(actual: Any, expected: Any, tolerance: float = 3e-3) -> None:
+def close(actual, expected, tolerance=3e-3):
     """Assert equality but for rounding."""
     np.testing.assert_allclose(
         np.asarray(actual), np.asarray(expected), rtol=tolerance, atol=tolerance
     )
 
 
-def parts(function: Any, a: Any) -> list[Any]:
+def parts(function, a):
     """Return the results of a compiled decomposition."""
     return [np.asarray(part) for part in jax.jit(function)(a)]
 
 
 @pytest.fixture(autouse=True)
-def _precise() -> Any:
+def _precise():
     with jax.default_matmul_precision("highest"):
         yield
 
@@ -59,7 +56,7 @@ def _precise() -> Any:
 @pytest.mark.parametrize("dtype", [np.float32, COMPLEX], ids=["f32", "c64"])
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
-def test_solve(size: int, batch: tuple[int, ...], dtype: Any) -> None:
+def test_solve(size, batch, dtype):
     a = matrix(size, batch, dtype)
     b = np.ones((*batch, size, 2), dtype)
     x = jax.jit(jnp.linalg.solve)(a, b)
@@ -67,46 +64,46 @@ def test_solve(size: int, batch: tuple[int, ...], dtype: Any) -> None:
 
 
 @pytest.fixture(params=product(SIZES, BATCHES), ids=str)
-def a(request: pytest.FixtureRequest) -> Any:
+def a(request):
     """Return a positive definite matrix or a batch of such matrices."""
     size, batch = request.param
     return positive(size, batch)
 
 
-def test_cholesky(a: Any) -> None:
+def test_cholesky(a):
     low = np.asarray(jax.jit(jnp.linalg.cholesky)(a))
     close(low @ transposed(low), a)
 
 
-def test_qr(a: Any) -> None:
+def test_qr(a):
     q, r = parts(jnp.linalg.qr, a)
     close(q @ r, a)
 
 
-def test_svd(a: Any) -> None:
+def test_svd(a):
     u, s, v = parts(jnp.linalg.svd, a)
     scaled = u * s[..., None, :]
     close(scaled @ v, a)
 
 
-def test_eigh(a: Any) -> None:
+def test_eigh(a):
     values, vectors = parts(jnp.linalg.eigh, a)
     scaled = vectors * values[..., None, :]
     close(scaled @ transposed(vectors), a)
 
 
-def test_inverse(a: Any) -> None:
+def test_inverse(a):
     inverse = np.asarray(jax.jit(jnp.linalg.inv)(a))
     eye = np.eye(a.shape[-1])
     close(inverse @ a, np.broadcast_to(eye, a.shape))
 
 
-def test_determinant(a: Any) -> None:
+def test_determinant(a):
     _, log = parts(jnp.linalg.slogdet, a)
     close(log, np.linalg.slogdet(a)[1])
 
 
-def test_lu(a: Any) -> None:
+def test_lu(a):
     lu = jsp.linalg.lu if a.ndim == 2 else jax.vmap(jsp.linalg.lu)
     p, low, up = parts(lu, a)
     close(p @ low @ up, a)
@@ -114,7 +111,7 @@ def test_lu(a: Any) -> None:
 
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("size", SIZES)
-def test_triangular_solve(size: int, lower: bool) -> None:
+def test_triangular_solve(size, lower):
     half = np.tril if lower else np.triu
     a = half(positive(size) + np.eye(size, dtype=np.float32))
     b = np.ones((size, 3), np.float32)
@@ -122,7 +119,7 @@ def test_triangular_solve(size: int, lower: bool) -> None:
     close(a @ np.asarray(x), b)
 
 
-def test_matrix_functions() -> None:
+def test_matrix_functions():
     a = positive(6)
     b = np.ones(6, np.float32)
     least = jnp.linalg.lstsq(a, b)[0]
@@ -136,7 +133,7 @@ def test_matrix_functions() -> None:
 
 @pytest.mark.parametrize("length", [8, 15, 1024])
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "hfft"])
-def test_fft(name: str, length: int) -> None:
+def test_fft(name, length):
     rng = np.random.default_rng(length)
     x = rng.normal(size=(3, length)).astype(np.float32)
     if name != "rfft":
@@ -147,7 +144,7 @@ def test_fft(name: str, length: int) -> None:
 
 
 @pytest.mark.parametrize("axes", [(0, 1), (1, 2), (0, 1, 2)], ids=str)
-def test_fft_of_several_axes(axes: tuple[int, ...]) -> None:
+def test_fft_of_several_axes(axes):
     rng = np.random.default_rng(5)
     x = rng.normal(size=(4, 6, 8)).astype(COMPLEX)
     spectrum = jnp.fft.fftn(x, axes=axes)
@@ -156,7 +153,7 @@ def test_fft_of_several_axes(axes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["BCOO", "BCSR"])
-def test_sparse_matrices(kind: str) -> None:
+def test_sparse_matrices(kind):
     from jax.experimental import sparse  # A jax without it fails only this test.
 
     rng = np.random.default_rng(0)
@@ -170,7 +167,7 @@ def test_sparse_matrices(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres"])
-def test_iterative_solver(name: str) -> None:
+def test_iterative_solver(name):
     solve = getattr(jsp.sparse.linalg, name)
     a = positive(12)
     b = np.ones(12, np.float32)

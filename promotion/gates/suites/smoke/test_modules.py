@@ -1,10 +1,6 @@
 """Modules that the compatibility tables list: jax.scipy, jax.nn, jax.image, dtypes, ffi."""
 
-from __future__ import annotations
-
 import importlib
-from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -79,12 +75,12 @@ DISTRIBUTIONS = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_module_is_there(name: str) -> None:
+def test_module_is_there(name):
     assert importlib.import_module(name).__name__.startswith("jax")
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_distribution(name: str) -> None:
+def test_distribution(name):
     distribution = getattr(jsp.stats, name)
     log = getattr(distribution, "logpdf", None) or distribution.logpmf
     plain = getattr(distribution, "pdf", None) or distribution.pmf
@@ -117,7 +113,7 @@ def test_distribution(name: str) -> None:
         "zeta",
     ],
 )
-def test_special_function(name: str) -> None:
+def test_special_function(name):
     x = jnp.array([0.2, 0.5, 0.8])
     call = getattr(jsp.special, name)
     match name:
@@ -155,7 +151,7 @@ def test_special_function(name: str) -> None:
         "standardize",
     ],
 )
-def test_activation(name: str) -> None:
+def test_activation(name):
     x = np.linspace(-3, 3, 12, dtype=np.float32)
     call = getattr(jax.nn, name)
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(call(x) ** 2)))(x)
@@ -163,7 +159,7 @@ def test_activation(name: str) -> None:
         assert bool(jnp.all(jnp.isfinite(result)))
 
 
-def test_attention_is_softmax_of_products() -> None:
+def test_attention_is_softmax_of_products():
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, 5, 3, 8)).astype(np.float32)
     scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(8)
@@ -175,7 +171,7 @@ def test_attention_is_softmax_of_products() -> None:
 
 
 @pytest.mark.parametrize("method", ["nearest", "linear", "cubic", "lanczos3"])
-def test_resize(method: str) -> None:
+def test_resize(method):
     x = np.ones((8, 8, 3), np.float32)
     resized = jax.image.resize(x, (16, 4, 3), method)
     np.testing.assert_allclose(resized, np.ones((16, 4, 3)), rtol=1e-4)
@@ -190,7 +186,7 @@ SEGMENTS = {
 
 
 @pytest.mark.parametrize("name", SEGMENTS)
-def test_segments(name: str) -> None:
+def test_segments(name):
     data = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
     owners = np.array([0, 0, 1, 1])
     call = getattr(jax.ops, f"segment_{name}")
@@ -198,19 +194,19 @@ def test_segments(name: str) -> None:
     np.testing.assert_allclose(result, SEGMENTS[name])
 
 
-def test_trees() -> None:
+def test_trees():
     tree = {"a": [1, 2], "b": (3, None)}
     leaves, structure = jax.tree.flatten(tree)
     assert leaves == [1, 2, 3]
     assert jax.tree.unflatten(structure, leaves) == tree
 
 
-def test_arrays_go_through_dlpack() -> None:
+def test_arrays_go_through_dlpack():
     x = jnp.arange(6.0)
     np.testing.assert_array_equal(jnp.from_dlpack(x), x)
 
 
-def test_profiler_writes_a_trace(tmp_path: Path) -> None:
+def test_profiler_writes_a_trace(tmp_path):
     ones = jnp.ones((64, 64))
     with jax.profiler.trace(str(tmp_path)):
         jax.block_until_ready(ones @ ones)
@@ -220,7 +216,7 @@ def test_profiler_writes_a_trace(tmp_path: Path) -> None:
 FOUR = jax.ShapeDtypeStruct((4,), np.float32)
 
 
-def test_executables_are_saved_and_loaded() -> None:
+def test_executables_are_saved_and_loaded():
     # A jax without it fails only this test.
     from jax.experimental import serialize_executable
 
@@ -234,15 +230,15 @@ def test_executables_are_saved_and_loaded() -> None:
     np.testing.assert_array_equal(loaded(ones), 3 * ones)
 
 
-def test_programs_are_exported_and_imported() -> None:
+def test_programs_are_exported_and_imported():
     exported = jax.export.export(jax.jit(jnp.sin))(FOUR)
     imported = jax.export.deserialize(exported.serialize())
     x = np.arange(4, dtype=np.float32)
     np.testing.assert_allclose(imported.call(x), np.sin(x), rtol=1e-5)
 
 
-def test_optimizer_finds_the_minimum() -> None:
-    def cost(x: Any) -> Any:
+def test_optimizer_finds_the_minimum():
+    def cost(x):
         return jnp.sum((x - 3) ** 2)
 
     result = jsp.optimize.minimize(cost, jnp.zeros(3), method="BFGS")
@@ -262,7 +258,7 @@ def test_optimizer_finds_the_minimum() -> None:
         "complex64",
     ],
 )
-def test_dtype_survives_a_round_trip(name: str) -> None:
+def test_dtype_survives_a_round_trip(name):
     dtype = getattr(jnp, name if name != "bool" else "bool_")
     x = np.array([0, 1, 1, 0], np.float32)
     there = jnp.asarray(x).astype(dtype)
@@ -270,9 +266,9 @@ def test_dtype_survives_a_round_trip(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["float64", "int64", "uint64", "complex128"])
-def test_wide_dtypes_are_opt_in(name: str) -> None:
+def test_wide_dtypes_are_opt_in(name):
     # Older releases of jax have it in jax.experimental.
-    module: Any = jax if hasattr(jax, "enable_x64") else jax.experimental
+    module = jax if hasattr(jax, "enable_x64") else jax.experimental
     with module.enable_x64(True):
         x = jnp.arange(4, dtype=getattr(jnp, name))
         doubled = jax.jit(lambda x: x * 2)(x)
@@ -282,11 +278,11 @@ def test_wide_dtypes_are_opt_in(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 8, 8, 3), (2, 16, 16, 4)], ids=str)
 @pytest.mark.parametrize("stride", [1, 2])
-def test_convolution(shape: tuple[int, ...], stride: int) -> None:
+def test_convolution(shape, stride):
     layout = ("NHWC", "HWIO", "NHWC")
     strides = (stride, stride)
 
-    def convolve(x: Any, kernel: Any) -> Any:
+    def convolve(x, kernel):
         return jax.lax.conv_general_dilated(
             x, kernel, strides, "VALID", dimension_numbers=layout
         )
@@ -298,7 +294,7 @@ def test_convolution(shape: tuple[int, ...], stride: int) -> None:
     np.testing.assert_allclose(out, np.full(out.shape, 9.0 * channels), rtol=1e-5)
 
 
-POOLING: dict[str, Any] = {
+POOLING = {
     "max": (jax.lax.max, -np.inf),
     "min": (jax.lax.min, np.inf),
     "sum": (jax.lax.add, 0.0),
@@ -306,7 +302,7 @@ POOLING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", POOLING)
-def test_pooling(name: str) -> None:
+def test_pooling(name):
     call, start = POOLING[name]
     x = np.arange(16, dtype=np.float32).reshape(4, 4)
     pooled = jax.lax.reduce_window(x, start, call, (2, 2), (2, 2), "VALID")
@@ -314,7 +310,7 @@ def test_pooling(name: str) -> None:
     np.testing.assert_array_equal(pooled, getattr(blocks, name)(axis=(1, 3)))
 
 
-def test_unknown_custom_call_is_refused() -> None:
+def test_unknown_custom_call_is_refused():
     call = jax.ffi.ffi_call("no_such_target", FOUR)
     with pytest.raises(Exception, match="no_such_target"):
         jax.jit(call)(np.ones(4, np.float32))

@@ -1,9 +1,5 @@
 """Kernels that people write themselves: compiled on a GPU, interpreted elsewhere."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +7,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 
-def compiled(kernel: Any, like: Any, *arrays: Any, **grid: Any) -> Any:
+def compiled(kernel, like, *arrays, **grid):
     """Apply a kernel whose result is like an array.
 
     It is interpreted where the device lacks a kernel compiler.
@@ -22,15 +18,15 @@ def compiled(kernel: Any, like: Any, *arrays: Any, **grid: Any) -> Any:
     return jax.jit(call)(*arrays)
 
 
-def by_rows(x: Any) -> dict[str, Any]:
+def by_rows(x):
     """Return a grid with a block for each row."""
     spec = pl.BlockSpec((1, x.shape[1]), lambda i: (i, 0))
     return {"grid": (x.shape[0],), "in_specs": [spec], "out_specs": spec}
 
 
 @pytest.mark.parametrize("size", [16, 128])
-def test_elementwise(size: int) -> None:
-    def kernel(x: Any, y: Any, out: Any) -> None:
+def test_elementwise(size):
+    def kernel(x, y, out):
         out[...] = x[...] * 2 + y[...]
 
     x = np.arange(size, dtype=np.float32)
@@ -38,8 +34,8 @@ def test_elementwise(size: int) -> None:
     np.testing.assert_allclose(result, 3 * x)
 
 
-def test_grid_and_blocks() -> None:
-    def kernel(x: Any, out: Any) -> None:
+def test_grid_and_blocks():
+    def kernel(x, out):
         number = pl.program_id(0)
         out[...] = x[...] + number.astype(jnp.float32)
 
@@ -49,8 +45,8 @@ def test_grid_and_blocks() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["f32", "f16"])
-def test_matmul(dtype: Any) -> None:
-    def kernel(x: Any, y: Any, out: Any) -> None:
+def test_matmul(dtype):
+    def kernel(x, y, out):
         left = x[...]
         right = y[...]
         out[...] = jnp.dot(left, right, preferred_element_type=jnp.float32)
@@ -62,8 +58,8 @@ def test_matmul(dtype: Any) -> None:
     np.testing.assert_allclose(result, expected)
 
 
-def test_softmax_by_rows() -> None:
-    def kernel(x: Any, out: Any) -> None:
+def test_softmax_by_rows():
+    def kernel(x, out):
         row = x[...]
         most = jnp.max(row, axis=-1, keepdims=True)
         weights = jnp.exp(row - most)

@@ -1,9 +1,5 @@
 """Random numbers: the same bits from the same key everywhere, and the right distribution."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +26,7 @@ MEANS = {
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("name", MOMENTS)
-def test_moments(name: str, impl: str) -> None:
+def test_moments(name, impl):
     mean, variance = MOMENTS[name]
     draw = getattr(jax.random, name)
     key = jax.random.key(7, impl=impl)
@@ -41,20 +37,20 @@ def test_moments(name: str, impl: str) -> None:
 
 
 @pytest.mark.parametrize("name", MEANS)
-def test_means(name: str) -> None:
+def test_means(name):
     parameters, mean = MEANS[name]
     draw = getattr(jax.random, name)
     x = np.asarray(draw(jax.random.key(11), *parameters, shape=(COUNT,)))
     assert x.mean() == pytest.approx(mean, rel=0.05, abs=0.02)
 
 
-def bits() -> Any:
+def bits():
     """Return bits of a threefry key, which are the same on each device."""
     with jax.threefry_partitionable(True):
         return np.asarray(jax.random.bits(jax.random.key(42), (4,), jnp.uint32))
 
 
-def test_threefry_gives_the_bits_that_it_gives_everywhere() -> None:
+def test_threefry_gives_the_bits_that_it_gives_everywhere():
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu):
         expected = bits()
@@ -62,12 +58,12 @@ def test_threefry_gives_the_bits_that_it_gives_everywhere() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 2), (-5, 5), (0, 1000)])
-def test_randint(low: int, high: int) -> None:
+def test_randint(low, high):
     x = np.asarray(jax.random.randint(jax.random.key(1), (COUNT,), low, high))
     np.testing.assert_array_equal(np.unique(x), np.arange(low, high))
 
 
-def test_permutation_and_choice() -> None:
+def test_permutation_and_choice():
     x = np.asarray(jax.random.permutation(jax.random.key(2), 1000))
     np.testing.assert_array_equal(np.sort(x), np.arange(1000))
     chosen = jax.random.choice(jax.random.key(3), 50, (50,), replace=False)
