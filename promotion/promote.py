@@ -116,12 +116,12 @@ def promote(
     source = source or PolicySource()
     authority = policy.authority(signer, source)
     head, entries = read_head(bucket, released, authority)
+    _refuse_channel(released, policy, head, entries)
     _refuse_marked(wheel_set, staged, head.state, entries)
     entry = _offered(bucket, staged, head.state, entries, head.state.offered)
     new = False
     warnings: tuple[str, ...] = ()
     if entry is None:
-        _refuse_channel(released, policy, head, entries)
         _step(progress, "check evidence and stored bytes")
         verdict = check(
             bucket,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_build.release.index_authority import policy_source, signer_of
+from ci_build.release.ledger_heads import check_recorded, record_head
 from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
 from ci_build.release.release_request import LedgerRequest
 from core.errors import RequestError
@@ -61,6 +62,11 @@ def promote(
             " checkout.",
             hint="Omit it.",
         )
+    released = ReleasedIndex(index=staged.index)
+    # Local ledgers have no keys, and are often made anew.
+    heads = request.heads if policy.ledger_keys is not None else None
+    if heads is not None:
+        check_recorded(heads, bucket, released)
     promotion = promotion_promote.promote(
         bucket,
         staged,
@@ -75,6 +81,8 @@ def promote(
     _show_decision(
         reporter, promotion.warnings, promotion.exceptions, promotion.attested
     )
+    if heads is not None:
+        record_head(heads, bucket, released, policy.authority())
     show_entry(staged, promotion.entry, reporter, new=promotion.new)
     return promotion
 

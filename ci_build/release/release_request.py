@@ -46,6 +46,8 @@ class LedgerRequest:
         channel: expected channel of the index. Empty means that of its ledger.
         owner, reason: person who permits a promotion from an unprotected ref, and why.
         ci_commit, ci_ref: commit and full ref of the CI run. Empty outside of CI.
+        heads: folder with the newest known entries of the bucket's ledgers. None keeps
+            no record.
     """
 
     key: SigningKey | None = None
@@ -54,6 +56,7 @@ class LedgerRequest:
     reason: str = ""
     ci_commit: str = ""
     ci_ref: str = ""
+    heads: Path | None = None
 
 
 class ReleaseStep(enum.StrEnum):

@@ -79,7 +79,9 @@ def verify(
     yield from _times(released, entries, now())
     yield from signature_problems(authority, released, entries)
     yield from _policies(released, entries, authority.channel)
-    contradicted = since.problem(released, ledger) if since else ""
+    contradicted = (
+        since.problem(released, ledger.digest_of(since.number)) if since else ""
+    )
     if contradicted:
         yield contradicted
     if not entries:

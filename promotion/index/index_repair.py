@@ -73,7 +73,8 @@ def repair(
         BusyError: a promotion or another repair is running.
     """
     ledger = read_ledger(bucket, released)
-    if since and (problem := since.problem(released, ledger)):
+    present = ledger.digest_of(since.number) if since else ""
+    if since and (problem := since.problem(released, present)):
         raise BucketError(
             problem, hint="Restore the ledger from a backup. Nothing was changed."
         )

@@ -171,6 +171,10 @@ class Ledger:
         """The sha256 of the last entry's bytes, or FIRST."""
         return self.digests[-1] if self.digests else FIRST
 
+    def digest_of(self, number: int) -> str:
+        """Return the sha256 of an entry's bytes; empty if there is no such entry."""
+        return self.digests[number - 1] if 0 < number <= len(self.digests) else ""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedEntry:
@@ -198,17 +202,19 @@ class RecordedEntry:
         number, _, digest = text.partition(":")
         return cls(number=int(number), sha256=digest)
 
-    def problem(self, released: ReleasedIndex, ledger: Ledger) -> str:
-        """Return a sentence if a ledger does not contain this entry; empty if it does."""
-        if self.number > len(ledger.digests):
-            size = len(ledger.digests)
-            return (
-                f"The ledger of {released.index} was cut: it has {size} entries, entry"
-                f" {self} was recorded."
-            )
-        present = ledger.digests[self.number - 1]
+    def problem(self, released: ReleasedIndex, present: str) -> str:
+        """Return a sentence if a ledger does not contain this entry; empty if it does.
+
+        Args:
+            present: sha256 of the entry of this number; empty if there is none.
+        """
         if present == self.sha256:
             return ""
+        if not present:
+            return (
+                f"The ledger of {released.index} was cut: entry {self} was recorded, and"
+                " is missing."
+            )
         return (
             f"The ledger of {released.index} was rewritten: entry {self} was recorded,"
             f" its sha256 is {present}."

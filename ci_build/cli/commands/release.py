@@ -225,7 +225,9 @@ def promote(
     done = steps.promote(
         found,
         opened,
-        ledger_request(ledger_key, channel, allow_unprotected),
+        ledger_request(
+            ledger_key, channel, allow_unprotected, "" if dry_run else bucket
+        ),
         reporter,
         host_runner(reporter),
         actor(),

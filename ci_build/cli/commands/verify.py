@@ -20,6 +20,7 @@ from ci_build.cli.options.release_options import (
 )
 from ci_build.cli.options.settings import refuse_typed
 from ci_build.release.index_authority import find_authority, read_authority
+from ci_build.release.ledger_heads import record_head, recorded_entry
 from core.errors import BucketError
 from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
@@ -116,7 +117,7 @@ def verify(
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
-    request = ledger_request(ledger_key, channel)
+    request = ledger_request(ledger_key, channel, bucket="" if dry_run else bucket)
     runner = host_runner(reporter)
     if sign is not None:
         authority = find_authority(opened, released, request, runner)
@@ -129,22 +130,26 @@ def verify(
             entry = signed.entry
             reporter.line(f"ledger entry {entry.number}: signed by {entry.key}")
         return
+    authority = read_authority(opened, released, channel)
+    # Local ledgers have no keys, and are often made anew.
+    heads = request.heads if authority.keys is not None else None
+    if since is None and heads is not None:
+        since = recorded_entry(heads, index)
     done: IndexRepair | None = None
     if repair:
         reporter.step(f"repair {index}")
-        authority = find_authority(opened, released, request, runner)
+        signer = find_authority(opened, released, request, runner)
         done = repair_index(
             opened,
             released,
             actor=actor(),
             foreign=remove_foreign,
-            authority=authority,
+            authority=signer,
             since=since,
         )
         if not as_json:
             _show(done, reporter)
     reporter.step(f"verify {index}")
-    authority = read_authority(opened, released, channel)
     policy = load_policy(index, channel=authority.channel)
     found = audit.verify(
         opened,
@@ -171,6 +176,8 @@ def verify(
         )
     if problems:
         raise BucketError("\n  ".join((f"{index} differs from its ledger:", *problems)))
+    if heads is not None:
+        record_head(heads, opened, released, authority)
     if not as_json:
         keys = (
             "no signature"

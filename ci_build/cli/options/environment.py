@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import getpass
+import hashlib
 import os
 import platform
 import re
@@ -19,6 +20,7 @@ from ci_build.release.release_request import LedgerRequest, SigningKey
 from core.errors import MachineError, RequestError
 from core.process import CREDENTIAL_VARIABLES, forbid_inspection
 from core.report import Reporter
+from promotion.storage.bucket_url import bucket_name, is_url
 
 _PROJECT = "jax-rocm-release"
 ENV_PREFIX = "CI_BUILD_"
@@ -125,6 +127,7 @@ def ledger_request(
     ledger_key: Path | None,
     channel: str | None = None,
     allow_unprotected: tuple[str, str] | None = None,
+    bucket: str = "",
 ) -> LedgerRequest:
     """Return the key that signs ledger entries, and the ref of a CI run.
 
@@ -132,6 +135,8 @@ def ledger_request(
         ledger_key: file of the key; None selects the key in the environment, if any.
         channel: channel of the index, or None.
         allow_unprotected: owner and reason of a promotion from an unprotected ref.
+        bucket: name of the bucket whose newest ledger entries are recorded. Empty
+            records nothing.
 
     Raises:
         RequestError: the owner or the reason is empty or not text in UTF-8.
@@ -159,7 +164,16 @@ def ledger_request(
         reason=reason,
         ci_commit=commit,
         ci_ref=ref,
+        heads=_heads_folder(bucket) if bucket else None,
     )
+
+
+def _heads_folder(bucket: str) -> Path:
+    """Return the folder with the newest known ledger entries of a bucket."""
+    place = bucket if is_url(bucket) else str(Path(bucket_name(bucket)).resolve())
+    digest = hashlib.sha256(place.encode()).hexdigest()
+    folder = Path(platformdirs.user_config_dir(_PROJECT), "ledger-heads", digest[:16])
+    return writable_folder(folder, f"config/ledger-heads/{digest[:16]}")
 
 
 def ci_ref() -> tuple[str, str]:

@@ -197,7 +197,9 @@ def release_options(
         corpus=given["corpus"] or "",
         key=find_signing_key(given["signing_key"]),
         actor=actor(),
-        ledger=ledger_request(given["ledger_key"], channel, given["allow_unprotected"]),
+        ledger=ledger_request(
+            given["ledger_key"], channel, given["allow_unprotected"], bucket
+        ),
         steps=steps,
         public_url=url,
         trust_config=given["trust_config"],

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ci_build.cli.options.environment import ledger_request
 from tests.support.tiers import TierTable
 from tests.support.workflows import FOLDER, load, steps
 
@@ -97,6 +98,35 @@ def test_builder_tester_and_promoter_have_separate_identities(name: str) -> None
             for step in steps(body)
             if "aws-actions" in step.get("uses", "")
         )
+
+
+@pytest.mark.parametrize("name", ["maintenance", "nightly", "release"])
+def test_promoters_keep_the_newest_ledger_entries(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cached folder is the one that the commands use."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    used = ledger_request(None, bucket="s3://name/prefix").heads
+    jobs = load(FOLDER / f"{name}.yml")["jobs"]
+    job = jobs["maintain" if name == "maintenance" else "promote"]
+    (cached,) = (s["with"] for s in steps(job) if "actions/cache@" in s.get("uses", ""))
+    assert used is not None
+    assert used.is_relative_to(tmp_path / cached["path"].removeprefix("~/"))
+
+
+def test_maintenance_runs_every_week() -> None:
+    workflow = load(FOLDER / "maintenance.yml")
+    (schedule,) = workflow["on"]["schedule"]
+    assert schedule["cron"].endswith(" * * 0")
+    lines = [step.get("run", "") for step in steps(workflow["jobs"]["maintain"])]
+    commands = [" ".join(line.split()[2:4]) for line in lines if line]
+    assert commands == [
+        "index verify",
+        "index retention",
+        "set collect",
+        "index verify",
+    ]
 
 
 def test_nightly_runs_every_shard() -> None:

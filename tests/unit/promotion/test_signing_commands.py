@@ -17,7 +17,8 @@ from ci_build import cli
 from ci_build.cli.options.environment import find_signing_key
 from ci_build.release import gating
 from ci_build.release import promotion_steps as steps
-from core.errors import PromotionBlockedError, RequestError
+from core.digests import sha256_of
+from core.errors import BucketError, PromotionBlockedError, RequestError
 from core.model import Tier
 from core.process import HostRunner
 from core.report import Reporter
@@ -333,6 +334,33 @@ def test_exceptions_are_reported_everywhere(
     # policy.
     use_policy(tmp_path, monkeypatch, "")
     assert run(bucket, "index", "verify", "multi-arch", "--channel", "nightly") == 0
+
+
+def test_newest_entry_is_kept_outside_of_the_bucket(
+    bucket: DirBucket,
+    nightly: StagedSet,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ledger that was cut after a promotion is noticed without any option."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    use_policy(tmp_path, monkeypatch, NO_RUNNER + RACE)
+    words = ("promote", str(nightly), "--channel", "nightly")
+    assert run(bucket, *words) == 0
+    (kept,) = (tmp_path / "config").rglob("ledger-heads/*/multi-arch")
+    first = bucket.get(RELEASED.ledger_entry(1))
+    assert kept.read_text() == f"1:{sha256_of(first)}\n"
+    for key in (RELEASED.ledger_entry(1), RELEASED.status, RELEASED.overview):
+        bucket.path(key).unlink()
+    for command in (words, ("index", "verify", "multi-arch", "--channel", "nightly")):
+        capsys.readouterr()
+        assert run(bucket, *command) == BucketError.exit_code
+        assert "The ledger of multi-arch was cut: entry 1:" in capsys.readouterr().err
+    assert kept.exists()
+    kept.write_text("x")
+    assert run(bucket, *words) == BucketError.exit_code
+    assert f"{kept} is no recorded ledger entry" in capsys.readouterr().err
 
 
 def test_promote_refuses_changed_log(
