@@ -326,7 +326,7 @@ def _device_code(facts: Facts) -> Iterator[Problem]:
     if libraries and lacking:
         wheels = [f"rocm-sdk-device-{gpu}" for gpu in lacking]
         yield problem(
-            "device-package-missing",
+            "rocm-device-missing",
             gpus=", ".join(lacking),
             packages=_list(wheels),
             command=facts.install_of_rocm(

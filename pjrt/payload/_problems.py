@@ -120,7 +120,7 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
         "Parts of jax, such as jax.numpy.linalg, will not work on the GPU: {reason}.",
         "{command}",
     ),
-    "device-package-missing": (
+    "rocm-device-missing": (
         WARNING,
         (
             "ROCm's Python packages have no code for GPU {gpus}: {packages} not"

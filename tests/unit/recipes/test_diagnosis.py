@@ -174,7 +174,7 @@ ROWS: list[Row] = [
         ),
     ),
     (
-        "device-package-missing",
+        "rocm-device-missing",
         _no_device_wheel,
         "no code for GPU gfx942: rocm-sdk-device-gfx942 is not installed",
         (
