@@ -88,21 +88,15 @@ def make_gate(
                 if supported(installer, versions)
             ]
             html = stack.enter_context(_open_index(context, static=True))
-            extras = (*extras_of(context.wheel_set.wheels),)
-            rocm = ""
-            if extras:
-                folder = context.work / "rocm"
-                write_rocm_index(folder, context.wheel_set)
-                server = stack.enter_context(IndexServer(folder))
-                rocm = f"{server.url}simple/"
+            write_rocm_index(context.work / "rocm", context.wheel_set)
+            rocm = stack.enter_context(IndexServer(context.work / "rocm"))
             uv = next((one for one, _ in indexes if isinstance(one, Uv)), None)
             tests = _InstallationTests(
                 context,
                 available,
                 html.url,
+                f"{rocm.url}simple/",
                 None if installers == ALL else uv,
-                extras,
-                rocm,
             )
             pool = ThreadPoolExecutor(_MOST_TESTS)
             stack.callback(pool.shutdown, cancel_futures=True)
@@ -214,11 +208,10 @@ class _InstallationTests:
 
     Args:
         html: URL of the set's index on a server without JSON pages.
+        rocm: URL of an index with stand-ins for the wheels of the set's ROCm.
         uv: program that spares the newest pip work that takes it 4 times as long: uv
             installs the dependencies, and pip installs the set for the first Python
             only, without HTML pages. None leaves all work to pip.
-        extras: extras of the set that install its ROCm.
-        rocm: URL of an index with stand-ins for its wheels.
     """
 
     def __init__(
@@ -226,15 +219,13 @@ class _InstallationTests:
         context: GateContext,
         pythons: Mapping[str, Path],
         html: str,
-        uv: Uv | None,
-        extras: Sequence[str],
         rocm: str,
+        uv: Uv | None,
     ) -> None:
         self._context = context
         self._pythons = pythons
         self._html = html
         self._uv = uv
-        self._extras = extras
         self._rocm = rocm
         key = context.staged.file(PYLOCK)
         self._lock = (
@@ -261,9 +252,10 @@ class _InstallationTests:
         versions = self._context.wheel_set.python_versions
         earlier = takewhile(lambda other: other != version, versions)
         repeated = any(other in self._pythons for other in earlier)
+        extras = [*extras_of(self._context.wheel_set.wheels)]
         extra = ""
-        if self._extras and not repeated:
-            extra = self._extras[-1 if installer.name == "uv" else 0]
+        if extras and not repeated:
+            extra = extras[-1 if installer.name == "uv" else 0]
         with self._place(shared) as (index, folder):
             test = InstallationTest(
                 self._source(
