@@ -178,9 +178,7 @@ class Reporter(TaskProgress):
         quiet: bool = False,
     ) -> None:
         super().__init__(Screen(terminal=terminal, github=github, quiet=quiet))
-        self.terminal = self._screen.terminal
         self.verbose = verbose
-        self.quiet = quiet
 
     def collect_warnings(self) -> None:
         """Print warnings and findings that are no errors, grouped, by `close`."""
@@ -238,9 +236,7 @@ class Reporter(TaskProgress):
 
         `numeric` lists the indices of right-aligned columns.
         """
-        if not self.quiet:
-            text = table(columns, rows, numeric, width_of(sys.stderr))
-            self._screen.write(text, whole=True)
+        self.command(table(columns, rows, numeric, width_of(sys.stderr)))
 
 
 def print_line(text: str, *, whole: bool = False) -> None:

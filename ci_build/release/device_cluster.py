@@ -73,12 +73,12 @@ def check_cluster_options(request: DeviceRequest) -> None:
 
 def run_on_cluster(
     config: DeviceGateConfig,
-    tasks: Tasks,
     staged: StagedSet,
     bucket: Bucket,
     reporter: Reporter,
     runner: HostRunner,
     *,
+    tasks: Tasks,
     redo: bool,
     channel: str,
 ) -> tuple[Evidence, ...]:

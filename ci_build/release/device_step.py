@@ -91,11 +91,11 @@ def run_device_gate(
                 )
                 found += run_on_cluster(
                     config,
-                    tasks,
                     staged,
                     bucket,
                     reporter,
                     runner,
+                    tasks=tasks,
                     redo=False,
                     channel=options.channel,
                 )

@@ -25,7 +25,7 @@ from promotion.evidence.signing import Signer, new_key
 from promotion.gates.common import gate_runs as runs
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.compile import view
-from promotion.gates.gate_table import GATES, GateEntry, GateInputs, GateOptions
+from promotion.gates.gate_table import GATES, GateInputs, GateOptions
 from promotion.index.ledger import channel_of
 from promotion.index.publish import read_head
 from promotion.policy.promotion_policy import LOCAL, Policy, load_policy
@@ -36,11 +36,6 @@ from promotion.storage.object_keys import ReleasedIndex, StagedSet, is_digest
 _COUNTS = ("passed", "known", "failed", "skipped")
 _MOST_SHOWN = 3
 """Number of warnings of one kind that are printed."""
-
-
-def chosen_gates(name: str) -> tuple[GateEntry, ...]:
-    """Return the gate of a name, or all gates for STRUCTURE."""
-    return tuple(GATES.values()) if name == STRUCTURE else (GATES[name],)
 
 
 def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
@@ -152,14 +147,14 @@ def run_gates(
     """
     policy = policy_of(bucket, staged.index, channel)
     gate_options = with_policy(gate_options, policy)
-    rows = chosen_gates(name)
+    rows = [*GATES.values()] if name == STRUCTURE else [GATES[name]]
     inputs = GateInputs(
         expected=expected_of_staged(bucket, staged),
         rocm=read_rocm(gate_options.rocm, reporter) if gate_options.rocm else None,
         tasks=tasks,
         cache=cache,
     )
-    ordered = sorted(rows, key=lambda row: row.start)
+    started = sorted(rows, key=lambda row: row.start)
     targets = None
     if gate_options.targets is not None:
         targets = [str(target) for target in requested(gate_options.targets)]
@@ -167,7 +162,7 @@ def run_gates(
     evidences = runs.run_gates(
         bucket,
         staged,
-        [row.make(gate_options, inputs) for row in ordered],
+        [row.make(gate_options, inputs) for row in started],
         runner,
         reporter,
         targets=targets,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,6 @@ from ci_build.release.index_authority import (
 from ci_build.release.release_request import (
     NO_URL,
     STRUCTURE,
-    DeviceStep,
     ReleaseOptions,
     ReleaseStep,
 )
@@ -238,11 +237,11 @@ class Pipeline:
                     options.trust_config,
                     allow_lower=options.allow_lower,
                 )
-            except PromotionBlockedError as error:
-                # Another run may have changed the index meanwhile.
-                return replace(outcome, state=SetState.BLOCKED, error=error)
             except CiBuildError as error:
-                return replace(outcome, state=SetState.FAILED, error=error)
+                # Another run may have changed the index meanwhile.
+                is_blocked = isinstance(error, PromotionBlockedError)
+                state = SetState.BLOCKED if is_blocked else SetState.FAILED
+                return replace(outcome, state=state, error=error)
         return replace(outcome, state=SetState.PROMOTED, entry=promotion.entry)
 
     def _refused(self, outcome: SetOutcome, verdict: Verdict) -> SetOutcome:
@@ -363,9 +362,16 @@ def _is_open(item: Requirement) -> bool:
 def released_checks(
     staged: StagedSet, bucket: Bucket, url: str, reporter: Reporter, runner: HostRunner
 ) -> tuple[Check, ...]:
-    """Install the released set from its index with pip and uv, and print problems."""
-    with _served(bucket, url) as base:
-        simple = f"{base.rstrip('/')}/{ReleasedIndex(index=staged.index).simple}"
+    """Install the released set from its index with pip and uv, and print problems.
+
+    A folder without a URL is served on this machine.
+    """
+    with ExitStack() as stack:
+        if not url:
+            # The options refuse another bucket without a URL.
+            assert isinstance(bucket, DirBucket)
+            url = stack.enter_context(IndexServer(Path(bucket.root))).url
+        simple = f"{url.rstrip('/')}/{ReleasedIndex(index=staged.index).simple}"
         checks = tuple(
             check_published(read_published(simple, staged.digest), runner, reporter)
         )
@@ -373,18 +379,6 @@ def released_checks(
         for finding in item.findings:
             reporter.finding(finding, item.name)
     return checks
-
-
-@contextmanager
-def _served(bucket: Bucket, url: str) -> Iterator[str]:
-    """Provide the URL of a bucket; a folder without a URL is served on this machine."""
-    if url:
-        yield url
-        return
-    # The options refuse another bucket without a URL.
-    assert isinstance(bucket, DirBucket)
-    with IndexServer(Path(bucket.root)) as server:
-        yield server.url
 
 
 def plan_lines(options: ReleaseOptions) -> Iterator[str]:
@@ -398,14 +392,11 @@ def plan_lines(options: ReleaseOptions) -> Iterator[str]:
         " beside them"
     )
     if options.device is not None:
-        yield f"gates: device, on the GPUs of {_place(options.device)}"
+        place = "this machine, for the targets that it has"
+        if cluster := options.device.cluster:
+            place = f"the cluster {cluster.address}"
+        yield f"gates: device, on the GPUs of {place}"
     yield (
         f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml"
         " allows it; ledger, then pages"
     )
-
-
-def _place(device: DeviceStep) -> str:
-    if device.cluster is not None:
-        return f"the cluster {device.cluster.address}"
-    return "this machine, for the targets that it has"

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from core.cache_entries import entries
+from core.cache_entries import CacheEntry, entries
 from core.errors import CiBuildError
-from core.lock_holders import LockHolder, lock_holders
 from core.model import Channel
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
@@ -53,25 +52,21 @@ class StagedState:
     blocked_by: Sequence[str]
 
 
-def running(cache: Path) -> tuple[LockHolder, ...]:
-    """Return the processes that use the cache."""
-    return lock_holders(cache)
-
-
 def cached(cache: Path) -> tuple[CachedKind, ...]:
     """Return the kinds of entries in the cache, largest first."""
-    kinds: dict[str, CachedKind] = {}
+    groups: dict[str, list[CacheEntry]] = {}
     for entry in entries(cache):
-        before = kinds.get(
-            entry.kind, CachedKind(kind=entry.kind, entries=0, size=0, used=0.0)
+        groups.setdefault(entry.kind, []).append(entry)
+    kinds = [
+        CachedKind(
+            kind=kind,
+            entries=len(group),
+            size=sum(entry.size for entry in group),
+            used=max(entry.used for entry in group),
         )
-        kinds[entry.kind] = CachedKind(
-            kind=entry.kind,
-            entries=before.entries + 1,
-            size=before.size + entry.size,
-            used=max(before.used, entry.used),
-        )
-    return tuple(sorted(kinds.values(), key=lambda kind: -kind.size))
+        for kind, group in groups.items()
+    ]
+    return tuple(sorted(kinds, key=lambda kind: -kind.size))
 
 
 def staged_states(
@@ -84,9 +79,9 @@ def staged_states(
     """
     top = f"{Channel.STAGING}/"
     names = {key.removeprefix(top).partition("/")[0] for key in bucket.list(top)}
-    for index in sorted(
-        name for name in names if not name.startswith("_")
-    ):  # results of tests and nights
+    for index in sorted(names):
+        if index.startswith("_"):  # results of tests and nights
+            continue
         policy = load_policy(index, channel=channel)
         for folder in staged_folders(bucket, index, days=0):
             try:

@@ -49,13 +49,11 @@ class PolicyReport:
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the verdict as JSON values, with commands for unmet requirements."""
-        missing = {(item.gate, item.target): item for item in self.missing}
+        missing = {(item.gate, item.target): to_json(item) for item in self.missing}
         rows = []
         for item in self.verdict.requirements:
             row = {**to_json(item), "command": "", "runs_on": []}
-            if found := missing.get((item.gate, item.target)):
-                row |= to_json(found)
-            rows.append(row)
+            rows.append(row | missing.get((item.gate, item.target), {}))
         return {**to_json(self.verdict), "requirements": rows}
 
 

@@ -129,7 +129,10 @@ def summarize(
     released = ReleasedIndex(index=staged.index)
     promoted = outcome.entry.promoted if outcome.entry else None
     old = _baseline(bucket, released, outcome)
-    old_set = _released_set(bucket, released, old.set_digest) if old else None
+    old_set = None
+    if old:
+        key = released.set_file(old.set_digest, WHEELS_JSON)
+        old_set = load_wheel_set(bucket.get(key), key)
     tiers: Mapping[str, str] = {}
     if verdict is not None:
         tiers = verdict.tiers
@@ -137,13 +140,6 @@ def summarize(
         tiers = promoted.tiers
     awaited = open_requirements(verdict) if verdict else ()
     on_devices = [item for item in awaited if item.gate == GATE]
-    missing = missing_evidence(
-        staged,
-        wheel_set,
-        verdict.requirements if verdict else (),
-        channel=options.channel,
-        bucket=options.bucket,
-    )
     return SetSummary(
         name=name,
         state=outcome.state.value,
@@ -157,7 +153,13 @@ def summarize(
         baseline=old.set_digest if old else "",
         targets=tuple(_targets(wheel_set, old, tiers, verdict)),
         blocked_by=verdict.blocked_by if verdict else (),
-        missing=missing,
+        missing=missing_evidence(
+            staged,
+            wheel_set,
+            verdict.requirements if verdict else (),
+            channel=options.channel,
+            bucket=options.bucket,
+        ),
         jobs=_jobs(wheel_set, on_devices, options) if on_devices else None,
         changed=differences(old_set, wheel_set) if old_set else {},
         sizes=_sizes(old_set, wheel_set),
@@ -182,11 +184,6 @@ def _baseline(
         if older and promoted.set_digest != outcome.staged.digest:
             return promoted
     return None
-
-
-def _released_set(bucket: Bucket, released: ReleasedIndex, digest: str) -> WheelSet:
-    key = released.set_file(digest, WHEELS_JSON)
-    return load_wheel_set(bucket.get(key), key)
 
 
 def differences(old: WheelSet, new: WheelSet) -> Mapping[str, tuple[Any, Any]]:

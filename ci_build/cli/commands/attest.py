@@ -18,6 +18,7 @@ from ci_build.cli.options.release_options import (
 )
 from ci_build.cli.options.settings import refuse_typed
 from core.errors import PromotionBlockedError
+from core.report import Reporter
 from promotion.attestations import (
     VerificationReport,
     verify_files,
@@ -70,10 +71,9 @@ def attest(
             found = verify_files(place, channel, trust_config)
         else:
             opened = open_bucket(bucket, reporter)
-            found = verify_set(
-                opened, gating.find_staged(wheel_set, opened), channel, trust_config
-            )
-        _tell(state, found, as_json=as_json)
+            staged = gating.find_staged(wheel_set, opened)
+            found = verify_set(opened, staged, channel, trust_config)
+        _report(reporter, found, as_json=as_json)
         return
     refuse_typed(("channel",), "without --verify")
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
@@ -86,20 +86,20 @@ def attest(
     reporter.line(f"  {len(done)} wheels attested" if done else "  nothing to attest")
 
 
-def _tell(state: State, found: VerificationReport, *, as_json: bool) -> None:
+def _report(reporter: Reporter, found: VerificationReport, *, as_json: bool) -> None:
     """Print the verified attestations.
 
     Raises:
         PromotionBlockedError: an attestation is missing or wrong.
     """
     for text in found.notes:
-        state.reporter().warning(text)
+        reporter.warning(text)
     if as_json:
         print_json(found)
     else:
         for who, wheels in found.attested.items():
             for wheel in wheels:
-                state.reporter().line(f"  {wheel}: {who}")
+                reporter.line(f"  {wheel}: {who}")
     if found.problems:
         raise PromotionBlockedError(
             "\n  ".join(("Attestations are missing or wrong:", *found.problems))

@@ -275,8 +275,9 @@ def _rocm(
 @chosen_options(*_IMAGE_OPTIONS)
 @cluster_options
 @click.pass_obj
-def gate(state: State, /, *, name: str, redo: bool, **values: Any) -> None:  # noqa: ANN401 - values of options
+def gate(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
     """Run a gate; `_HELP` is its help."""
+    name = values["name"]
     _refuse_unused(name)
     cluster = cluster_request(values)
     values["rocm_of_set"] = values["rocm"] == _SET
@@ -291,15 +292,15 @@ def gate(state: State, /, *, name: str, redo: bool, **values: Any) -> None:  # n
         # Start-up time: the gates load auditwheel.
         from ci_build.release import device_gate
 
-        _test_devices(state, values, device_gate.join, may_stage=False)
+        _test_devices(state, values, device_gate.join)
     elif name != _DEVICE:
-        _check_structure(state, name, values, cluster, redo=redo)
+        _check_structure(state, values, cluster)
     elif cluster is not None:
-        _test_on_cluster(state, values, cluster, redo=redo)
+        _test_on_cluster(state, values, cluster)
     elif values["image"] and not values["inside"]:
-        _test_in_image(state, values, redo=redo)
+        _test_in_image(state, values)
     else:
-        _test_here(state, values, redo=redo)
+        _test_here(state, values)
 
 
 def _refuse_unused(name: str) -> None:
@@ -350,34 +351,29 @@ def _finish(evidences: Sequence[Evidence], values: Mapping[str, Any]) -> None:
 
 
 def _check_structure(
-    state: State,
-    name: str,
-    values: Mapping[str, Any],
-    cluster: ClusterRequest | None,
-    *,
-    redo: bool,
+    state: State, values: Mapping[str, Any], cluster: ClusterRequest | None
 ) -> None:
     """Run one gate that needs no GPU, or all of them."""
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
     if cluster:
         refuse_typed(("jobs",), "with --cluster", "Give --jobs to the workers.")
-    options = _fields_of(GateOptions, values)
     reporter = state.reporter()
-    with reporter.group(f"gate {name}"), connected(cluster, reporter) as tasks:
+    title = f"gate {values['name']}"
+    with reporter.group(title), connected(cluster, reporter) as tasks:
         opened = _open_bucket(values, reporter)
         signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
         staged = gating.find_set(values["wheel_set"], opened, reporter)
         evidences = gating.run_gates(
-            name,
+            values["name"],
             staged,
             opened,
-            options,
+            _fields_of(GateOptions, values),
             reporter,
             host_runner(reporter),
             signer,
             values["channel"],
-            redo=redo,
+            redo=values["redo"],
             cache=state.settings({"cache_dir": values["cache_dir"]}).cache_dir,
             tasks=tasks,
         )
@@ -385,15 +381,13 @@ def _check_structure(
     _finish(evidences, values)
 
 
-def _open_bucket(
-    values: Mapping[str, Any], reporter: Reporter, *, may_stage: bool = True
-) -> Bucket:
+def _open_bucket(values: Mapping[str, Any], reporter: Reporter) -> Bucket:
     """Open the bucket, which is created if a folder with a set may be staged."""
-    creates = may_stage and Path(values["wheel_set"]).is_dir()
+    creates = values["name"] != _MERGE and Path(values["wheel_set"]).is_dir()
     return open_bucket(values["bucket"], reporter, existing=not creates)
 
 
-def _test_here(state: State, values: Mapping[str, Any], *, redo: bool) -> None:
+def _test_here(state: State, values: Mapping[str, Any]) -> None:
     """Run the device gate on this machine."""
     # Start-up time: the gates load auditwheel.
     from ci_build.release import device_gate, device_image
@@ -401,14 +395,13 @@ def _test_here(state: State, values: Mapping[str, Any], *, redo: bool) -> None:
     unused = {*_IMAGE_OPTIONS}
     if values["rocm_of_set"]:
         unused.remove("cache_dir")
-    hint = "Give --image, or omit this."
-    refuse_typed(sorted(unused), "without --image", hint)
+    refuse_typed(sorted(unused), "without --image", "Give --image, or omit this.")
     device_image.require_container(_fields_of(DeviceRequest, values))
-    run = partial(device_gate.run, redo=redo, channel=values["channel"])
+    run = partial(device_gate.run, redo=values["redo"], channel=values["channel"])
     _test_devices(state, values, run)
 
 
-def _test_in_image(state: State, values: Mapping[str, Any], *, redo: bool) -> None:
+def _test_in_image(state: State, values: Mapping[str, Any]) -> None:
     """Run the device gate in a container of --image."""
     # Start-up time: the gates load auditwheel.
     from ci_build.release import device_gate, device_image, gating
@@ -432,7 +425,7 @@ def _test_in_image(state: State, values: Mapping[str, Any], *, redo: bool) -> No
         bucket=(values["bucket"], bucket),
         channel=values["channel"],
         key=key,
-        redo=redo,
+        redo=values["redo"],
     )
     code, evidences = device_image.run_in_image(run, reporter, runner, echo_error)
     if code:
@@ -464,7 +457,7 @@ def _with_rocm(
 
 
 def _test_on_cluster(
-    state: State, values: Mapping[str, Any], request: ClusterRequest, *, redo: bool
+    state: State, values: Mapping[str, Any], request: ClusterRequest
 ) -> None:
     """Run the device gate on the workers of a cluster."""
     # Start-up time: the gates load auditwheel.
@@ -473,10 +466,10 @@ def _test_on_cluster(
     check_cluster_options(_fields_of(DeviceRequest, values))
     with connected(request, state.reporter()) as tasks:
         assert tasks is not None
-        on_cluster = partial(run_on_cluster, redo=redo, channel=values["channel"])
-        _test_devices(
-            state, values, lambda config, *more: on_cluster(config, tasks, *more)
+        run = partial(
+            run_on_cluster, tasks=tasks, redo=values["redo"], channel=values["channel"]
         )
+        _test_devices(state, values, run)
 
 
 def _gate_runner(options: DeviceRequest, reporter: Reporter) -> HostRunner:
@@ -491,11 +484,7 @@ def _gate_runner(options: DeviceRequest, reporter: Reporter) -> HostRunner:
 
 
 def _test_devices(
-    state: State,
-    values: Mapping[str, Any],
-    run: Callable[..., tuple[Evidence, ...]],
-    *,
-    may_stage: bool = True,
+    state: State, values: Mapping[str, Any], run: Callable[..., tuple[Evidence, ...]]
 ) -> None:
     """Run the device gate on this machine or a cluster, or merge its shards."""
     # Start-up time: the gates load auditwheel.
@@ -504,18 +493,17 @@ def _test_devices(
     options = _fields_of(DeviceRequest, values)
     reporter = state.reporter()
     runner = _gate_runner(options, reporter)
-    gate_name = _DEVICE if may_stage else _MERGE
-    with reporter.group(f"gate {gate_name} on {options.platform}"):
-        opened = _open_bucket(values, reporter, may_stage=may_stage)
+    with reporter.group(f"gate {values['name']} on {options.platform}"):
+        opened = _open_bucket(values, reporter)
         signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
         config = device_gate.parse_config(
             options, runner.environment, runner, signer, values["bucket"]
         )
         staged = gating.find_set(values["wheel_set"], opened, reporter)
-        given = _with_rocm(
+        own = _with_rocm(
             state, values, config.request, staged, opened, reporter, runner
         )
-        config = dataclasses.replace(config, request=given)
+        config = dataclasses.replace(config, request=own)
         evidences = run(config, staged, opened, reporter, runner)
     device_gate.show(config, evidences, staged, opened, values["channel"], reporter)
     _finish(evidences, values)

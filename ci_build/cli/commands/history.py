@@ -36,40 +36,36 @@ def history(
     state: State, /, index: str, bucket: str, *, nights: bool, as_json: bool
 ) -> None:
     """List the changes of INDEX, or its nights, newest first."""
+    opened = open_bucket(bucket, state.reporter())
     if nights:
-        _print_nights(
-            night_results(open_bucket(bucket, state.reporter()), index, limit=_NIGHTS),
-            as_json=as_json,
-        )
+        _print_nights(night_results(opened, index, limit=_NIGHTS), as_json=as_json)
         return
-    entries = [
-        *operations.history(
-            open_bucket(bucket, state.reporter()), ReleasedIndex(index=index)
-        )
-    ]
+    entries = [*operations.history(opened, ReleasedIndex(index=index))]
     if as_json:
         print_json(entries)
         return
     visible = {*entries[0].state.visible}
-    rows = [
-        (
-            str(entry.number),
-            entry.time,
-            entry.kind.value,
-            entry.promoted.set_digest[:12]
-            if entry.promoted
-            else ", ".join(
-                map(str, entry.sets or (entry.to,) * (entry.kind is EntryKind.ROLLBACK))
-            ),
-            f"jax {entry.promoted.jax_version}, ROCm {entry.promoted.rocm_version}"
-            if entry.promoted
-            else "",
-            "yes" if entry.number in visible else "",
-            entry.actor,
-            entry.reason,
+    rows = []
+    for entry in entries:
+        sets = ", ".join(map(str, entry.sets))
+        content = ""
+        if promoted := entry.promoted:
+            sets = promoted.set_digest[:12]
+            content = f"jax {promoted.jax_version}, ROCm {promoted.rocm_version}"
+        elif entry.kind is EntryKind.ROLLBACK:
+            sets = str(entry.to)
+        rows.append(
+            (
+                str(entry.number),
+                entry.time,
+                entry.kind.value,
+                sets,
+                content,
+                "yes" if entry.number in visible else "",
+                entry.actor,
+                entry.reason,
+            )
         )
-        for entry in entries
-    ]
     print_table(("entry", "time", "what", "set", "of", "offered", "by", "reason"), rows)
 
 

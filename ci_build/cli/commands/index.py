@@ -10,6 +10,7 @@ from ci_build.cli.options.release_options import (
     bucket_option,
     json_option,
 )
+from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
 from ci_build.release.release_request import SERVE_PORT
 from core.errors import RequestError
@@ -46,7 +47,6 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
 @click.argument("url", metavar="URL")
 @click.option(
     "--python",
-    "python",
     metavar="X.Y,…",
     help="Python versions to install for.  [default: all on this machine]",
 )
@@ -68,18 +68,12 @@ def check(
     """
     reporter = state.reporter()
     published = read_published(url, None)
-    pythons = (
-        None
-        if python is None
-        else [word.strip() for word in python.split(",") if word.strip()]
-    )
-    cache = state.settings({"cache_dir": cache_dir}).cache_dir
     found = check_published(
         published,
         host_runner(reporter),
         reporter,
-        pythons=pythons,
-        cache=cache,
+        pythons=None if python is None else split_list(python),
+        cache=state.settings({"cache_dir": cache_dir}).cache_dir,
     )
     checks = tuple(found)
     if as_json:
@@ -88,9 +82,8 @@ def check(
         )
     else:
         for item in checks:
-            print_line(
-                f"{item.outcome}  {item.name}{': ' + item.skipped if item.skipped else ''}"
-            )
+            reason = f": {item.skipped}" if item.skipped else ""
+            print_line(f"{item.outcome}  {item.name}{reason}")
             for finding in item.findings:
                 print_line(
                     f"  {finding.severity} {finding.code}: {finding.message} {finding.remedy}"

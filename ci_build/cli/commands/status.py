@@ -16,11 +16,10 @@ from ci_build.cli.options.release_options import (
     trust_config_option,
 )
 from ci_build.cli.options.table import chosen_options
-from core.model import to_json
+from core.lock_holders import lock_holders
 from core.process import render, without_credentials
-from core.report import Reporter, print_line, print_table
+from core.report import print_line, print_table
 from core.units import human
-from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import is_url
 
 
@@ -47,18 +46,14 @@ def status(
 
     reporter = state.reporter()
     cache = state.settings({"cache_dir": cache_dir}).cache_dir
-    running = states.running(cache)
+    running = lock_holders(cache)
     cached = states.cached(cache)
-    opened = _existing(bucket, reporter)
-    staged = [*states.staged_states(opened, channel, trust_config)] if opened else []
+    staged: list[states.StagedState] = []
+    if is_url(bucket) or Path(bucket).is_dir():
+        opened = open_bucket(bucket, reporter)
+        staged += states.staged_states(opened, channel, trust_config)
     if as_json:
-        print_json(
-            {
-                "running": to_json(running),
-                "cache": to_json(cached),
-                "staged": to_json(staged),
-            }
-        )
+        print_json({"running": running, "cache": cached, "staged": staged})
         return
     for work in running:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(work.started))
@@ -70,15 +65,10 @@ def status(
             print_line(f"  uses {path}")
     if not running:
         print_line(f"no process uses {cache}")
-    rows = [
-        (
-            kind.kind,
-            str(kind.entries),
-            human(kind.size),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(kind.used)),
-        )
-        for kind in cached
-    ]
+    rows = []
+    for kind in cached:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(kind.used))
+        rows.append((kind.kind, str(kind.entries), human(kind.size), used))
     if rows:
         print_table(("cached", "entries", "size", "last used"), rows, numeric=(1, 2))
     for item in staged:
@@ -93,10 +83,3 @@ def status(
             print_line(f"  {reason}")
     if not staged:
         print_line(f"no staged sets in {bucket.partition('?')[0]}")
-
-
-def _existing(bucket: str, reporter: Reporter) -> Bucket | None:
-    """Return the bucket; None if its folder does not exist."""
-    if not is_url(bucket) and not Path(bucket).is_dir():
-        return None
-    return open_bucket(bucket, reporter)

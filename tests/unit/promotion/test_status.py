@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from ci_build import cli
-from ci_build.cli.commands.status import _existing
 from core.errors import RequestError
-from core.report import Reporter
 from core.store import ContentStore
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
@@ -106,7 +105,8 @@ def test_absent_folder_is_an_empty_bucket_and_unknown_url_is_an_error(
     )
 
 
-def test_url_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = DirBucket(Path("absent"))
-    monkeypatch.setattr("ci_build.cli.commands.status.open_bucket", lambda *_: opened)
-    assert _existing("s3://x", Reporter(terminal=False)) is opened
+def test_url_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened = Mock(return_value=DirBucket(tmp_path / "absent"))
+    monkeypatch.setattr("ci_build.cli.commands.status.open_bucket", opened)
+    assert cli.run(["status", "--bucket=s3://x", f"--cache-dir={tmp_path}"]) == 0
+    assert opened.call_args.args[0] == "s3://x"
