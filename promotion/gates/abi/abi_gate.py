@@ -7,16 +7,15 @@ every installation layout of ROCm.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from core import rocm_layouts as layouts
 from core.model import Finding, GfxTarget, RocmVersion, Tier, WheelSet
 from promotion.gates.abi.loader import (
-    InstalledLibrary,
+    SITE,
     LoadResult,
     Scenario,
-    in_site_packages,
     load,
     scenarios,
 )
@@ -110,18 +109,14 @@ def _run(context: GateContext, manifest: RocmManifest | None) -> Iterator[Check]
         members += read
         yield from checks
     yield from _rocm_checks(context.wheel_set, members, rocm, unproved)
-    targets = [GfxTarget.parse(target) for target in context.wheel_set.targets]
+    targets = tuple(map(GfxTarget.parse, context.wheel_set.targets))
     for version in context.wheel_set.python_versions:
         context.progress.step(
             f"load the libraries for Python {version} from every layout of ROCm"
             f" {rocm.rocm_version}"
         )
         installed = _installed_together(context.wheel_set, members, version)
-        system = platform_libraries(PLATFORM)
-        suffix = f", Python {version}"
-        yield from _layout_checks(
-            installed, rocm, targets, system=system, suffix=suffix
-        )
+        yield from _layout_checks(installed, rocm, targets, version)
 
 
 def _rocm_checks(
@@ -145,7 +140,9 @@ def _rocm_checks(
             for name, library in exports.items()
             if library.symbols or not rocm.weak
         }
-        for member in (member for member in installed if member.name not in checked):
+        for member in installed:
+            if member.name in checked:
+                continue
             checked.add(member.name)
             findings = list(unmet_needs(member.elf, system, exports, rocm_name))
             if (soname := member.elf.soname) in rocm.libraries or soname in system:
@@ -161,24 +158,20 @@ def _rocm_checks(
             if not unproved:
                 missing = unmet_symbols(member.elf, compared, system, rocm_name)
                 # Wheels of others may need functions that no published wheel needs.
-                published = rocm.weak and member.wheel.as_published
-                findings += (
-                    as_published(missing, member.wheel.name) if published else missing
-                )
+                if rocm.weak and member.wheel.as_published:
+                    missing = as_published(missing, member.wheel.name)
+                findings += missing
             yield Check(
                 name=f"{member.name}: {rocm_name}",
                 findings=tuple(map(member.named, findings)),
             )
     if unproved:
-        name = f"symbols of {rocm_name}"
-        if any(not wheel.as_published for wheel in wheel_set.wheels):
-            yield Check(
-                name=name, findings=(error("rocm-unknown", unproved, _ADD_MANIFEST),)
-            )
-            return
-        unknown = warning("rocm-unknown", unproved, _ADD_MANIFEST)
+        published = all(wheel.as_published for wheel in wheel_set.wheels)
+        report = warning if published else error
         yield Check(
-            name=name, skipped=f"{unproved} {_ADD_MANIFEST}", findings=(unknown,)
+            name=f"symbols of {rocm_name}",
+            skipped=f"{unproved} {_ADD_MANIFEST}" if published else "",
+            findings=(report("rocm-unknown", unproved, _ADD_MANIFEST),),
         )
 
 
@@ -212,55 +205,38 @@ def _layout_checks(
     members: Sequence[ElfMember],
     rocm: RocmManifest,
     targets: Sequence[GfxTarget],
-    *,
-    system: Collection[str],
-    suffix: str,
+    version: str,
 ) -> Iterator[Check]:
     """Yield one check for each layout.
 
     Args:
-        members: libraries of the wheels for one Python version.
+        members: libraries of the wheels for this Python version.
         rocm: the ROCm; a weak manifest does not have the RUNPATHs of its libraries.
         targets: targets of the set.
-        system: sonames of the platform.
-        suffix: suffix of the checks' names.
     """
-    installed = {
-        m.path: in_site_packages(
-            m.path, soname=m.elf.soname or "", needed=m.elf.needed, runpath=m.runpath
-        )
-        for m in members
-    }
-    wheels = {library.path: library for library in installed.values()}
-    libraries = tuple(rocm.libraries.values())
-    provided = {library.soname for library in libraries} | {
-        path.name for path in wheels
-    }
+    system = platform_libraries(PLATFORM)
+    installed = [member.installed for member in members]
+    wheels = {library.path: library for library in installed}
+    libraries = rocm.libraries.values()
+    provided = {library.soname for library in libraries}
+    provided |= {path.name for path in wheels}
     for scenario in scenarios(libraries, targets):
-        loads = [
-            (
-                member,
-                load(
-                    installed[member.path],
-                    scenario,
-                    wheels,
-                    system=system,
-                    preload=member.preload,
-                ),
-            )
-            for member in members
-        ]
-        findings = (
-            *_unresolved(loads, scenario, installed, provided),
-            *(() if rocm.weak else _unresolved_in_rocm(loads, scenario, installed)),
+        loads = []
+        for member, library in zip(members, installed, strict=True):
+            preload = member.preload
+            result = load(library, scenario, wheels, system=system, preload=preload)
+            loads.append((member, result))
+        findings = [*_unresolved(loads, scenario, provided)]
+        if not rocm.weak:
+            findings += _unresolved_in_rocm(loads, scenario)
+        yield Check(
+            name=f"layout {scenario.name}, Python {version}", findings=tuple(findings)
         )
-        yield Check(name=f"layout {scenario.name}{suffix}", findings=findings)
 
 
 def _unresolved(
     loads: Sequence[tuple[ElfMember, LoadResult]],
     scenario: Scenario,
-    installed: Mapping[str, InstalledLibrary],
     provided: Collection[str],
 ) -> Iterator[Finding]:
     """Yield a finding for each wheel that would not find libraries of the set or of ROCm."""
@@ -269,7 +245,7 @@ def _unresolved(
         sonames = [
             name
             for path, name in result.missing
-            if path == installed[member.path].path and name in provided
+            if path == SITE / member.path and name in provided
         ]
         if sonames:
             users, missing = unresolved.setdefault(member.wheel.filename, ([], {}))
@@ -289,15 +265,13 @@ def _unresolved(
 
 
 def _unresolved_in_rocm(
-    loads: Sequence[tuple[ElfMember, LoadResult]],
-    scenario: Scenario,
-    installed: Mapping[str, InstalledLibrary],
+    loads: Sequence[tuple[ElfMember, LoadResult]], scenario: Scenario
 ) -> Iterator[Finding]:
     """Yield warnings about libraries of ROCm that would not find their own needs."""
     reported: set[tuple[PurePosixPath, str]] = set()
     for member, result in loads:
         for path, soname in result.missing:
-            if path != installed[member.path].path and (path, soname) not in reported:
+            if path != SITE / member.path and (path, soname) not in reported:
                 reported.add((path, soname))
                 text = (
                     f"{member.name} loads {path}, which would not find {soname}"

@@ -30,7 +30,7 @@ from wheelkit.rocm_manifest import RocmLibrary
 SYSTEM = "(system)"
 """Origin of the platform's libraries and of libraries that ROCm requires from the system."""
 
-_SITE = PurePosixPath(SITE_PACKAGES)
+SITE = PurePosixPath(SITE_PACKAGES)
 _PREFIX = PurePosixPath(f"${ROCM_PATH}")
 _FAMILY = "{family}"
 
@@ -85,19 +85,14 @@ class Scenario:
 
 
 def scenarios(
-    libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | None
+    libraries: Collection[RocmLibrary], targets: Sequence[GfxTarget]
 ) -> tuple[Scenario, ...]:
-    """Return a scenario for each declared layout, or for each layout and GPU family.
-
-    Args:
-        targets: targets of the set; None means all targets.
-    """
-    libraries = tuple(libraries)
+    """Return a scenario for each declared layout, or for each layout and GPU family."""
     found = []
     for layout in load_layouts().layouts.values():
         folders = search_dirs(
             layout,
-            site_packages=Path(_SITE),
+            site_packages=Path(SITE),
             rocm_path=Path(_PREFIX),
             targets=targets,
         )
@@ -116,22 +111,6 @@ def scenarios(
             )
             found.append(scenario)
     return tuple(found)
-
-
-def in_site_packages(
-    path: str, *, soname: str, needed: tuple[str, ...], runpath: str
-) -> InstalledLibrary:
-    """Return a library of a wheel with its path after installation.
-
-    Args:
-        path: path inside the wheel.
-        soname: soname of the library; empty means the file name.
-    """
-    entries = tuple(runpath.split(":")) if runpath else ()
-    place = _SITE / path
-    return InstalledLibrary(
-        path=place, soname=soname or place.name, needed=needed, runpath=entries
-    )
 
 
 def load(
@@ -154,15 +133,8 @@ def load(
         files={**scenario.files, **wheels}, wheels=wheels, system=system
     )
     for soname in preload:
-        ours = next(
-            (
-                folder / soname
-                for folder in scenario.folders
-                if folder / soname in process.files
-            ),
-            None,
-        )
-        if ours is not None and ours != process.search(library, soname):
+        ours = process.search(scenario.folders, soname)
+        if ours is not None and ours != process.search(library.folders, soname):
             process.open(process.files[ours], name=soname)
     process.open(library, name=library.soname)
     del process.found[library.soname]
@@ -184,16 +156,14 @@ class LoadResult:
     found: dict[str, str] = field(default_factory=dict)
     missing: list[tuple[PurePosixPath, str]] = field(default_factory=list)
 
-    def search(self, library: InstalledLibrary, soname: str) -> PurePosixPath | None:
-        """Return the file that the library's RUNPATH finds for a soname; None without a file."""
-        return next(
-            (
-                folder / soname
-                for folder in library.folders
-                if folder / soname in self.files
-            ),
-            None,
-        )
+    def search(
+        self, folders: Iterable[PurePosixPath], soname: str
+    ) -> PurePosixPath | None:
+        """Return the first file with this name in some folders; None without one."""
+        for folder in folders:
+            if folder / soname in self.files:
+                return folder / soname
+        return None
 
     def open(self, library: InstalledLibrary, *, name: str) -> None:
         """Load a library and its needs, breadth first, unless the library is already loaded."""
@@ -207,7 +177,7 @@ class LoadResult:
             for soname in current.needed:
                 if soname in self.found:
                     continue
-                path = self.search(current, soname)
+                path = self.search(current.folders, soname)
                 if path is not None:
                     self.found[soname] = str(path)
                     waiting.append(self.files[path])
@@ -230,7 +200,7 @@ def _placed(
     inside = path.relative_to(package) if package else path
     if layout.root == SITE_PACKAGES:
         folder = _package(library.soname, package, layout)
-        root = _SITE / folder.replace(_FAMILY, family) if folder else None
+        root = SITE / folder.replace(_FAMILY, family) if folder else None
     else:
         root = _PREFIX if layout.root == ROCM_PATH else PurePosixPath(layout.root)
     if root is not None:

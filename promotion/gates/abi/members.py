@@ -11,9 +11,11 @@ from pathlib import Path, PurePosixPath
 
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, Severity, Wheel
+from promotion.gates.abi.loader import SITE, InstalledLibrary
 from promotion.gates.common.gate_context import Check, GateContext
 from promotion.gates.common.libraries import SharedLibraries
 from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.elf.constants import MAGIC
 from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import as_published, finding
 from wheelkit.gpu.code_object import is_code_object
@@ -23,9 +25,8 @@ from wheelkit.repair.platform_tags import promised_platform
 
 BUILD_INFO = "build_info.json"
 
-_MAGIC = b"\x7fELF"
-_REPLACED = ("needed-not-allowed",)
-"""Codes of platform findings that the gate drops, since it reports needs itself."""
+_REPLACED = "needed-not-allowed"
+"""Code of platform findings that the gate drops, since it reports needs itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +49,15 @@ class ElfMember:
         return f"{self.wheel.filename}: {self.path}"
 
     @property
-    def runpath(self) -> str:
-        """Return DT_RUNPATH, or DT_RPATH if there is no RUNPATH; empty without either."""
-        return (self.elf.rpath if self.elf.runpath is None else self.elf.runpath) or ""
+    def installed(self) -> InstalledLibrary:
+        """Return the library with its path after installation."""
+        path = SITE / self.path
+        return InstalledLibrary(
+            path=path,
+            soname=self.elf.soname or path.name,
+            needed=self.elf.needed,
+            runpath=self.elf.search_path,
+        )
 
     def named(self, found: Finding) -> Finding:
         """Add the library to a finding."""
@@ -113,27 +120,23 @@ def _unpack(
     try:
         head = next(iter(archive.chunks(name)), b"")
         # Code objects run on the GPU; the coverage gate and the inspection check them.
-        library = head.startswith(_MAGIC) and not is_code_object(head)
-        return (
-            SharedLibraries(context, wheel).unpack(archive, name) if library else None
-        )
+        if not head.startswith(MAGIC) or is_code_object(head):
+            return None
+        return SharedLibraries(context, wheel).unpack(archive, name)
     except ArchiveError as problem:
         return finding("member-damaged", f"is damaged: {problem.message}")
 
 
 def _preload(archive: WheelArchive) -> tuple[str, ...]:
     """Return the sonames that the loader of our wheels loads first, in order."""
-    names = [
-        member.name
-        for member in archive.members
-        if PurePosixPath(member.name).name == BUILD_INFO
-    ]
     sonames: dict[str, None] = {}
-    for name in names:
+    for member in archive.members:
+        if PurePosixPath(member.name).name != BUILD_INFO:
+            continue
         with contextlib.suppress(
             ArchiveError, ValueError, LookupError, TypeError
         ):  # another project's file
-            data = json.loads(archive.read(name))
+            data = json.loads(archive.read(member.name))
             rocm = frozenset(data["rocm_sonames"])
             needed = chain.from_iterable(row["needed"] for row in data["members"])
             sonames |= dict.fromkeys(soname for soname in needed if soname in rocm)
@@ -172,7 +175,7 @@ def _platform_findings(
         return {path: [finding("elf-unreadable", text)] for path in files}
     findings: dict[str, list[Finding]] = {path: [] for path in files}
     for item in result.findings:
-        if item.severity is not Severity.NOTE and item.code not in _REPLACED:
+        if item.severity is not Severity.NOTE and item.code != _REPLACED:
             findings[item.member].append(
                 replace(item, message=item.message.removeprefix("It "))
             )
@@ -181,8 +184,7 @@ def _platform_findings(
 
 def _search_path_findings(member: ElfMember) -> Iterator[Finding]:
     """Yield findings about paths of the build machine in RUNPATH."""
-    entries = member.runpath.split(":") if member.runpath else []
-    for item in check_search_path(entries, member.path):
+    for item in check_search_path(member.elf.search_path, member.path):
         if item.severity is Severity.ERROR:
             yield replace(
                 item, message=f"has a RUNPATH of the build machine: {item.message}"

@@ -28,6 +28,7 @@ from promotion.policy.promotion_policy import device_members_digest, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
 from wheelkit import kernel_wheel
 from wheelkit.archive.wheel_archive import WheelArchive
+from wheelkit.elf.constants import MAGIC
 from wheelkit.findings import finding
 from wheelkit.gpu.fatbin import FatbinReport
 from wheelkit.gpu.launch_stub import name_problems, stub_problems
@@ -38,7 +39,6 @@ from wheelkit.gpu.registration import (
 )
 from wheelkit.kernel_wheel import KernelManifest
 
-_MAGIC = b"\x7fELF"
 _SHOWN = 3
 """Maximum number of kernels that a finding names."""
 _NEVER_REGISTERED = re.compile("rocprim")
@@ -141,7 +141,7 @@ def _libraries(
     for item in archive.members:
         path = item.name
         head = next(iter(archive.chunks(path)), b"")
-        if path.endswith(".co") or not head.startswith(_MAGIC):
+        if path.endswith(".co") or not head.startswith(MAGIC):
             continue
         present.add(path)
         targets = promised.get(path, ())

@@ -14,7 +14,7 @@ import pytest
 
 from core.model import GfxTarget, RocmVersion
 from core.rocm_layouts import allowed_sonames
-from promotion.gates.abi.loader import SYSTEM, in_site_packages, load, scenarios
+from promotion.gates.abi.loader import SITE, SYSTEM, InstalledLibrary, load, scenarios
 from promotion.gates.abi.symbols import LibraryExports, unmet_symbols
 from promotion.gates.common.stubs import write_stubs
 from wheelkit.elf.snapshot import Elf
@@ -131,8 +131,11 @@ def test_simulated_loader_agrees_with_real_loader(
         for row in complete(found).libraries.values()
     ]
     at = {
-        path: in_site_packages(
-            path, soname="", needed=elf.needed, runpath=elf.runpath or ""
+        path: InstalledLibrary(
+            path=SITE / path,
+            soname=Path(path).name,
+            needed=elf.needed,
+            runpath=elf.search_path,
         )
         for path, elf in found.items()
     }

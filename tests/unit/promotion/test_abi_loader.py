@@ -10,11 +10,11 @@ import pytest
 from core.model import GfxTarget
 from core.rocm_layouts import load_layouts, runpath
 from promotion.gates.abi.loader import (
+    SITE,
     SYSTEM,
     InstalledLibrary,
     LoadResult,
     Scenario,
-    in_site_packages,
     load,
     scenarios,
 )
@@ -68,11 +68,12 @@ def machine(name: str, libraries: Sequence[RocmLibrary] = ROCM) -> Scenario:
 def wheel_library(
     path: str = PJRT, needed: Sequence[str] = NEEDED, search: str | None = None
 ) -> InstalledLibrary:
-    return in_site_packages(
-        path,
-        soname="",
+    runpath = RUNPATHS[path] if search is None else search
+    return InstalledLibrary(
+        path=SITE / path,
+        soname=SITE.joinpath(path).name,
         needed=tuple(needed),
-        runpath=RUNPATHS[path] if search is None else search,
+        runpath=tuple(runpath.split(":")),
     )
 
 
