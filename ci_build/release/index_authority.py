@@ -5,6 +5,8 @@ The policy of the index's channel, its checkout, and the signing key.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ci_build.release.release_request import LedgerRequest, SigningKey
@@ -14,7 +16,7 @@ from promotion.check import ALLOW_UNPROTECTED
 from promotion.evidence.evidence import TIME
 from promotion.evidence.signing import Signer, load_signer
 from promotion.index.authority import Authority, PolicySource
-from promotion.index.ledger import Entries
+from promotion.index.ledger import Entries, LedgerEntry
 from promotion.index.operations import utc_now
 from promotion.policy.promotion_policy import (
     LOCAL,
@@ -140,11 +142,56 @@ def policy_source(request: LedgerRequest, runner: Runner) -> PolicySource:
     )
 
 
+def committed_policies(runner: Runner) -> frozenset[str] | None:
+    """Return the blob of each committed policy, or None if the history is incomplete."""
+    rows = _git_history(runner)
+    return frozenset(row.split()[3] for row in rows.splitlines() if row) or None
+
+
+def _git_history(runner: Runner) -> str:
+    """Return `git log --raw` of the policy; empty if no commit has it, or for a shallow clone."""
+    log = ("log", "--all", "--format=", "--raw", "--no-abbrev", "--no-renames", "--")
+    path = f"{POLICY_FILE.parent.name}/{POLICY_FILE.name}"
+    git = _git()
+    try:
+        shallow = runner.run(
+            (*git, "rev-parse", "--is-shallow-repository"), env=_NO_HOOK
+        ).stdout
+        rows = runner.run((*git, *log, path), env=_NO_HOOK).stdout
+    except ProcessError:
+        return ""
+    return rows if shallow.strip() == "false" else ""
+
+
+def history_problem(entry: LedgerEntry, committed: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for a promotion whose policy no commit has, unless somebody permitted it.
+
+    Args:
+        committed: see `committed_policies`.
+    """
+    source = entry.source
+    if entry.promoted is None or source is None or source.owner or not source.commit:
+        return
+    data = entry.policy.encode()
+    blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
+    if blob.hexdigest() not in committed:
+        yield (
+            f"Entry {entry.number} contains a policy that no commit of this repository"
+            f" has; it names commit {source.commit[:12]}."
+        )
+
+
+_NO_HOOK = dict.fromkeys(("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"), "")
+"""Variables of a Git hook, which name another repository."""
+
+
+def _git() -> tuple[str, ...]:
+    return ("git", "-C", str(POLICY_FILE.parents[1]))
+
+
 def _git_status(runner: Runner) -> str | None:
     """Return this checkout's `git status` output, or None if no commit has the policy."""
-    git = ("git", "-C", str(POLICY_FILE.parents[1]))
-    # Variables of a Git hook name another repository.
-    env = dict.fromkeys(("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"), "")
+    git = _git()
     status = (
         *git,
         "status",
@@ -159,9 +206,9 @@ def _git_status(runner: Runner) -> str | None:
         # commit.
         committed = runner.run(
             (*git, "show", f"HEAD:./{POLICY_FILE.parent.name}/{POLICY_FILE.name}"),
-            env=env,
+            env=_NO_HOOK,
         ).stdout
-        changes = runner.run(status, env=env).stdout
+        changes = runner.run(status, env=_NO_HOOK).stdout
     except ProcessError:
         return None
     # Git may be told to assume that a file is unchanged.

@@ -48,7 +48,7 @@ def verify(
     verify_attestations: Verify | None = None,
     authority: Authority = ANYONE,
     since: RecordedEntry | None = None,
-    tier_problems: Callable[[LedgerEntry], Iterable[str]] = lambda _: (),
+    entry_problems: Callable[[LedgerEntry], Iterable[str]] = lambda _: (),
     now: Clock = utc_now,
 ) -> Iterator[str]:
     """Yield a sentence for each problem of the ledger or of the stored objects.
@@ -64,7 +64,7 @@ def verify(
         read: download and hash every file, even where the store reports a trusted
             checksum.
         since: entry that the ledger must contain, or None.
-        tier_problems: check of the tiers of a held set, see `policy.recorded_tiers`.
+        entry_problems: check of the promotion of a held set, see `policy.recorded_tiers`.
 
     Raises:
         RequestError: the bucket does not have the index.
@@ -116,7 +116,7 @@ def verify(
         yield from _object(bucket, key, sha256, _RESTORE, read=read)
     held_entries = [entry for entry in entries if entry.number in state.held]
     for entry in held_entries:
-        yield from tier_problems(entry)
+        yield from entry_problems(entry)
     held = [entry.promoted for entry in held_entries if entry.promoted is not None]
     yield from _attestations(
         bucket, released, held, verify_attestations or lazy_verifier()

@@ -18,7 +18,9 @@ def clean_main() -> Iterator[None]:
     """
     status = f"# branch.oid {'c' * 40}\n# branch.head main\n"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ci_build.release.index_authority._git_status", lambda _: status)
+        authority = "ci_build.release.index_authority"
+        patch.setattr(f"{authority}._git_status", lambda _: status)
+        patch.setattr(f"{authority}._git_history", lambda _: "")
         yield
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -19,7 +19,12 @@ from ci_build.cli.options.release_options import (
     trust_config_option,
 )
 from ci_build.cli.options.settings import refuse_typed
-from ci_build.release.index_authority import find_authority, read_authority
+from ci_build.release.index_authority import (
+    committed_policies,
+    find_authority,
+    history_problem,
+    read_authority,
+)
 from ci_build.release.ledger_heads import record_head, recorded_entry
 from core.errors import BucketError
 from core.report import Reporter
@@ -27,7 +32,7 @@ from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index import audit, operations
 from promotion.index.index_repair import IndexRepair
 from promotion.index.index_repair import repair as repair_index
-from promotion.index.ledger import Head, RecordedEntry
+from promotion.index.ledger import Head, LedgerEntry, RecordedEntry
 from promotion.index.publish import read_head
 from promotion.policy.promotion_policy import load_policy
 from promotion.policy.recorded_tiers import tier_problems
@@ -151,6 +156,17 @@ def verify(
             _show(done, reporter)
     reporter.step(f"verify {index}")
     policy = load_policy(index, channel=authority.channel)
+    committed = None
+    if authority.keys is not None:
+        committed = committed_policies(runner)
+        if committed is None:
+            reporter.line("policies of promotions are not compared: no whole history")
+
+    def judge(entry: LedgerEntry) -> Iterator[str]:
+        yield from tier_problems(opened, released, entry, policy)
+        if committed is not None:
+            yield from history_problem(entry, committed)
+
     found = audit.verify(
         opened,
         released,
@@ -159,7 +175,7 @@ def verify(
         verify_attestations=lazy_verifier(trust_config),
         authority=authority,
         since=since,
-        tier_problems=functools.partial(tier_problems, opened, released, policy=policy),
+        entry_problems=judge,
     )
     problems = [*found]
     head = read_head(opened, released, authority)[0] if not problems else Head()

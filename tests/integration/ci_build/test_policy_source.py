@@ -9,10 +9,17 @@ import pytest
 
 from ci_build.cli.options.environment import child_environment, ledger_request
 from ci_build.release import index_authority as authority
-from ci_build.release.index_authority import policy_source
+from ci_build.release.index_authority import (
+    committed_policies,
+    history_problem,
+    policy_source,
+)
 from core.process import HostRunner
 from promotion.index.authority import PolicySource
+from promotion.index.ledger import LedgerEntry
+from promotion.index.ledger_state import EMPTY_STATE, EntryKind
 from tests.support.machine import need
+from tests.support.sets import promoted_set
 
 _VARIABLES = (
     "GITHUB_REF",
@@ -135,3 +142,47 @@ def test_source_of_installed_tree_is_unknown(
         authority, "POLICY_FILE", checkout / "venv" / "promotion" / "policy.toml"
     )
     assert source() == PolicySource()
+
+
+def test_policy_of_promotion_must_be_in_the_history(checkout: Path) -> None:
+    runner = HostRunner(child_environment())
+    old = (checkout / "promotion" / "policy.toml").read_text()
+    (checkout / "promotion" / "policy.toml").write_text("schema = 2\n# stricter\n")
+    git(checkout, "commit", "--quiet", "-a", "-m", "two")
+    committed = committed_policies(runner)
+    assert committed is not None
+    assert len(committed) == 2
+
+    def problems(policy: str, owner: str = "") -> list[str]:
+        entry = LedgerEntry(
+            number=7,
+            previous="",
+            time="2026-01-01T00:00:00Z",
+            kind=EntryKind.PROMOTE,
+            state=EMPTY_STATE,
+            promoted=promoted_set(),
+            policy=policy,
+            source=PolicySource(commit="c" * 40, clean=True, owner=owner, reason=owner),
+        )
+        return [*history_problem(entry, committed)]
+
+    assert problems(old) == []
+    assert problems("schema = 2\n# stricter\n") == []
+    (problem,) = problems("schema = 2\n# laxer\n")
+    assert problem.startswith("Entry 7 contains a policy that no commit of this")
+    assert problems("schema = 2\n# laxer\n", owner="me") == []
+
+
+def test_shallow_history_is_incomplete(checkout: Path, tmp_path: Path) -> None:
+    write_file = checkout / "promotion" / "policy.toml"
+    write_file.write_text("schema = 2\n# two\n")
+    git(checkout, "commit", "--quiet", "-a", "-m", "two")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", checkout.as_uri(), str(shallow))
+    runner = HostRunner(child_environment())
+    with pytest.MonkeyPatch.context() as patch:
+        policy = shallow / "promotion" / "policy.toml"
+        patch.setattr(authority, "POLICY_FILE", policy)
+        assert committed_policies(runner) is None
+        patch.setattr(authority, "POLICY_FILE", tmp_path / "promotion" / "policy.toml")
+        assert committed_policies(runner) is None
