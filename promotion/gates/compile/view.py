@@ -40,18 +40,14 @@ def failures(evidences: Iterable[Evidence]) -> Iterator[str]:
     """Yield a line for each program and target that failed, is a known failure or was skipped."""
     for evidence in evidences:
         for check in _programs(evidence):
-            if check["outcome"] == "failed":
+            outcome = check["outcome"]
+            subject = f"{evidence.target} {check['name']}"
+            if outcome == "failed":
                 text = check.get("error", "") or "; ".join(check.get("findings", ()))
                 why = text.strip().partition("\n")[0] or "see its findings"
-                yield (
-                    f"{evidence.target} {check['name']}: {check.get('fate', 'failed')}:"
-                    f" {why}"
-                )
-            elif check["outcome"] in ("known", "skipped"):
-                yield (
-                    f"{evidence.target} {check['name']}: {_WORDS[check['outcome']]}:"
-                    f" {check.get('why', '')}"
-                )
+                yield f"{subject}: {check.get('fate', 'failed')}: {why}"
+            elif outcome in ("known", "skipped"):
+                yield f"{subject}: {_WORDS[outcome]}: {check.get('why', '')}"
 
 
 def _programs(evidence: Evidence) -> Iterator[Mapping[str, Any]]:

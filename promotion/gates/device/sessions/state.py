@@ -74,32 +74,22 @@ class PassState:
             ended: tests that the running session has finished.
             items: tests that it collected, which all run if nothing was chosen yet.
         """
-        chosen = (
-            items if self.chosen is None and self.choose is None else self.chosen or ()
-        )
-        return sum(test in ended or bool(self.tests.get(test)) for test in chosen), len(
-            chosen
-        )
+        chosen: Collection[str] = self.chosen or ()
+        if self.chosen is None and self.choose is None:
+            chosen = items
+        finished = [test for test in chosen if test in ended or self.tests.get(test)]
+        return len(finished), len(chosen)
 
     def remaining(self) -> list[str]:
         """Return the chosen tests that still have to run in a session with other tests."""
-
-        def due(test: str) -> bool:
-            earlier = [
-                item
-                for item in self.tests.get(test, ())
-                if item.round is not Round.RETRY
-            ]
-            return (
-                all(item.ending in _ENDED for item in earlier)
-                and len(earlier) <= RERUNS
-            )
-
-        return [
-            test
-            for test in self.chosen or ()
-            if test not in self.suspects and due(test)
-        ]
+        remaining = []
+        for test in self.chosen or ():
+            tried = self.tests.get(test, ())
+            tries = [attempt for attempt in tried if attempt.round is not Round.RETRY]
+            was_lost = all(attempt.ending in _ENDED for attempt in tries)
+            if was_lost and len(tries) <= RERUNS and test not in self.suspects:
+                remaining.append(test)
+        return remaining
 
     def untried_suspects(self) -> list[str]:
         """Return the suspects that have not run alone yet."""
@@ -108,7 +98,8 @@ class PassState:
     def attempts(self) -> Iterator[tuple[str, list[Attempt]]]:
         """Yield (id, attempts) for each file with attempts and for each chosen test."""
         yield from self.files.items()
-        yield from ((test, self.tests.get(test, [])) for test in self.chosen or ())
+        for test in self.chosen or ():
+            yield test, self.tests.get(test, [])
 
     def add(self, outcome: SessionOutcome, round_: Round) -> None:
         """Add the outcome of a session; a second attempt in the first round is a rerun."""
@@ -150,9 +141,8 @@ class PassState:
     def _add_collected(self, items: Sequence[str], *, retried: bool) -> None:
         self.collected |= dict.fromkeys(items)
         new = [test for test in items if test not in self.offered]
-        if self.chosen is None or (
-            retried and new
-        ):  # a file that could be collected only in a retry
+        # Some files can be collected only in a retry.
+        if self.chosen is None or (retried and new):
             self.offered |= dict.fromkeys(new)
             chosen = new if self.choose is None else self.choose(new)
             self.chosen = {**(self.chosen or {}), **dict.fromkeys(chosen)}
