@@ -8,7 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
-from ci_build.cli.options.release_options import json_option
+from ci_build.cli.options.release_options import PATH, json_option
 from core.model import RocmVersion
 from core.report import print_line
 
@@ -19,7 +19,7 @@ from core.report import print_line
     "--out",
     required=True,
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Output directory of the set.",
 )
 @click.option(

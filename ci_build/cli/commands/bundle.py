@@ -11,7 +11,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket
-from ci_build.cli.options.release_options import bucket_option
+from ci_build.cli.options.release_options import FILE, PATH, bucket_option
 from ci_build.cli.options.settings import refuse_typed
 from core.errors import RequestError
 from core.wheelset import read_set
@@ -27,7 +27,7 @@ from promotion.storage.object_keys import StagedSet
 @click.option(
     "--out",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help=(
         "Archive to write, or folder with --platform.  [default: INDEX-DIGEST.tar, or"
         " INDEX-DIGEST]"
@@ -52,7 +52,7 @@ from promotion.storage.object_keys import StagedSet
 @click.option(
     "--also",
     metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FILE,
     help=(
         "With --platform: hash-locked requirements to install with the set, such as"
         " NVIDIA's plugin."

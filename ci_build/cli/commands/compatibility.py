@@ -12,7 +12,7 @@ import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cli.options.release_options import bucket_option
+from ci_build.cli.options.release_options import FILE, PATH, bucket_option
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
 from core.digests import sha256_of
@@ -31,7 +31,7 @@ from promotion.storage.object_keys import ReleasedIndex
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of Markdown.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="File to write.  [default: standard output]",
 )
@@ -44,7 +44,7 @@ from promotion.storage.object_keys import ReleasedIndex
 )
 @click.option(
     "--rocm-lock",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help=f"Lock of the ROCm that the tables describe.  [default: {ROCM_LOCK} of the newest set]",
 )

@@ -11,7 +11,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cli.options.release_options import dry_run_option
+from ci_build.cli.options.release_options import PATH, dry_run_option
 from ci_build.cli.options.settings import is_typed, refuse_typed
 from ci_build.cli.options.table import chosen_options
 from core.errors import RequestError
@@ -20,13 +20,11 @@ from promotion.storage.bucket_url import bucket_name
 
 
 @cloup.command()
-@click.argument(
-    "compatibility", metavar="[TABLES]", type=click.Path(path_type=Path), required=False
-)
+@click.argument("compatibility", metavar="[TABLES]", type=PATH, required=False)
 @click.option(
     "--out",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder to write the site to.",
 )
 @click.option(

@@ -24,6 +24,9 @@ from ci_build.cli.options.cluster_options import cluster_options, cluster_reques
 from ci_build.cli.options.container_options import container_settings
 from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.release_options import (
+    FILE,
+    FOLDER,
+    PATH,
     bucket_option,
     channel_option,
     json_option,
@@ -140,7 +143,7 @@ _DEVICE_OPTIONS = (
     cloup.option(
         "--also",
         metavar="FILE",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        type=FILE,
         help=(
             "Hash-locked requirements to install with the set, such as NVIDIA's plugin."
         ),
@@ -194,7 +197,7 @@ _RUN_OPTIONS = (
     cloup.option(
         "--wheelhouse",
         metavar="DIR",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        type=FOLDER,
         help=(
             "Install all packages from this folder, without a network: one that `set"
             " bundle --platform` made, or a folder of wheels."
@@ -203,7 +206,7 @@ _RUN_OPTIONS = (
     cloup.option(
         "--work",
         metavar="DIR",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="Folder for the run's state; an interrupted run in it resumes.",
     ),
 )
@@ -234,7 +237,7 @@ def _rocm(
     """Return the folder of --rocm, or `_SET`."""
     if value is None or value == _SET:
         return value
-    folder = click.Path(path_type=Path, exists=True, file_okay=False)
+    folder = FOLDER
     return Path(folder.convert(value, option, context))
 
 

@@ -11,6 +11,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
+from ci_build.cli.options.release_options import PATH
 from ci_build.cli.options.rocm_options import (
     find_rocm,
     rocm_problems,
@@ -65,7 +66,7 @@ _COMMON = (
 pins_option = click.option(
     "--pins",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=PINS,
     help="Pins that replace docker/images.toml.",
 )
@@ -94,9 +95,7 @@ def new_builder(
 
 
 @cloup.command("build")
-@click.argument(
-    "wheels", metavar="[SET]", required=False, type=click.Path(path_type=Path)
-)
+@click.argument("wheels", metavar="[SET]", required=False, type=PATH)
 @chosen_options(*_OF_SET, *_COMMON)
 @cloup.option_group(
     "Image",

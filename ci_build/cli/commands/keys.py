@@ -8,15 +8,16 @@ import click
 import cloup
 
 from ci_build.cli.options.environment import find_signing_key
+from ci_build.cli.options.release_options import PATH
 from core.errors import RequestError
 
 
 @cloup.command()
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=PATH, required=False)
 @click.option(
     "--out",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Create an Ed25519 key in this file, which only you can read.",
 )
 def keys(file: Path | None, *, out: Path | None) -> None:

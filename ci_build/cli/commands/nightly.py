@@ -17,7 +17,7 @@ from ci_build.cli.common import (
     show_plan,
 )
 from ci_build.cli.options.environment import ENV_PREFIX, step_summary
-from ci_build.cli.options.release_options import CHANNELS
+from ci_build.cli.options.release_options import CHANNELS, FILE
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
     release_options,
@@ -59,7 +59,7 @@ from core.errors import CiBuildError, RequestError
 @click.option(
     "--table",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=FILE,
     help=(
         "TOML table of nights, such as ci_build/release/continuous.toml; each uses"
         " BUCKET/NAME."

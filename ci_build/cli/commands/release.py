@@ -27,6 +27,7 @@ from ci_build.cli.options.environment import (
 )
 from ci_build.cli.options.release_options import (
     CHANNELS,
+    PATH,
     allow_lower_option,
     allow_unprotected_option,
     bucket_option,
@@ -157,7 +158,7 @@ def _options(
 
 
 @cloup.command()
-@click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
+@click.argument("wheel_set", metavar="SET", type=PATH)
 @bucket_option
 @dry_run_option
 @json_option

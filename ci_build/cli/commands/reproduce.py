@@ -12,7 +12,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json
-from ci_build.cli.options.release_options import bucket_option, json_option
+from ci_build.cli.options.release_options import PATH, bucket_option, json_option
 from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.settings import Setting, Settings, refuse_typed
 from ci_build.cli.options.table import chosen_options
@@ -37,7 +37,7 @@ _EVERYWHERE = ("cache_dir", "verbose", "quiet")
 
 
 @cloup.command()
-@click.argument("folder", metavar="SET", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="SET", type=PATH)
 @chosen_options(
     "rocm_lock",
     "cache_dir",

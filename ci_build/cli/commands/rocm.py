@@ -9,7 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json
-from ci_build.cli.options.release_options import json_option
+from ci_build.cli.options.release_options import PATH, json_option
 from ci_build.cli.options.rocm_options import rocm_storage
 from ci_build.cli.options.settings import refuse_typed
 from ci_build.cli.options.table import chosen_options
@@ -23,9 +23,7 @@ from core.units import human
 
 
 @cloup.command()
-@click.argument(
-    "lock", metavar="[LOCK]", default="rocm.lock", type=click.Path(path_type=Path)
-)
+@click.argument("lock", metavar="[LOCK]", default="rocm.lock", type=PATH)
 @click.option(
     "--list",
     "listed",

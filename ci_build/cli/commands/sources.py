@@ -8,7 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
-from ci_build.cli.options.release_options import json_option
+from ci_build.cli.options.release_options import PATH, json_option
 from ci_build.cli.options.settings import refuse_typed
 from ci_build.wheelset.source import pins
 from ci_build.wheelset.source.pins import PinTable
@@ -27,7 +27,7 @@ from promotion.policy.families import FAMILIES_FILE
     "--pins",
     "path",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=pins.PINS,
     help="File that replaces pins.toml.  [default: ci_build/wheelset/source/pins.toml]",
 )

@@ -36,6 +36,9 @@ def _normal_bucket(
     return value if value is None else bucket_name(value)
 
 
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 DAYS = click.IntRange(0, 36_500)
 """Days, few enough for dates to be computed from them."""
 
@@ -98,7 +101,7 @@ index_channel_option = click.option(
 ledger_key_option = click.option(
     "--ledger-key",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help=(
         f"Key that signs the ledger entry.  [default: the key in {LEDGER_KEY}, else"
         " unsigned]"
@@ -138,7 +141,7 @@ def require_explicit_channel(bucket: str) -> None:
 
 trust_config_option = click.option(
     "--trust-config",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FILE,
     envvar=ENV_PREFIX + "TRUST_CONFIG",
     help=(
         "Trust configuration (JSON) of a private Sigstore.  [default: the public"
@@ -150,7 +153,7 @@ trust_config_option = click.option(
 signing_key_option = click.option(
     "--signing-key",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help=(
         f"Key that signs evidence.  [default: the key in {SIGNING_KEY}, else your own"
         " key, created when needed]"
