@@ -32,7 +32,13 @@ from promotion.storage.bucket import (
     size_of,
 )
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.object_keys import ReleasedIndex, StagedSet, root_pages
+from promotion.storage.object_keys import (
+    EVIDENCE_FOLDER,
+    PROVENANCE_SUFFIX,
+    ReleasedIndex,
+    StagedSet,
+    root_pages,
+)
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
 _MAX_UPLOADS = 4
@@ -150,6 +156,38 @@ def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
             ),
         )
     return wheel_set
+
+
+def carry(
+    source: Bucket, target: Bucket, staged: StagedSet, folder: Path, report: Progress
+) -> None:
+    """Stage a set of another bucket, with its evidence, logs and attestations.
+
+    Signatures travel with the evidence, so that the policy of the target judges it.
+
+    Args:
+        folder: an empty folder for the files of the set.
+
+    Raises:
+        BucketError: the source does not have the set, or a file differs from it.
+    """
+    wheel_set = fetch_set(source, staged, folder)
+    stage(target, folder, progress=report)
+    released = ReleasedIndex(index=staged.index)
+    in_staging = source.head(staged.file(WHEELS_JSON)) is not None
+    root = staged.root if in_staging else released.set_file(staged.digest, "")
+    files = {
+        key.removeprefix(root): key for key in source.list(f"{root}{EVIDENCE_FOLDER}/")
+    }
+    for wheel in wheel_set.wheels:
+        name = wheel.filename
+        key = staged.file(name) if in_staging else released.wheel(wheel.name, name)
+        files[name + PROVENANCE_SUFFIX] = key + PROVENANCE_SUFFIX
+    # A signature precedes its evidence, see `evidence.record`.
+    for name in sorted(files, key=lambda name: (name.endswith(".json"), name)):
+        if (stored := source.read(files[name])) is not None:
+            data, info = stored
+            target.put_if_absent(staged.file(name), data, sha256=info.sha256)
 
 
 def stored_problems(

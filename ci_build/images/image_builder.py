@@ -94,7 +94,6 @@ class ImageBuilder:
         registry: registry of built images, for pushes and searches, or empty.
         rocm: build arguments of dnf.Dockerfile, which adds a ROCm to the builder image;
             empty for no ROCm.
-        no_cache: whether to run every build step again.
         dry_run: whether only commands are printed.
     """
 
@@ -108,7 +107,6 @@ class ImageBuilder:
     base: str = ""
     registry: str = ""
     rocm: Mapping[str, str] = field(default_factory=dict)
-    no_cache: bool = False
     dry_run: bool = False
     arch: str = field(default_factory=platform.machine)
 
@@ -172,8 +170,6 @@ class ImageBuilder:
         """Return the command that builds an image from the build context in a folder."""
         argv = [self.engine.program, "build", "--tag", name]
         argv += ["--file", str(DOCKER / image.dockerfile), "--network", image.network]
-        if self.no_cache:
-            argv.append("--no-cache")
         for key, value in sorted(image.labels.items()):
             argv += ["--label", f"{key}={value}"]
         arguments = {**image.arguments, _BASE: image.base}

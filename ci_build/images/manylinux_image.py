@@ -48,7 +48,7 @@ def builder_image(builder: ImageBuilder) -> ContainerImage:
     images = builder_images(builder)
     tag = images[-1].tag
     # The tag of an image is a digest of its content, unless the user names its base.
-    if not builder.base and not builder.no_cache and (found := builder.find(tag)):
+    if not builder.base and (found := builder.find(tag)):
         return found
     if name != SEARCH:
         return [builder.build(image, image.tag) for image in images][-1]

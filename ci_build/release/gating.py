@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -87,6 +88,28 @@ def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
     return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(
         bucket, folder, progress=reporter
     )
+
+
+def carry(text: str, source: Bucket, target: Bucket, reporter: Reporter) -> StagedSet:
+    """Copy a staged or released set and its evidence from another bucket, and return it.
+
+    Args:
+        text: see `find_staged`; of a set that is no longer staged, the whole digest.
+
+    Raises:
+        RequestError: the text names no set of the source.
+    """
+    index, _, digest = text.rpartition("/")
+    if is_digest(digest):
+        staged = StagedSet(index=index, digest=digest)
+    else:
+        staged = find_staged(text, source)
+    with (
+        reporter.group("copy the set"),
+        tempfile.TemporaryDirectory(prefix="set-") as folder,
+    ):
+        promotion_stage.carry(source, target, staged, Path(folder), reporter)
+    return staged
 
 
 def check_set_folder(folder: Path) -> None:

@@ -89,7 +89,6 @@ def new_builder(
         engine_name=settings.text("container_engine"),
         base=settings.text("base_docker"),
         registry=settings.text("image_registry").rstrip("/"),
-        no_cache=bool(values.get("no_cache")),
         dry_run=bool(values.get("dry_run")),
     )
 
@@ -102,7 +101,6 @@ def new_builder(
     click.option(
         "--tag", "-t", metavar="NAME[:TAG]", help="Additional name of the image."
     ),
-    click.option("--no-cache", is_flag=True, help="Run every build step again."),
     click.option("--push", is_flag=True, help="Push the image to --image-registry."),
     pins_option,
 )

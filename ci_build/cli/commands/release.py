@@ -188,6 +188,15 @@ def stage(
 @click.argument("staged", metavar="SET")
 @channel_option
 @bucket_option
+@click.option(
+    "--from",
+    "source",
+    metavar="DIR|URL",
+    help=(
+        "Bucket from which the set and its evidence are copied before, such as that of"
+        " another channel."
+    ),
+)
 @dry_run_option
 @trust_config_option
 @allow_lower_option
@@ -201,6 +210,7 @@ def promote(
     staged: str,
     channel: str,
     bucket: str,
+    source: str | None,
     trust_config: Path | None,
     ledger_key: Path | None,
     allow_unprotected: tuple[str, str] | None,
@@ -211,7 +221,8 @@ def promote(
 ) -> None:
     """Promote a set to `v2` if the policy accepts its evidence.
 
-    SET is INDEX/DIGEST as printed by `set stage`, or the set's directory.
+    SET is INDEX/DIGEST as printed by `set stage`, or the set's directory. With --from, the
+    set comes from another bucket, and the policy judges its evidence again.
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.release import gating
@@ -220,9 +231,15 @@ def promote(
     require_explicit_channel(bucket)
     reporter = state.reporter()
     opened = open_bucket(
-        bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir()
+        bucket,
+        reporter,
+        dry_run=dry_run,
+        existing=not (source or Path(staged).is_dir()),
     )
-    found = gating.find_set(staged, opened, reporter)
+    if source:
+        found = gating.carry(staged, open_bucket(source, reporter), opened, reporter)
+    else:
+        found = gating.find_set(staged, opened, reporter)
     done = steps.promote(
         found,
         opened,

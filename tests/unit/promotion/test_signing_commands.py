@@ -6,6 +6,7 @@ import functools
 import html
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -375,3 +376,34 @@ def test_promote_refuses_changed_log(
     record(bucket, staged, replace(evidence, logs={"load/0.log": "0" * 64}))
     (reason,) = steps.check_policy(staged, bucket, "local", REPORTER).verdict.blocked_by
     assert reason == f"{staged.evidence}load/0.log is not in the bucket."
+
+
+def test_promote_from_carries_the_evidence_into_another_bucket(
+    bucket: DirBucket,
+    nightly: StagedSet,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Staged or released, the set arrives with signed evidence that the policy judges again."""
+    use_policy(tmp_path, monkeypatch, NO_RUNNER + RACE)
+    words = ("promote", str(nightly), "--channel", "nightly")
+    assert run(bucket, *words) == 0
+    evidence = [key.removeprefix(nightly.root) for key in bucket.list(nightly.evidence)]
+    assert any(name.endswith(".sig") for name in evidence)
+    source = ("--from", str(bucket.root))
+    for name in ("staged", "released"):
+        other = DirBucket(tmp_path / name)
+        assert run(other, *words, *source) == 0
+        files = [key.removeprefix(nightly.root) for key in other.list(nightly.evidence)]
+        assert files == evidence
+        assert read_ledger(other, RELEASED).entries[0].promoted is not None
+        # The next one finds the released set only.
+        shutil.rmtree(bucket.root / "v2-staging", ignore_errors=True)
+    release = DirBucket(tmp_path / "release")
+    capsys.readouterr()
+    words = ("promote", str(nightly), "--channel", "release")
+    assert run(release, *words, *source) == PromotionBlockedError.exit_code
+    assert "compile for gfx942 ran with corpus ''" in capsys.readouterr().err
+    assert run(other, *words, "--dry-run") == PromotionBlockedError.exit_code
+    assert "belongs to channel nightly, not release" in capsys.readouterr().err
