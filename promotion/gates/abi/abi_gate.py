@@ -167,11 +167,14 @@ def _rocm_checks(
             )
     if unproved:
         published = all(wheel.as_published for wheel in wheel_set.wheels)
-        report = warning if published else error
+        if published:
+            finding = warning("rocm-unknown", unproved, _ADD_MANIFEST)
+        else:
+            finding = error("rocm-unknown", unproved, _ADD_MANIFEST)
         yield Check(
             name=f"symbols of {rocm_name}",
             skipped=f"{unproved} {_ADD_MANIFEST}" if published else "",
-            findings=(report("rocm-unknown", unproved, _ADD_MANIFEST),),
+            findings=(finding,),
         )
 
 
