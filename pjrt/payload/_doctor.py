@@ -71,6 +71,7 @@ def as_json(facts: Facts, problems: Sequence[Problem]) -> dict[str, object]:
         "machine": dataclasses.asdict(facts.machine),
         "rocm": [dataclasses.asdict(rocm) for rocm in facts.rocms],
         "packages": packages,
+        "major": facts.major,
         "targets": facts.targets,
         "problems": [dataclasses.asdict(item) for item in problems],
     }
@@ -122,7 +123,7 @@ def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
     packages = [f"{item.name} {item.version}" for item in facts.packages.values()]
     yield "Packages", ", ".join(packages) or "no jax"
     if facts.targets:
-        yield "Targets", ", ".join(facts.targets)
+        yield "Targets", f"{', '.join(facts.targets)} in {facts.name}"
 
 
 def _gpu_text(machine: _machine.Machine) -> str:

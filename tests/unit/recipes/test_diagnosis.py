@@ -520,6 +520,7 @@ def test_system_packages_of_rocm_10_fit(machine: FakeMachine) -> None:
 def test_usable_major_is_diagnosed(machine: FakeMachine) -> None:
     machine.native("pjrt", 10).native("plugin", 10)
     assert machine.facts().major == 10
+    assert "Targets   gfx942, gfx950 in jax-rocm10-pjrt 0.10.2" in machine.screen()
     machine.uninstall("jax-rocm10-plugin")
     assert machine.facts().major == 7
 
