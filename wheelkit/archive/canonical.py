@@ -35,30 +35,24 @@ def _differences(archive: WheelArchive) -> Iterator[tuple[str, str]]:
     for member in archive.members:
         header = local_header(member)
         if archive.pread(len(header), position) != header:
-            yield (
-                member.name,
-                (
-                    "the local headers have other flags, times, versions, extra fields"
-                    " or places"
-                ),
+            text = (
+                "the local headers have other flags, times, versions, extra fields or"
+                " places"
             )
+            yield member.name, text
         if member.external_attr & ~_PERMISSIONS != _REGULAR:
-            yield (
-                member.name,
-                f"the headers have external attributes 0x{member.external_attr:x}",
-            )
+            text = f"the headers have external attributes 0x{member.external_attr:x}"
+            yield member.name, text
         position = member.data_end
     if archive.members and archive.members[-1].name != record:
         yield archive.members[-1].name, "RECORD is not the last file"
     directory = central_directory(archive.members, position)
     if archive.pread(max(0, archive.size - position), position) != directory:
-        yield (
-            "",
-            (
-                "the central directory has comments, extra fields, folders or versions"
-                " of other writers"
-            ),
+        text = (
+            "the central directory has comments, extra fields, folders or versions of"
+            " other writers"
         )
+        yield "", text
     yield from _record_differences(archive, record)
 
 
@@ -76,10 +70,5 @@ def _record_differences(archive: WheelArchive, name: str) -> Iterator[tuple[str,
         if member.name != name
     ]
     if body != format_record([*order, (name, empty)]):
-        yield (
-            name,
-            (
-                "the rows of RECORD have another order or form than the files of the"
-                " archive"
-            ),
-        )
+        text = "the rows of RECORD have another order or form than the archive's files"
+        yield name, text

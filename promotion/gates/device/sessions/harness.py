@@ -201,14 +201,13 @@ class Harness:
         limits = self.plan.limits
         while state.chosen is None or state.remaining():
             before = state.progress()
-            # A choice needs the names of all tests, so the first session only collects.
-            first: list[str] | None = None if self.plan.suite.choose is None else []
-            only = first if state.chosen is None else state.remaining()
-            # If workers collect different tests, a single worker may still make
-            # progress.
-            outcome = self._session(
-                pass_, only=only, workers=1 if idle or only == [] else len(pass_.leases)
-            )
+            only: list[str] | None = state.remaining()
+            if state.chosen is None and self.plan.suite.choose is None:
+                only = None
+            # A choice needs the names of all tests, so its first session only collects.
+            # If workers collect different tests, a single one may still make progress.
+            workers = 1 if idle or only == [] else len(pass_.leases)
+            outcome = self._session(pass_, only=only, workers=workers)
             idle = idle + 1 if state.progress() == before else 0
             if state.died > limits.crashes:
                 self._problems.append(
@@ -234,11 +233,9 @@ class Harness:
         failed = self._undecided(state)
         if not most:
             return
-        groups = (
-            list(by_cause(failed).values())
-            if len(failed) > most
-            else [[result] for result in failed]
-        )
+        groups = [[result] for result in failed]
+        if len(failed) > most:
+            groups = list(by_cause(failed).values())
         if len(groups) > most:
             text = (
                 f"{len(failed)} tests failed for {len(groups)} causes, more than"
@@ -311,12 +308,9 @@ class Harness:
         }
         if outcome.items is not None and not outcome.broken and file not in unusable:
             state.recovered(file)
-            for test in [
-                test
-                for test in outcome.items
-                if test in (state.chosen or ()) and not state.tests.get(test)
-            ]:
-                self._run_alone(pass_, test, Round.RETRY)
+            for test in outcome.items:
+                if test in (state.chosen or ()) and not state.tests.get(test):
+                    self._run_alone(pass_, test, Round.RETRY)
 
     def _session(
         self,
