@@ -17,6 +17,7 @@ import cloup
 from click.core import ParameterSource
 
 from ci_build.cli.common import LazyGroup, State, project_defaults
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import refuse_unknown
 from ci_build.cli.options.project_file import find_project_file
 from ci_build.cli.options.table import chosen_options, option_names
@@ -144,13 +145,12 @@ class _Program(LazyGroup):
     groups=GROUPS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
+@option(
     "--version",
-    is_flag=True,
+    "Print the version of ci_build.",
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Print the version of ci_build.",
 )
 @chosen_options("verbose", "quiet")
 @chosen_options(*(set(option_names()) - {"verbose", "quiet"}), read=False)

@@ -8,6 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import PATH, json_option
 from core.model import RocmVersion
 from core.report import print_line
@@ -15,18 +16,8 @@ from core.report import print_line
 
 @cloup.command()
 @click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR…")
-@click.option(
-    "--out",
-    required=True,
-    metavar="DIR",
-    type=PATH,
-    help="Output directory of the set.",
-)
-@click.option(
-    "--rocm-version",
-    metavar="X.Y.Z",
-    help="ROCm of the wheels.  [default: proven by the wheels]",
-)
+@option("--out DIR", "Output directory of the set.", required=True, type=PATH)
+@option("--rocm-version X.Y.Z", "ROCm of the wheels.  [default: proven by the wheels]")
 @json_option
 @click.pass_obj
 def adopt(

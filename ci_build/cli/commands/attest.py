@@ -9,6 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import (
     bucket_option,
     channel_option,
@@ -30,12 +31,7 @@ from promotion.attestations import attest as go
 
 @cloup.command()
 @click.argument("wheel_set", metavar="SET")
-@click.option(
-    "--verify",
-    "verify_only",
-    is_flag=True,
-    help="Verify the attestations instead of signing.",
-)
+@option("--verify", "Verify the attestations instead of signing.", name="verify_only")
 @channel_option
 @trust_config_option
 @bucket_option

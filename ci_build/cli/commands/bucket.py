@@ -6,6 +6,7 @@ import click
 import cloup
 
 from ci_build.cli.common import print_json
+from ci_build.cli.options.declaration import option
 from core.errors import RequestError
 from promotion.storage.bucket_url import is_url, s3_location
 from promotion.storage.roles import Role, bucket_policy
@@ -14,11 +15,7 @@ from promotion.storage.roles import Role, bucket_policy
 @cloup.command()
 @click.argument("name", metavar="NAME[/PREFIX]")
 @click.argument("roles", metavar="ROLE=ARN…", nargs=-1, required=True)
-@click.option(
-    "--create-only",
-    is_flag=True,
-    help="Also deny overwriting of objects that are written once.",
-)
+@option("--create-only", "Also deny overwriting of objects that are written once.")
 def policy(
     *,
     name: str,

@@ -11,6 +11,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import FILE, PATH, bucket_option
 from ci_build.cli.options.settings import refuse_typed
 from core.errors import RequestError
@@ -24,39 +25,34 @@ from promotion.storage.object_keys import StagedSet
 
 @cloup.command()
 @click.argument("wheel_set", metavar="SET")
-@click.option(
-    "--out",
-    metavar="PATH",
-    type=PATH,
-    help=(
+@option(
+    "--out PATH",
+    (
         "Archive to write, or folder with --platform.  [default: INDEX-DIGEST.tar, or"
         " INDEX-DIGEST]"
     ),
+    type=PATH,
 )
-@click.option(
+@option(
     "--platform",
-    type=click.Choice(PLATFORMS),
-    help=(
+    (
         "Write a folder for `gate device --wheelhouse` and this platform, with the"
         " packages of the tests."
     ),
+    type=click.Choice(PLATFORMS),
 )
-@click.option(
-    "--python", metavar="X.Y", help="With --platform: Python version of the tests."
+@option("--python X.Y", "With --platform: Python version of the tests.")
+@option(
+    "--jax-tests PATH|URL@commit",
+    "With --platform: JAX's suite.  [default: the smoke suite]",
 )
-@click.option(
-    "--jax-tests",
-    metavar="PATH|URL@commit",
-    help="With --platform: JAX's suite.  [default: the smoke suite]",
-)
-@click.option(
-    "--also",
-    metavar="FILE",
-    type=FILE,
-    help=(
+@option(
+    "--also FILE",
+    (
         "With --platform: hash-locked requirements to install with the set, such as"
         " NVIDIA's plugin."
     ),
+    type=FILE,
 )
 @bucket_option
 @click.pass_obj

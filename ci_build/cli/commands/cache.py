@@ -8,6 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import json_option
 from ci_build.cli.options.settings import refuse_typed
 from ci_build.cli.options.table import chosen_options
@@ -17,16 +18,13 @@ from core.units import human, parse_size
 
 
 @cloup.command()
-@click.option(
-    "--cache-limit",
-    metavar="SIZE",
-    help="Remove the least recently used entries until the cache has this size.",
+@option(
+    "--cache-limit SIZE",
+    "Remove the least recently used entries until the cache has this size.",
 )
 @chosen_options("cache_dir")
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="With --cache-limit: print what would be removed without removing it.",
+@option(
+    "--dry-run", "With --cache-limit: print what would be removed without removing it."
 )
 @json_option
 @click.pass_obj

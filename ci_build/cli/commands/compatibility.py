@@ -11,6 +11,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.release_options import FILE, PATH, bucket_option
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
@@ -28,25 +29,18 @@ from promotion.storage.object_keys import ReleasedIndex
 
 @cloup.command()
 @click.argument("index")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of Markdown.")
-@click.option(
-    "--out",
-    type=PATH,
-    metavar="FILE",
-    help="File to write.  [default: standard output]",
-)
-@click.option(
-    "--public-url",
+@option("--json", "Write JSON instead of Markdown.", name="as_json")
+@option("--out FILE", "File to write.  [default: standard output]", type=PATH)
+@option(
+    "--public-url URL",
+    "Public URL of the bucket, for links to reports.",
     default="",
     envvar=ENV_PREFIX + "PUBLIC_URL",
-    metavar="URL",
-    help="Public URL of the bucket, for links to reports.",
 )
-@click.option(
-    "--rocm-lock",
+@option(
+    "--rocm-lock FILE",
+    f"Lock of the ROCm that the tables describe.  [default: {ROCM_LOCK} of the newest set]",
     type=FILE,
-    metavar="FILE",
-    help=f"Lock of the ROCm that the tables describe.  [default: {ROCM_LOCK} of the newest set]",
 )
 @bucket_option
 @click.pass_obj

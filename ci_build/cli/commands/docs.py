@@ -10,6 +10,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.release_options import PATH, dry_run_option
 from ci_build.cli.options.settings import is_typed, refuse_typed
@@ -21,24 +22,18 @@ from promotion.storage.bucket_url import bucket_name
 
 @cloup.command()
 @click.argument("compatibility", metavar="[TABLES]", type=PATH, required=False)
-@click.option(
-    "--out",
-    metavar="DIR",
-    type=PATH,
-    help="Folder to write the site to.",
-)
-@click.option(
-    "--bucket",
-    metavar="DIR|URL",
-    envvar=ENV_PREFIX + "BUCKET",
-    help=(
+@option("--out DIR", "Folder to write the site to.", type=PATH)
+@option(
+    "--bucket DIR|URL",
+    (
         f"Bucket to publish the site in, below docs/.  [with --out, {ENV_PREFIX}BUCKET"
         " has no effect]"
     ),
+    envvar=ENV_PREFIX + "BUCKET",
 )
 @chosen_options("cache_dir")
 @dry_run_option
-@click.option("--json", is_flag=True, help="Print the changes of the bucket as JSON.")
+@option("--json", "Print the changes of the bucket as JSON.")
 @click.pass_obj
 def docs(
     state: State,

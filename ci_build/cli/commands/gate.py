@@ -22,6 +22,7 @@ from ci_build.cli.common import (
 )
 from ci_build.cli.options.cluster_options import cluster_options, cluster_request
 from ci_build.cli.options.container_options import container_settings
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.release_options import (
     FILE,
@@ -83,131 +84,106 @@ _IMAGE_OPTIONS = (
 """Options of the container of --image."""
 
 _STRUCTURE_OPTIONS = (
-    cloup.option(
-        "--targets",
-        metavar="GFX,…|native",
-        help="Check only these targets.  [default: all of the set]",
+    option(
+        "--targets GFX,…|native", "Check only these targets.  [default: all of the set]"
     ),
-    cloup.option(
+    option(
         "--corpus",
-        type=click.Choice(CORPORA),
-        help=(
+        (
             "Programs to compile.  "
             f"[default: those that the channel's policy requires, else {CORPORA[0]}]"
         ),
+        type=click.Choice(CORPORA),
     ),
-    cloup.option(
-        "--jobs",
-        metavar="N",
+    option(
+        "--jobs N",
+        "Number of parallel compilers.  [default: derived from cores and memory]",
         type=click.IntRange(1),
-        help="Number of parallel compilers.  [default: derived from cores and memory]",
     ),
-    cloup.option(
-        "--update",
-        "update_golden",
-        is_flag=True,
-        help="Update the golden files from the wheels.",
+    option(
+        "--update", "Update the golden files from the wheels.", name="update_golden"
     ),
 )
 _DEVICE_OPTIONS = (
-    cloup.option(
+    option(
         "--platform",
+        "Platform of the tests.",
         type=click.Choice(PLATFORMS),
         default=PLATFORMS[0],
         show_default=True,
-        help="Platform of the tests.",
     ),
-    cloup.option(
-        "--family",
-        metavar="NAME",
+    option(
+        "--family NAME", "GPU family of the runner, such as gfx94X-dcgpu.", default=""
+    ),
+    option(
+        "--jax-tests PATH|URL@commit",
+        "Checkout or address of JAX's suite.  [default: the smoke suite]",
         default="",
-        help="GPU family of the runner, such as gfx94X-dcgpu.",
     ),
-    cloup.option(
-        "--jax-tests",
-        metavar="PATH|URL@commit",
-        default="",
-        help="Checkout or address of JAX's suite.  [default: the smoke suite]",
-    ),
-    cloup.option(
-        "--suite-env",
-        metavar="NAME=VALUE",
+    option(
+        "--suite-env NAME=VALUE",
+        "Variable of JAX's suite, in addition to those of JAX's CI.",
         multiple=True,
-        help="Variable of JAX's suite, in addition to those of JAX's CI.",
     ),
-    cloup.option(
-        "--size",
-        type=click.Choice(SIZES),
-        help="Size of JAX's suite.  [default: large]",
+    option(
+        "--size", "Size of JAX's suite.  [default: large]", type=click.Choice(SIZES)
     ),
-    cloup.option(
-        "--also",
-        metavar="FILE",
+    option(
+        "--also FILE",
+        "Hash-locked requirements to install with the set, such as NVIDIA's plugin.",
         type=FILE,
-        help=(
-            "Hash-locked requirements to install with the set, such as NVIDIA's plugin."
-        ),
     ),
-    cloup.option(
-        "--python",
-        metavar="X.Y",
-        default="",
-        help=(
+    option(
+        "--python X.Y",
+        (
             "Python version to test with.  [default: the set's first version on this"
             " machine]"
         ),
-    ),
-    cloup.option(
-        "--image",
-        metavar="NAME@sha256:…",
         default="",
-        help=(
+    ),
+    option(
+        "--image NAME@sha256:…",
+        (
             "Container image in which the tests run; its digest becomes part of the"
             " evidence."
         ),
+        default="",
     ),
 )
 """Options that select a run of the device gate, whose shards `merge` joins."""
 _RUN_OPTIONS = (
-    cloup.option(
-        "--shard",
-        metavar="I/N",
-        default="",
-        help="Run shard I of N; `gate merge` joins the shards.",
+    option(
+        "--shard I/N", "Run shard I of N; `gate merge` joins the shards.", default=""
     ),
-    cloup.option(
-        "--devices",
-        metavar="N",
-        type=click.IntRange(1),
-        help=(
+    option(
+        "--devices N",
+        (
             "Required number of devices.  [default: the family's number in"
             " promotion/policy/families.toml]"
         ),
+        type=click.IntRange(1),
     ),
-    cloup.option(
-        "--inside",
-        metavar="ENGINE",
-        default="",
-        hidden=True,
-        help=(
+    option(
+        "--inside ENGINE",
+        (
             "Engine of the container of --image in which this command runs; set by"
             " --image itself."
         ),
+        default="",
+        hidden=True,
     ),
-    cloup.option(
-        "--wheelhouse",
-        metavar="DIR",
-        type=FOLDER,
-        help=(
+    option(
+        "--wheelhouse DIR",
+        (
             "Install all packages from this folder, without a network: one that `set"
             " bundle --platform` made, or a folder of wheels."
         ),
+        type=FOLDER,
     ),
-    cloup.option(
-        "--work",
-        metavar="DIR",
+    option(
+        "--work DIR",
+        "Folder for the run's state; an interrupted run in it resumes.",
         type=PATH,
-        help="Folder for the run's state; an interrupted run in it resumes.",
     ),
 )
 """Options that control a run of the device gate."""
@@ -244,30 +220,26 @@ def _rocm(
 @cloup.command(help=_HELP)
 @click.argument("name", metavar="GATE", type=click.Choice([*_SUMMARIES]))
 @click.argument("wheel_set", metavar="SET")
-@click.option(
-    "--rocm",
-    metavar="DIR|set",
-    type=click.UNPROCESSED,
-    callback=_rocm,
-    help=(
+@option(
+    "--rocm DIR|set",
+    (
         "ROCm to compare and load the wheels with. `set`, for `device`: the one of the"
         " set's rocm.lock, which is downloaded.  [default: the set's manifest and stub"
         " libraries; for `device`, the ROCm that the loader finds]"
     ),
+    type=click.UNPROCESSED,
+    callback=_rocm,
 )
-@click.option(
-    "--test",
-    "tests",
-    metavar="NAME",
-    multiple=True,
-    help=(
+@option(
+    "--test NAME",
+    (
         "Test or test file to run, or program or group to compile; stores no evidence."
         " May be repeated.  [default: all]"
     ),
+    name="tests",
+    multiple=True,
 )
-@click.option(
-    "--redo", is_flag=True, help="Repeat checks that passed on this set before."
-)
+@option("--redo", "Repeat checks that passed on this set before.")
 @json_option
 @channel_option
 @bucket_option

@@ -9,6 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import bucket_option, json_option
 from core.report import print_table
 from core.units import human
@@ -24,11 +25,7 @@ _NIGHTS = 60
 
 @cloup.command()
 @click.argument("index")
-@click.option(
-    "--nights",
-    is_flag=True,
-    help="List nights with sizes, results of gates, and promotions.",
-)
+@option("--nights", "List nights with sizes, results of gates, and promotions.")
 @json_option
 @bucket_option
 @click.pass_obj

@@ -11,6 +11,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import PATH
 from ci_build.cli.options.rocm_options import (
     find_rocm,
@@ -63,12 +64,8 @@ _COMMON = (
     "verbose",
     "quiet",
 )
-pins_option = click.option(
-    "--pins",
-    metavar="FILE",
-    type=PATH,
-    default=PINS,
-    help="Pins that replace docker/images.toml.",
+pins_option = option(
+    "--pins FILE", "Pins that replace docker/images.toml.", type=PATH, default=PINS
 )
 
 
@@ -98,10 +95,8 @@ def new_builder(
 @chosen_options(*_OF_SET, *_COMMON)
 @cloup.option_group(
     "Image",
-    click.option(
-        "--tag", "-t", metavar="NAME[:TAG]", help="Additional name of the image."
-    ),
-    click.option("--push", is_flag=True, help="Push the image to --image-registry."),
+    option("--tag -t NAME[:TAG]", "Additional name of the image."),
+    option("--push", "Push the image to --image-registry."),
     pins_option,
 )
 @click.pass_obj

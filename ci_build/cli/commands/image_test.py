@@ -12,6 +12,7 @@ import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner, show_plan
 from ci_build.cli.options.container_options import container_args
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import (
     ContainerRunner,
@@ -36,18 +37,17 @@ _PYTHON = "PYTHON"
 
 @cloup.command("test")
 @click.argument("image", metavar="IMAGE")
-@click.option(
-    "--test-cmd",
-    metavar="COMMAND",
+@option(
+    "--test-cmd COMMAND",
+    "Command to run in bash.  [default: the image's own test]",
     default="",
-    help="Command to run in bash.  [default: the image's own test]",
 )
-@click.option(
+@option(
     "--platform",
+    "Platform of the test; cpu needs no GPU.",
     type=click.Choice(("rocm", "cpu")),
     default="rocm",
     show_default=True,
-    help="Platform of the test; cpu needs no GPU.",
 )
 @chosen_options("container_engine", "container_args", "dry_run", "verbose", "quiet")
 @click.pass_obj

@@ -10,6 +10,7 @@ import cloup
 
 from ci_build.cli.commands.image_build import new_builder, pins_option
 from ci_build.cli.common import State
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.table import chosen_options
 from ci_build.images import engine_images
 from ci_build.images.image_builder import ImageBuilder
@@ -23,7 +24,7 @@ _PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @pins_option
 @chosen_options("container_engine", "verbose")
-@click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")
+@option("--dry-run", "Print the changes without writing them.")
 @click.pass_obj
 def update(
     state: State,

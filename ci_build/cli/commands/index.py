@@ -6,6 +6,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import (
     bucket_option,
     json_option,
@@ -25,9 +26,7 @@ from promotion.storage.directory_bucket import DirBucket
     "port", metavar="[PORT]", type=click.IntRange(0, 65535), default=SERVE_PORT
 )
 @bucket_option
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
-)
+@option("--host TEXT", "Address to listen on.", default="127.0.0.1", show_default=True)
 @click.pass_obj
 def serve(state: State, /, bucket: str, port: int, host: str) -> None:
     """Serve the folder of a bucket over HTTP on PORT until interrupted; 0 selects a free port."""
@@ -45,10 +44,8 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
 
 @cloup.command()
 @click.argument("url", metavar="URL")
-@click.option(
-    "--python",
-    metavar="X.Y,…",
-    help="Python versions to install for.  [default: all on this machine]",
+@option(
+    "--python X.Y,…", "Python versions to install for.  [default: all on this machine]"
 )
 @chosen_options("cache_dir")
 @json_option

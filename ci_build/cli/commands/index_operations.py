@@ -9,6 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import actor, ledger_request
 from ci_build.cli.options.release_options import (
     DAYS,
@@ -37,7 +38,7 @@ def _change_options(function: _F) -> _F:
 @cloup.command()
 @click.argument("index")
 @click.argument("to", metavar="[ENTRY]", type=click.IntRange(0), required=False)
-@click.option("--reason", required=True, help="Reason to record in the ledger.")
+@option("--reason TEXT", "Reason to record in the ledger.", required=True)
 @_change_options
 @click.pass_obj
 def rollback(
@@ -79,11 +80,11 @@ def _marking(name: str, kinds: tuple[EntryKind, EntryKind], text: str) -> click.
 
     @cloup.command(name, help=text)
     @click.argument("sets", nargs=-1, required=True, metavar="INDEX/SET…")
-    @click.option("--undo", is_flag=True, help=f"Undo `{name}`.")
-    @click.option(
-        "--reason",
+    @option("--undo", f"Undo `{name}`.")
+    @option(
+        "--reason TEXT",
+        "Reason to record in the ledger; required without --undo.",
         default="",
-        help="Reason to record in the ledger; required without --undo.",
     )
     @_change_options
     @click.pass_obj
@@ -189,27 +190,20 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
 
 @cloup.command()
 @click.argument("index")
-@click.option(
-    "--days",
+@option(
+    "--days DAYS",
+    "Remove sets promoted more than DAYS days ago from the pages.",
     type=DAYS,
     required=True,
-    metavar="DAYS",
-    help="Remove sets promoted more than DAYS days ago from the pages.",
 )
-@click.option(
-    "--keep-newest",
+@option(
+    "--keep-newest N",
+    "Always keep the N newest sets.",
     type=click.IntRange(0),
     default=3,
     show_default=True,
-    metavar="N",
-    help="Always keep the N newest sets.",
 )
-@click.option(
-    "--apply",
-    "really",
-    is_flag=True,
-    help="Apply the plan. Without it, only print the plan.",
-)
+@option("--apply", "Apply the plan. Without it, only print the plan.", name="really")
 @json_option
 @index_channel_option
 @ledger_key_option

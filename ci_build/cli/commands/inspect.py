@@ -6,21 +6,16 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import json_option
 from core.model import RocmVersion
 
 
 @cloup.command()
 @click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR|URL…")
-@click.option(
-    "--targets",
-    metavar="GFX,…|native",
-    help="Exact targets that the device code must have.",
-)
-@click.option(
-    "--rocm-version",
-    metavar="X.Y.Z",
-    help="ROCm whose libraries the wheels may need.  [default: any]",
+@option("--targets GFX,…|native", "Exact targets that the device code must have.")
+@option(
+    "--rocm-version X.Y.Z", "ROCm whose libraries the wheels may need.  [default: any]"
 )
 @json_option
 @click.pass_obj

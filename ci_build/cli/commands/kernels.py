@@ -9,6 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, print_json, show_plan
 from ci_build.cli.options.cluster_options import cluster_options, cluster_request
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import json_option
 from ci_build.cli.options.request_conversion import kernels_request
 from ci_build.cli.options.settings import split_list
@@ -29,23 +30,20 @@ def kernels() -> None:
 
 
 @kernels.command("list")
-@click.option(
-    "--targets",
-    "spec",
-    metavar="GFX,…|native",
+@option(
+    "--targets GFX,…|native",
+    "Targets or families.",
+    name="spec",
     default="default",
     show_default=True,
-    help="Targets or families.",
 )
-@click.option(
-    "--kernel-modules",
-    metavar="NAME,…",
-    help="Modules to list, with their dependencies.  [default: all]",
+@option(
+    "--kernel-modules NAME,…",
+    "Modules to list, with their dependencies.  [default: all]",
 )
-@click.option(
+@option(
     "--update",
-    is_flag=True,
-    help="Write kernels/sources.lock: digests of the source files that modules use.",
+    "Write kernels/sources.lock: digests of the source files that modules use.",
 )
 @chosen_options("aiter_source", "cache_dir")
 @json_option
@@ -111,16 +109,14 @@ def list_modules(
     "verbose",
     "quiet",
 )
-@click.option(
-    "--jobs",
-    metavar="N",
+@option(
+    "--jobs N",
+    "Number of parallel compilers.  [default: derived from cores and memory]",
     type=click.IntRange(1),
-    help="Number of parallel compilers.  [default: derived from cores and memory]",
 )
-@click.option(
-    "--shard",
-    metavar="I/N",
-    help="Compile only part I of N of the device code, without building the wheel.",
+@option(
+    "--shard I/N",
+    "Compile only part I of N of the device code, without building the wheel.",
 )
 @cluster_options
 @click.pass_obj

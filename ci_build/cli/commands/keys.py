@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import cloup
 
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import find_signing_key
 from ci_build.cli.options.release_options import PATH
 from core.errors import RequestError
@@ -14,11 +15,10 @@ from core.errors import RequestError
 
 @cloup.command()
 @click.argument("file", type=PATH, required=False)
-@click.option(
-    "--out",
-    metavar="FILE",
+@option(
+    "--out FILE",
+    "Create an Ed25519 key in this file, which only you can read.",
     type=PATH,
-    help="Create an Ed25519 key in this file, which only you can read.",
 )
 def keys(file: Path | None, *, out: Path | None) -> None:
     """Print the public key of FILE or of a new key, for promotion/policy.toml.

@@ -10,6 +10,7 @@ import cloup
 
 from ci_build.cli.commands.dist_wheels import dist_wheels
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import ci_run
 from ci_build.cli.options.release_options import DEFAULT_BUCKET, bucket_option
 from ci_build.cli.options.request_conversion import require_known_pythons
@@ -25,11 +26,10 @@ from promotion.policy.families import SANITY, Trigger, load_families
 from promotion.policy.jobs import job_matrix, joined
 
 _DEFAULTS = defaults()
-_JSON = click.option(
+_JSON = option(
     "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON instead of lines for the file $GITHUB_OUTPUT of GitHub Actions.",
+    "Print JSON instead of lines for the file $GITHUB_OUTPUT of GitHub Actions.",
+    name="as_json",
 )
 
 
@@ -61,40 +61,36 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
 
 
 @cloup.command(context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--python-versions",
-    metavar="X.Y,…",
+@option(
+    "--python-versions X.Y,…",
+    "Python versions.",
     default=_DEFAULTS["build"]["python_versions"],
     show_default=True,
-    help="Python versions.",
 )
-@click.option(
-    "--jax-version",
-    metavar="X.Y.Z,…",
+@option(
+    "--jax-version X.Y.Z,…",
+    "Releases of jax.",
     default=_DEFAULTS["pythons"]["jax_version"],
     show_default=True,
-    help="Releases of jax.",
 )
-@click.option(
-    "--rocm-version",
-    metavar="X.Y.Z,…",
-    help="ROCm versions, such as 7.10.0a20251120.  [default: of published wheels]",
+@option(
+    "--rocm-version X.Y.Z,…",
+    "ROCm versions, such as 7.10.0a20251120.  [default: of published wheels]",
 )
-@click.option(
-    "--family",
-    metavar="NAME,…",
+@option(
+    "--family NAME,…",
+    "GPU families.",
     default=",".join(
         family_of((GfxTarget.parse(target),)) for target in lists()["gated"]
     ),
     show_default=True,
-    help="GPU families.",
 )
-@click.option(
+@option(
     "--payload",
+    "Origin of the native code.",
     type=click.Choice([p.value for p in Payload]),
     default=Payload.SOURCE.value,
     show_default=True,
-    help="Origin of the native code.",
 )
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @_JSON
@@ -114,40 +110,36 @@ def matrix(*, as_json: bool, **given: object) -> None:
 
 @cloup.command()
 @click.argument("wheel_sets", metavar="INDEX/SET|N…", nargs=-1, required=True)
-@click.option(
+@option(
     "--when",
+    "Occasion of the tests.",
     type=click.Choice([trigger.value for trigger in Trigger]),
     default=Trigger.PRESUBMIT.value,
     show_default=True,
-    help="Occasion of the tests.",
 )
-@click.option(
-    "--python-versions",
-    metavar="X.Y,…",
+@option(
+    "--python-versions X.Y,…",
+    "Python versions.  [default: those of the set]",
     default="",
-    help="Python versions.  [default: those of the set]",
 )
-@click.option(
-    "--family",
-    "families",
+@option(
+    "--family NAME",
+    "GPU family; may be repeated.  [default: set by --when]",
+    name="families",
     multiple=True,
-    metavar="NAME",
-    help="GPU family; may be repeated.  [default: set by --when]",
 )
-@click.option(
-    "--jax-tests",
-    default="",
-    metavar="PATH|URL@COMMIT|smoke",
-    help=(
+@option(
+    "--jax-tests PATH|URL@COMMIT|smoke",
+    (
         "JAX's test suite, or the smoke suite of this project.  [default: JAX's at the"
         " set's commit]"
     ),
-)
-@click.option(
-    "--image",
     default="",
-    metavar="NAME@sha256:…",
-    help="Container image in which every job runs its tests.  [default: none]",
+)
+@option(
+    "--image NAME@sha256:…",
+    "Container image in which every job runs its tests.  [default: none]",
+    default="",
 )
 @bucket_option
 @_JSON

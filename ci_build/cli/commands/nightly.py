@@ -16,6 +16,7 @@ from ci_build.cli.common import (
     print_json,
     show_plan,
 )
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import ENV_PREFIX, step_summary
 from ci_build.cli.options.release_options import CHANNELS, FILE
 from ci_build.cli.options.release_steps import (
@@ -36,34 +37,28 @@ from core.errors import CiBuildError, RequestError
 @cloup.command()
 @click.argument("index")
 @click.argument("rows", metavar="[NIGHT]...", nargs=-1)
-@click.option(
-    "--bucket",
-    metavar="DIR|URL",
+@option(
+    "--bucket DIR|URL",
+    "The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
     envvar=ENV_PREFIX + "BUCKET",
     required=True,
-    help="The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
 )
-@click.option(
+@option(
     "--channel",
+    "Channel of the policy.",
     type=click.Choice(CHANNELS[1:]),
     envvar=ENV_PREFIX + "CHANNEL",
     default="nightly",
     show_default=True,
-    help="Channel of the policy.",
 )
-@click.option(
-    "--redo",
-    is_flag=True,
-    help="Build inputs that were done before, as the next post release.",
-)
-@click.option(
-    "--table",
-    metavar="FILE",
-    type=FILE,
-    help=(
+@option("--redo", "Build inputs that were done before, as the next post release.")
+@option(
+    "--table FILE",
+    (
         "TOML table of nights, such as ci_build/release/continuous.toml; each uses"
         " BUCKET/NAME."
     ),
+    type=FILE,
 )
 @step_options
 @build_options("build")

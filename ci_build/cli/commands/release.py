@@ -19,6 +19,7 @@ from ci_build.cli.common import (
     show_plan,
 )
 from ci_build.cli.options.cluster_options import with_cluster
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     actor,
@@ -61,23 +62,20 @@ _LOCAL_TABLES = ("release_local", "build")
 
 
 @cloup.command()
-@click.option(
-    "--local",
-    is_flag=True,
-    help="Release on the channel `local`, into a folder by default.",
-)
-@click.option(
-    "--bucket",
-    metavar="DIR|URL",
+@option("--local", "Release on the channel `local`, into a folder by default.")
+@option(
+    "--bucket DIR|URL",
+    (
+        "The bucket: a folder, or s3://NAME/PREFIX; required without --local.  "
+        f"[default: {defaults()['release_local']['bucket']}]"
+    ),
     envvar=ENV_PREFIX + "BUCKET",
-    help="The bucket: a folder, or s3://NAME/PREFIX; required without --local.  "
-    f"[default: {defaults()['release_local']['bucket']}]",
 )
-@click.option(
+@option(
     "--channel",
+    f"Channel of the policy, without --local.  [default: {CHANNELS[-1]}]",
     type=click.Choice(CHANNELS[1:]),
     envvar=ENV_PREFIX + "CHANNEL",
-    help=f"Channel of the policy, without --local.  [default: {CHANNELS[-1]}]",
 )
 @step_options
 @build_options(*_LOCAL_TABLES)

@@ -9,6 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import PATH, json_option
 from ci_build.cli.options.rocm_options import rocm_storage
 from ci_build.cli.options.settings import refuse_typed
@@ -24,22 +25,18 @@ from core.units import human
 
 @cloup.command()
 @click.argument("lock", metavar="[LOCK]", default="rocm.lock", type=PATH)
-@click.option(
+@option(
     "--list",
-    "listed",
-    is_flag=True,
-    help="List the builds that `--therock` selects from instead, newest first.",
+    "List the builds that `--therock` selects from instead, newest first.",
+    name="listed",
 )
-@click.option(
-    "--family",
-    metavar="NAME",
-    help="With --list: GPU family, such as gfx94X-dcgpu.  [default: all]",
+@option(
+    "--family NAME", "With --list: GPU family, such as gfx94X-dcgpu.  [default: all]"
 )
-@click.option(
+@option(
     "--verify",
-    "verified",
-    is_flag=True,
-    help="Verify the ROCm of the lock instead; a missing ROCm is downloaded.",
+    "Verify the ROCm of the lock instead; a missing ROCm is downloaded.",
+    name="verified",
 )
 @chosen_options("therock_listing", "cache_dir")
 @json_option

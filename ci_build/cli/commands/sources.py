@@ -8,6 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import PATH, json_option
 from ci_build.cli.options.settings import refuse_typed
 from ci_build.wheelset.source import pins
@@ -18,29 +19,19 @@ from promotion.policy.families import FAMILIES_FILE
 
 
 @cloup.command()
-@click.option(
-    "--update",
-    is_flag=True,
-    help="Add new releases, AMD's branches and TheRock's runners.",
-)
-@click.option(
-    "--pins",
-    "path",
-    metavar="FILE",
+@option("--update", "Add new releases, AMD's branches and TheRock's runners.")
+@option(
+    "--pins FILE",
+    "File that replaces pins.toml.  [default: ci_build/wheelset/source/pins.toml]",
+    name="path",
     type=PATH,
     default=pins.PINS,
-    help="File that replaces pins.toml.  [default: ci_build/wheelset/source/pins.toml]",
 )
-@click.option(
-    "--source-mirror",
-    metavar="URL|DIR",
-    help="With --update: server, or folder of checkouts, that replaces GitHub.",
+@option(
+    "--source-mirror URL|DIR",
+    "With --update: server, or folder of checkouts, that replaces GitHub.",
 )
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="With --update: print the changes without writing them.",
-)
+@option("--dry-run", "With --update: print the changes without writing them.")
 @json_option
 @click.pass_obj
 def sources(

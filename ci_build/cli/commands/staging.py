@@ -6,25 +6,21 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.release_options import DAYS, bucket_option, json_option
 from promotion import staged_sets
 
 
 @cloup.command()
 @click.argument("index")
-@click.option(
+@option(
     "--days",
+    "Remove sets that were neither staged nor gated for DAYS days.",
     type=DAYS,
     default=30,
     show_default=True,
-    help="Remove sets that were neither staged nor gated for DAYS days.",
 )
-@click.option(
-    "--apply",
-    "really",
-    is_flag=True,
-    help="Remove the sets. Without it, only print them.",
-)
+@option("--apply", "Remove the sets. Without it, only print them.", name="really")
 @bucket_option
 @json_option
 @click.pass_obj

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import click
 import cloup
 
 from ci_build.cli.common import print_json
+from ci_build.cli.options.declaration import option
 from core import targets as table
 from core.report import print_table
 
 
 @cloup.command()
-@click.option("--json", "as_json", is_flag=True, help="Print lists and table as JSON.")
+@option("--json", "Print lists and table as JSON.", name="as_json")
 def targets(*, as_json: bool) -> None:
     """List GPU targets, and whether compiler, wheels, gates and AITER cover them."""
     if as_json:

@@ -9,6 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import actor, ledger_request
 from ci_build.cli.options.release_options import (
     bucket_option,
@@ -53,40 +54,32 @@ def _recorded_entry(
 
 @cloup.command()
 @click.argument("index")
-@click.option(
+@option(
     "--read",
-    is_flag=True,
-    help=(
-        "Download and hash every file, even where the store reports a trusted checksum."
-    ),
+    "Download and hash every file, even where the store reports a trusted checksum.",
 )
-@click.option(
-    "--since",
-    metavar="SEQUENCE:HASH",
-    type=click.UNPROCESSED,
-    callback=_recorded_entry,
-    help=(
+@option(
+    "--since SEQUENCE:HASH",
+    (
         "Entry that an earlier verification printed: a ledger that was cut or rewritten"
         " since then is refused."
     ),
+    type=click.UNPROCESSED,
+    callback=_recorded_entry,
 )
-@click.option(
+@option(
     "--repair",
-    is_flag=True,
-    help=(
+    (
         "First restore pages, complete sweeps, and remove the files that killed or"
         " refused promotions left."
     ),
 )
-@click.option(
-    "--remove-foreign",
-    is_flag=True,
-    help="With --repair: remove also objects that no promotion copied.",
+@option(
+    "--remove-foreign", "With --repair: remove also objects that no promotion copied."
 )
-@click.option(
-    "--sign",
-    metavar="REASON",
-    help=(
+@option(
+    "--sign REASON",
+    (
         "Sign a ledger that was written without signatures, for this REASON; the new"
         " entry has the digest of the last unsigned one. Verify the ledger first."
     ),

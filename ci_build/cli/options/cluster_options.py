@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import cloup
 
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     LEDGER_KEY,
@@ -31,20 +32,18 @@ _JOBS = re.compile(rf"{SLURM}(?::([1-9][0-9]{{0,4}}))?")
 def cluster_options(function: _F) -> _F:
     """Add the options of a cluster to a command."""
     options = (
-        cloup.option(
-            "--cluster",
-            metavar=f"tcp://HOST:PORT|tls://HOST:PORT|{SLURM}:JOBS",
-            envvar=ENV_PREFIX + "CLUSTER",
-            help=(
+        option(
+            f"--cluster tcp://HOST:PORT|tls://HOST:PORT|{SLURM}:JOBS",
+            (
                 "Scheduler of a Dask cluster that does the work, or jobs of Slurm. "
                 " [default: this machine]"
             ),
+            envvar=ENV_PREFIX + "CLUSTER",
         ),
-        cloup.option(
-            "--cluster-store",
-            metavar="DIR",
+        option(
+            "--cluster-store DIR",
+            "Folder that all machines see at the same path.",
             envvar=ENV_PREFIX + "CLUSTER_STORE",
-            help="Folder that all machines see at the same path.",
         ),
     )
     return cloup.option_group("Cluster options", *options)(function)

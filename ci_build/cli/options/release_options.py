@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     LEDGER_KEY,
@@ -42,44 +43,38 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 DAYS = click.IntRange(0, 36_500)
 """Days, few enough for dates to be computed from them."""
 
-bucket_option = click.option(
-    "--bucket",
-    metavar="DIR|URL",
+bucket_option = option(
+    "--bucket DIR|URL",
+    "The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
     envvar=ENV_PREFIX + "BUCKET",
     callback=_normal_bucket,
     default=DEFAULT_BUCKET,
     show_default=True,
-    help="The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
 )
 """Option of commands that use a bucket and build no wheels."""
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the result as JSON."
-)
+json_option = option("--json", "Print the result as JSON.", name="as_json")
 """Option of commands that print a result."""
 
-dry_run_option = click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Print every write to the bucket without performing it.",
+dry_run_option = option(
+    "--dry-run", "Print every write to the bucket without performing it."
 )
 """Option of commands that write to a bucket and build no wheels."""
 
-channel_option = click.option(
+channel_option = option(
     "--channel",
+    "Channel of the policy.",
     type=click.Choice(CHANNELS),
     envvar=ENV_PREFIX + "CHANNEL",
     default=CHANNELS[0],
     show_default=True,
-    help="Channel of the policy.",
 )
 """Option of commands that evaluate the policy."""
 
 
-allow_lower_option = click.option(
+allow_lower_option = option(
     "--allow-lower",
-    is_flag=True,
-    help=(
+    (
         "Accept a version that pip would not select, or one for an older ROCm than pip"
         " selects now."
     ),
@@ -87,38 +82,34 @@ allow_lower_option = click.option(
 """Option of commands that evaluate the policy."""
 
 
-index_channel_option = click.option(
+index_channel_option = option(
     "--channel",
-    type=click.Choice(CHANNELS),
-    envvar=ENV_PREFIX + "CHANNEL",
-    help=(
+    (
         "Channel whose ledger_keys must have signed the ledger.  [default: the channel"
         " of its first entry]"
     ),
+    type=click.Choice(CHANNELS),
+    envvar=ENV_PREFIX + "CHANNEL",
 )
 """Option of commands that read or change the ledger of an existing index."""
 
-ledger_key_option = click.option(
-    "--ledger-key",
-    metavar="FILE",
-    type=PATH,
-    help=(
+ledger_key_option = option(
+    "--ledger-key FILE",
+    (
         f"Key that signs the ledger entry.  [default: the key in {LEDGER_KEY}, else"
         " unsigned]"
     ),
+    type=PATH,
 )
 """Option of commands that change a ledger.
 
 The variable contains the key itself, as CI services provide secrets.
 """
 
-allow_unprotected_option = click.option(
-    "--allow-unprotected",
+allow_unprotected_option = option(
+    "--allow-unprotected OWNER REASON",
+    "Promote from a changed checkout or an unprotected ref; recorded in the ledger.",
     nargs=2,
-    metavar="OWNER REASON",
-    help=(
-        "Promote from a changed checkout or an unprotected ref; recorded in the ledger."
-    ),
 )
 """Option of commands that promote."""
 
@@ -139,25 +130,24 @@ def require_explicit_channel(bucket: str) -> None:
         )
 
 
-trust_config_option = click.option(
+trust_config_option = option(
     "--trust-config",
-    type=FILE,
-    envvar=ENV_PREFIX + "TRUST_CONFIG",
-    help=(
+    (
         "Trust configuration (JSON) of a private Sigstore.  [default: the public"
         " Sigstore]"
     ),
+    type=FILE,
+    envvar=ENV_PREFIX + "TRUST_CONFIG",
 )
 """Option of commands that sign or verify attestations."""
 
-signing_key_option = click.option(
-    "--signing-key",
-    metavar="FILE",
-    type=PATH,
-    help=(
+signing_key_option = option(
+    "--signing-key FILE",
+    (
         f"Key that signs evidence.  [default: the key in {SIGNING_KEY}, else your own"
         " key, created when needed]"
     ),
+    type=PATH,
 )
 """Option of commands that write evidence.
 

@@ -13,6 +13,7 @@ from ci_build.cli.options.cluster_options import (
     cluster_request,
 )
 from ci_build.cli.options.container_options import container_settings
+from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     actor,
@@ -48,47 +49,43 @@ if TYPE_CHECKING:  # At run time, it would load requests.
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _STEP_OPTIONS = (
-    click.option(
+    option(
         "--corpus",
+        "JAX programs to compile.  [default: as the policy requires]",
         type=click.Choice(CORPORA),
         envvar=ENV_PREFIX + "CORPUS",
-        help="JAX programs to compile.  [default: as the policy requires]",
     ),
-    click.option(
-        "--public-url",
-        metavar=f"URL|{NO_URL}",
-        envvar=ENV_PREFIX + "PUBLIC_URL",
-        help=(
+    option(
+        f"--public-url URL|{NO_URL}",
+        (
             "URL of the bucket for users: the released index is installed from it with"
             f" pip and uv. `{NO_URL}` omits this check.  [default: a folder is served"
             " for it; required for s3://]"
         ),
+        envvar=ENV_PREFIX + "PUBLIC_URL",
     ),
-    click.option(
-        "--steps",
-        metavar="NAME,…",
-        help=(
+    option(
+        "--steps NAME,…",
+        (
             "Steps to perform, for jobs with separate identities:"
             f" {', '.join(ReleaseStep)}.  [default: all]"
         ),
     ),
-    click.option(
-        "--jax-tests",
-        metavar="URL@COMMIT",
-        help="JAX's suite for the tests on GPUs.  [default: the set's commit]",
+    option(
+        "--jax-tests URL@COMMIT",
+        "JAX's suite for the tests on GPUs.  [default: the set's commit]",
     ),
-    click.option(
-        "--image",
-        metavar="NAME@sha256:…",
-        help="Container image of the tests on GPUs.  [default: as the policy requires]",
+    option(
+        "--image NAME@sha256:…",
+        "Container image of the tests on GPUs.  [default: as the policy requires]",
     ),
-    click.option(
+    option(
         "--device-gate",
-        type=click.Choice(("jobs", "here", "cluster")),
-        help=(
+        (
             "Tests on GPUs: list the jobs for other machines, or test the GPUs of this"
             " machine or of the workers of --cluster.  [default: jobs]"
         ),
+        type=click.Choice(("jobs", "here", "cluster")),
     ),
     signing_key_option,
     ledger_key_option,
@@ -125,8 +122,8 @@ _NEEDS_STEP = {
 def step_options(function: _F) -> _F:
     """Add the options of commands that take a set from its build to users."""
     function = cluster_options(function)
-    for option in reversed(_STEP_OPTIONS):
-        function = option(function)
+    for add in reversed(_STEP_OPTIONS):
+        function = add(function)
     return function
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 import cloup
 
+from ci_build.cli.options.declaration import flags_and_form, option
 from ci_build.cli.options.environment import ENV_PREFIX
 from core.defaults import defaults
 from core.model import Payload
@@ -39,20 +40,20 @@ class BuildOption:
 
     Attributes:
         name: identifier of its value, such as python_versions.
-        flags: names on the command line.
-        metavar: form of its value; empty for a switch or a choice.
+        declaration: flags and form of the value.
+        form: form of its value; empty for a switch or a choice.
         help: help without the default of defaults.toml.
     """
 
     name: str
-    flags: tuple[str, ...]
-    metavar: str
+    declaration: str
+    form: str
     help: str
 
     @property
     def is_switch(self) -> bool:
         """True for an option without a value."""
-        return not self.metavar and self.name not in _CHOICES
+        return not self.form and self.name not in _CHOICES
 
     def decorator(self, tables: Sequence[str], *, read: bool) -> Callable[[_F], _F]:
         """Return the decorator of click.
@@ -67,24 +68,14 @@ class BuildOption:
             if self.name in defaults()[table]:
                 text += f"  [default: {defaults()[table][self.name]}]"
                 break
-        choices = _CHOICES.get(self.name)
-        more = {"envvar": variable(self.name)} if read else {"expose_value": False}
-        return cloup.option(
-            *self.flags,
-            self.name,
-            cls=_Option,
-            metavar=self.metavar or None,
-            type=click.Choice(choices) if choices else None,
-            is_flag=self.is_switch,
-            default=None,
-            help=text,
-            **more,
+        more: dict[str, Any] = {"expose_value": False}
+        if read:
+            more = {"envvar": f"{ENV_PREFIX}{self.name.upper()}"}
+        if choices := _CHOICES.get(self.name):
+            more["type"] = click.Choice(choices)
+        return option(
+            self.declaration, text, name=self.name, cls=_Option, default=None, **more
         )
-
-
-def variable(name: str) -> str:
-    """Return the environment variable of an option."""
-    return f"{ENV_PREFIX}{name.upper()}"
 
 
 _CHOICES = {
@@ -201,14 +192,9 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
 
 def _option(declaration: str, text: str) -> BuildOption:
     """Return the option of a row of `_GROUPS`."""
-    words = declaration.split()
-    flags = tuple(word for word in words if word.startswith("-"))
-    return BuildOption(
-        name=flags[0].lstrip("-").replace("-", "_"),
-        flags=flags,
-        metavar=" ".join(words[len(flags) :]),
-        help=text,
-    )
+    flags, form = flags_and_form(declaration)
+    name = flags[0].lstrip("-").replace("-", "_")
+    return BuildOption(name=name, declaration=declaration, form=form, help=text)
 
 
 _SECTIONS = {
@@ -247,7 +233,7 @@ NEEDS_KERNELS = tuple(name for name in _names("Kernels") if name != "kernels")
 PATHS = frozenset(
     name
     for name, option in _OPTIONS.items()
-    if {"DIR", "FILE"} & {*re.split(r"\W", option.metavar)}
+    if {"DIR", "FILE"} & {*re.split(r"\W", option.form)}
 )
 """Options whose value may be a path of this machine."""
 
@@ -262,12 +248,12 @@ def option_texts() -> Mapping[str, str]:
     return {name: option.help for name, option in _OPTIONS.items()}
 
 
-def build_options(*tables: str, read: bool = True) -> Callable[[_F], _F]:
+def build_options(*tables: str) -> Callable[[_F], _F]:
     """Return a decorator that adds every build option to a group or command, in titled groups.
 
     See `chosen_options` for the arguments.
     """
-    return chosen_options(*_OPTIONS, tables=tables, read=read)
+    return chosen_options(*_OPTIONS, tables=tables)
 
 
 def chosen_options(
