@@ -17,9 +17,9 @@ import cloup
 from click.core import ParameterSource
 
 from ci_build.cli.common import LazyGroup, State, project_defaults
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import refuse_unknown
 from ci_build.cli.options.project_file import find_project_file
+from ci_build.cli.options.shared_options import option
 from ci_build.cli.options.table import chosen_options, option_names
 from core.errors import CiBuildError, MachineError, RequestError
 from core.os_errors import describe

@@ -8,8 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
-from ci_build.cli.options.declaration import option
-from ci_build.cli.options.release_options import PATH, json_option
+from ci_build.cli.options.shared_options import PATH, json_option, option
 from core.model import RocmVersion
 from core.report import print_line
 

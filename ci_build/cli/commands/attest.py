@@ -9,15 +9,15 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.declaration import option
-from ci_build.cli.options.release_options import (
+from ci_build.cli.options.settings import refuse_typed
+from ci_build.cli.options.shared_options import (
     bucket_option,
     channel_option,
     dry_run_option,
     json_option,
+    option,
     trust_config_option,
 )
-from ci_build.cli.options.settings import refuse_typed
 from core.errors import PromotionBlockedError
 from core.report import Reporter
 from promotion.attestations import (

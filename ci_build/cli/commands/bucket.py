@@ -6,7 +6,7 @@ import click
 import cloup
 
 from ci_build.cli.common import print_json
-from ci_build.cli.options.declaration import option
+from ci_build.cli.options.shared_options import option
 from core.errors import RequestError
 from promotion.storage.bucket_url import is_url, s3_location
 from promotion.storage.roles import Role, bucket_policy

@@ -11,9 +11,8 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket
-from ci_build.cli.options.declaration import option
-from ci_build.cli.options.release_options import FILE, PATH, bucket_option
 from ci_build.cli.options.settings import refuse_typed
+from ci_build.cli.options.shared_options import FILE, PATH, bucket_option, option
 from core.errors import RequestError
 from core.wheelset import read_set
 from promotion.evidence.known_tests import PLATFORMS

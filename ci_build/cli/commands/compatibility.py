@@ -11,9 +11,8 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cli.options.release_options import FILE, PATH, bucket_option
+from ci_build.cli.options.shared_options import FILE, PATH, bucket_option, option
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
 from core.digests import sha256_of

@@ -10,10 +10,9 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cli.options.release_options import PATH, dry_run_option
 from ci_build.cli.options.settings import is_typed, refuse_typed
+from ci_build.cli.options.shared_options import PATH, dry_run_option, option
 from ci_build.cli.options.table import chosen_options
 from core.errors import RequestError
 from core.model import to_json

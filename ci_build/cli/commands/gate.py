@@ -22,18 +22,18 @@ from ci_build.cli.common import (
 )
 from ci_build.cli.options.cluster_options import cluster_options, cluster_request
 from ci_build.cli.options.container_options import container_settings
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import child_environment, find_signing_key
-from ci_build.cli.options.release_options import (
+from ci_build.cli.options.settings import is_typed, refuse_typed
+from ci_build.cli.options.shared_options import (
     FILE,
     FOLDER,
     PATH,
     bucket_option,
     channel_option,
     json_option,
+    option,
     signing_key_option,
 )
-from ci_build.cli.options.settings import is_typed, refuse_typed
 from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.cluster.connection import connected

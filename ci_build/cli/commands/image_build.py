@@ -11,14 +11,13 @@ import click
 import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
-from ci_build.cli.options.declaration import option
-from ci_build.cli.options.release_options import PATH
 from ci_build.cli.options.rocm_options import (
     find_rocm,
     rocm_problems,
     rocm_storage,
 )
 from ci_build.cli.options.settings import Settings, split_list
+from ci_build.cli.options.shared_options import PATH, option
 from ci_build.cli.options.table import chosen_options
 from ci_build.images import engine_images, manylinux_image, runtime_image
 from ci_build.images.engine_images import ContainerImage

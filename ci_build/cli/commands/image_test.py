@@ -12,7 +12,7 @@ import cloup
 
 from ci_build.cli.common import State, echo_error, host_runner, show_plan
 from ci_build.cli.options.container_options import container_args
-from ci_build.cli.options.declaration import option
+from ci_build.cli.options.shared_options import option
 from ci_build.cli.options.table import chosen_options
 from ci_build.containers.container import (
     ContainerRunner,

@@ -10,7 +10,7 @@ import cloup
 
 from ci_build.cli.commands.image_build import new_builder, pins_option
 from ci_build.cli.common import State
-from ci_build.cli.options.declaration import option
+from ci_build.cli.options.shared_options import option
 from ci_build.cli.options.table import chosen_options
 from ci_build.images import engine_images
 from ci_build.images.image_builder import ImageBuilder

@@ -6,12 +6,8 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.declaration import option
-from ci_build.cli.options.release_options import (
-    bucket_option,
-    json_option,
-)
 from ci_build.cli.options.settings import split_list
+from ci_build.cli.options.shared_options import bucket_option, json_option, option
 from ci_build.cli.options.table import chosen_options
 from ci_build.release.release_request import SERVE_PORT
 from core.errors import RequestError

@@ -9,15 +9,15 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import actor, ledger_request
-from ci_build.cli.options.release_options import (
+from ci_build.cli.options.shared_options import (
     DAYS,
     bucket_option,
     dry_run_option,
     index_channel_option,
     json_option,
     ledger_key_option,
+    option,
 )
 from ci_build.release.index_authority import find_authority
 from promotion.index import operations

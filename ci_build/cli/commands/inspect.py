@@ -6,8 +6,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
-from ci_build.cli.options.declaration import option
-from ci_build.cli.options.release_options import json_option
+from ci_build.cli.options.shared_options import json_option, option
 from core.model import RocmVersion
 
 

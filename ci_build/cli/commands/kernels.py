@@ -9,10 +9,9 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, print_json, show_plan
 from ci_build.cli.options.cluster_options import cluster_options, cluster_request
-from ci_build.cli.options.declaration import option
-from ci_build.cli.options.release_options import json_option
 from ci_build.cli.options.request_conversion import kernels_request
 from ci_build.cli.options.settings import split_list
+from ci_build.cli.options.shared_options import json_option, option
 from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.connection import connected
 from ci_build.wheelset.kernel_compilers import find_compilers

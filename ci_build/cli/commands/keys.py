@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import find_signing_key
-from ci_build.cli.options.release_options import PATH
+from ci_build.cli.options.shared_options import PATH, option
 from core.errors import RequestError
 
 

@@ -10,11 +10,10 @@ import cloup
 
 from ci_build.cli.commands.dist_wheels import dist_wheels
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import ci_run
-from ci_build.cli.options.release_options import DEFAULT_BUCKET, bucket_option
 from ci_build.cli.options.request_conversion import require_known_pythons
 from ci_build.cli.options.settings import split_list
+from ci_build.cli.options.shared_options import DEFAULT_BUCKET, bucket_option, option
 from ci_build.wheelset.ci_matrix import Axes, Cell, Excluded, make_matrix
 from ci_build.wheelset.ci_services import github_outputs
 from core.defaults import defaults

@@ -16,15 +16,14 @@ from ci_build.cli.common import (
     print_json,
     show_plan,
 )
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import ENV_PREFIX, step_summary
-from ci_build.cli.options.release_options import CHANNELS, FILE
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
     release_options,
     step_options,
 )
 from ci_build.cli.options.settings import refuse_typed
+from ci_build.cli.options.shared_options import CHANNELS, FILE, option
 from ci_build.cli.options.table import (
     OUTPUT_OPTIONS,
     build_options,

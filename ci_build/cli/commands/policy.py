@@ -9,7 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import ledger_request
-from ci_build.cli.options.release_options import (
+from ci_build.cli.options.shared_options import (
     allow_lower_option,
     bucket_option,
     channel_option,

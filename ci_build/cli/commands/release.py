@@ -19,25 +19,11 @@ from ci_build.cli.common import (
     show_plan,
 )
 from ci_build.cli.options.cluster_options import with_cluster
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     actor,
     ledger_request,
     step_summary,
-)
-from ci_build.cli.options.release_options import (
-    CHANNELS,
-    PATH,
-    allow_lower_option,
-    allow_unprotected_option,
-    bucket_option,
-    channel_option,
-    dry_run_option,
-    json_option,
-    ledger_key_option,
-    require_explicit_channel,
-    trust_config_option,
 )
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
@@ -47,6 +33,20 @@ from ci_build.cli.options.release_steps import (
 )
 from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.shared_options import (
+    CHANNELS,
+    PATH,
+    allow_lower_option,
+    allow_unprotected_option,
+    bucket_option,
+    channel_option,
+    dry_run_option,
+    json_option,
+    ledger_key_option,
+    option,
+    require_explicit_channel,
+    trust_config_option,
+)
 from ci_build.cli.options.table import build_options
 from ci_build.release.release_request import ReleaseOptions, ReleaseStep
 from ci_build.wheelset import set_build as dist_wheels

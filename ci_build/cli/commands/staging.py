@@ -6,8 +6,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.declaration import option
-from ci_build.cli.options.release_options import DAYS, bucket_option, json_option
+from ci_build.cli.options.shared_options import DAYS, bucket_option, json_option, option
 from promotion import staged_sets
 
 

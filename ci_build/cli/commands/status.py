@@ -9,7 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release_options import (
+from ci_build.cli.options.shared_options import (
     bucket_option,
     channel_option,
     json_option,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cloup
 
 from ci_build.cli.common import print_json
-from ci_build.cli.options.declaration import option
+from ci_build.cli.options.shared_options import option
 from core import targets as table
 from core.report import print_table
 

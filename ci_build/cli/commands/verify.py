@@ -9,17 +9,17 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import actor, ledger_request
-from ci_build.cli.options.release_options import (
+from ci_build.cli.options.settings import refuse_typed
+from ci_build.cli.options.shared_options import (
     bucket_option,
     dry_run_option,
     index_channel_option,
     json_option,
     ledger_key_option,
+    option,
     trust_config_option,
 )
-from ci_build.cli.options.settings import refuse_typed
 from ci_build.release.index_authority import (
     committed_policies,
     find_authority,

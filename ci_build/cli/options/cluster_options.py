@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import cloup
 
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     LEDGER_KEY,
@@ -18,6 +17,7 @@ from ci_build.cli.options.environment import (
     child_environment,
 )
 from ci_build.cli.options.settings import refuse_typed
+from ci_build.cli.options.shared_options import option
 from ci_build.cluster.cluster_request import SLURM, ClusterRequest
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import RequestError

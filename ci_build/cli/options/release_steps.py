@@ -13,7 +13,6 @@ from ci_build.cli.options.cluster_options import (
     cluster_request,
 )
 from ci_build.cli.options.container_options import container_settings
-from ci_build.cli.options.declaration import option
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
     actor,
@@ -21,16 +20,17 @@ from ci_build.cli.options.environment import (
     find_signing_key,
     ledger_request,
 )
-from ci_build.cli.options.release_options import (
+from ci_build.cli.options.rocm_options import rocm_storage
+from ci_build.cli.options.settings import Settings, refuse_typed
+from ci_build.cli.options.shared_options import (
     CHANNELS,
     allow_lower_option,
     allow_unprotected_option,
     ledger_key_option,
+    option,
     signing_key_option,
     trust_config_option,
 )
-from ci_build.cli.options.rocm_options import rocm_storage
-from ci_build.cli.options.settings import Settings, refuse_typed
 from ci_build.release.release_request import (
     NO_URL,
     DeviceStep,

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from ci_build.cli.options.declaration import flags_and_form, option
 from ci_build.cli.options.environment import ENV_PREFIX
+from ci_build.cli.options.shared_options import flags_and_form, option
 from core.defaults import defaults
 from core.model import Payload
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli.options.release_options import CHANNELS
+from ci_build.cli.options.shared_options import CHANNELS
 from core.errors import FormatError, RequestError
 from core.model import Tier
 from core.targets import expand, load_table
