@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -94,5 +95,5 @@ def test_extra_of_installed_wheels_brings_their_rocm(tmp_path: Path, pip: bool) 
         assert problem["code"] == "rocm-missing"
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         env = user_environment() | {"PATH": path}
-        subprocess.run(problem["remedy"], shell=True, check=True, env=env)
+        subprocess.run(shlex.split(problem["remedy"]), check=True, env=env)
     assert problems(python, root) == []
