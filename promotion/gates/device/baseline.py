@@ -18,7 +18,6 @@ from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.device_evidence import (
     Reproduce,
     attachments,
-    results_names,
     upload,
 )
 from promotion.gates.device.results import counts, executed, file_of
@@ -44,12 +43,10 @@ class Baseline:
 
     Attributes:
         set_digest: digest of the set; empty without a set.
-        results: key of the set's test results; empty without results.
     """
 
     set_digest: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
-    results: str = ""
 
 
 _ALIKE = ("platform", "size", "passes")
@@ -89,16 +86,9 @@ def baseline(
             same = all(own.get(name) == settings.get(name) for name in _ALIKE)
             if same and evidence.outcome is Outcome.PASSED:
                 comparable.append(evidence)
-        if not comparable:
-            continue
-        newest = max(comparable, key=lambda evidence: evidence.ended)
-        results = ""
-        for name in results_names(newest):
-            if (path := f"{EVIDENCE_FOLDER}/{name}") in promoted.files:
-                results = released.set_file(promoted.set_digest, path)
-        return Baseline(
-            set_digest=promoted.set_digest, counts=newest.counts, results=results
-        )
+        if comparable:
+            newest = max(comparable, key=lambda evidence: evidence.ended)
+            return Baseline(set_digest=promoted.set_digest, counts=newest.counts)
     return Baseline()
 
 

@@ -10,6 +10,8 @@ from promotion.evidence.test_results import TestResult
 _CHARACTERS = 300
 NEWEST_FIRST = "(most recent call first)"
 """Mark of faulthandler's tracebacks; other tracebacks end with the newest call."""
+_FRAME = re.compile(r'^\s*(File ".*?)\s*$', re.MULTILINE)
+"""Place of a call in a traceback."""
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9]{5,}\b")
 """Addresses and process ids, which differ between failures of one cause."""
 
@@ -35,17 +37,9 @@ def cause_of(message: str) -> str:
     The cause of a crash contains the place where it happened.
     """
     line = headline(message)
-    if NEWEST_FIRST in message:
-        frames = (text.strip() for text in message.splitlines())
-        line = " ".join(
-            filter(
-                None,
-                (
-                    line,
-                    next((text for text in frames if text.startswith('File "')), ""),
-                ),
-            )
-        )
+    frame = _FRAME.search(message)
+    if frame and NEWEST_FIRST in message:
+        line = f"{line} {frame[1]}"
     return _VARYING.sub("…", line) or "no reason given"
 
 
@@ -53,7 +47,6 @@ def by_cause(results: Iterable[TestResult]) -> dict[tuple[str, str], list[TestRe
     """Return (verdict, cause) -> results, the most frequent first."""
     groups: dict[tuple[str, str], list[TestResult]] = {}
     for result in results:
-        groups.setdefault((result.verdict.value, cause_of(result.message)), []).append(
-            result
-        )
+        key = (result.verdict.value, cause_of(result.message))
+        groups.setdefault(key, []).append(result)
     return dict(sorted(groups.items(), key=lambda item: -len(item[1])))

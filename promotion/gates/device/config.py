@@ -11,7 +11,7 @@ from pathlib import Path
 from core.digests import sha256_of
 from core.model import Tier
 from core.process import without_credentials
-from promotion.evidence.known_tests import KnownTest, KnownTests
+from promotion.evidence.known_tests import KnownTests
 from promotion.evidence.signing import Signer
 from promotion.gates.common.gate_code import code_digest
 from promotion.gates.device.device_request import DeviceRequest
@@ -73,11 +73,6 @@ class DeviceGateConfig:
         return (
             "" if self.listed or self.source is None else self.request.size or "large"
         )
-
-    @property
-    def skips(self) -> tuple[KnownTest, ...]:
-        """Return the ledger entries of tests that do not run."""
-        return self.known.active
 
     @property
     def gate_name(self) -> str:
@@ -153,9 +148,12 @@ class DeviceGateConfig:
     @property
     def settings(self) -> dict[str, str]:
         """Return the settings shared by all shards and matched to reuse evidence."""
+        request = self.request
+        skips = sorted((skip.pattern, skip.id) for skip in self.known.active)
+        optional = {"image": request.image, "suite-env": "\n".join(request.suite_env)}
         return {
             "platform": self.platform.value,
-            "family": self.request.family,
+            "family": request.family,
             "code": code_digest(),
             "suite": self.suite,
             "size": self.size,
@@ -163,14 +161,9 @@ class DeviceGateConfig:
             "passes": " ".join(self.passes),
             "conditions": sha256_of(SUITE_FILE)[:16] if self.source else "",
             "tools": sha256_of(LOCK)[:16],
-            "also": sha256_of(self.request.also) if self.request.also else "",
-            "skips": json.dumps(sorted((skip.pattern, skip.id) for skip in self.skips)),
-            **({"image": self.request.image} if self.request.image else {}),
-            **(
-                {"suite-env": "\n".join(self.request.suite_env)}
-                if self.request.suite_env
-                else {}
-            ),
+            "also": sha256_of(request.also) if request.also else "",
+            "skips": json.dumps(skips),
+            **{name: value for name, value in optional.items() if value},
         }
 
 

@@ -10,11 +10,6 @@ from pathlib import Path
 from core.errors import RequestError
 from promotion.policy.families import IMAGE
 
-RETRIES = 40
-"""Maximum number of failed tests to retry; with more failures, retries would add no information."""
-TEST_TIMEOUT = 900.0
-"""Seconds for each test, with its fixtures."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceRequest:

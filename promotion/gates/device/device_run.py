@@ -32,12 +32,7 @@ from promotion.gates.device.baseline import (
 from promotion.gates.device.blame import SET_UNUSABLE, query_control
 from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
 from promotion.gates.device.device_evidence import checks_of_tests
-from promotion.gates.device.device_request import (
-    RETRIES,
-    TEST_TIMEOUT,
-    DeviceRequest,
-    parse_suite_env,
-)
+from promotion.gates.device.device_request import DeviceRequest, parse_suite_env
 from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
 from promotion.gates.device.gpu_machine import detect_allotment
 from promotion.gates.device.lease import (
@@ -56,7 +51,6 @@ from promotion.gates.device.sessions.passes import (
     base_env,
     passes,
 )
-from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
 from promotion.gates.device.shards import (
     ShardResult,
@@ -198,7 +192,7 @@ class _GateRun:
         """Yield the checks of the tests and of the run; store a shard."""
         context = self.context
         config = self.config
-        shard = self.config.shard
+        shard = config.shard
         again = functools.partial(reproduce, options, str(context.staged))
         yield from checks_of_tests(results, self.target, again, config.exceptions)
         if shard and not results:
@@ -314,7 +308,7 @@ class _GateRun:
         self, python: tuple[str, ...], env: Mapping[str, str], suite: Suite
     ) -> RunPlan:
         config = self.config
-        shard = self.config.shard
+        shard = config.shard
         per_device = workers_per_device(self.devices, self.host)
         single = leases(config.platform, self.devices, self.host, per_device=per_device)
         whole = whole_machine_lease(config.platform, self.devices, self.host)
@@ -337,9 +331,7 @@ class _GateRun:
             suite=suite,
             env=env,
             passes=passes(config.passes, single, whole),
-            skips=config.skips,
-            limits=SessionLimits(test=TEST_TIMEOUT),
-            retries=RETRIES,
+            skips=config.known.active,
             identity=json.dumps(identity),
         )
 

@@ -234,26 +234,19 @@ class WorkerPlugin:
         stayed = self.leaks.processes(item.nodeid)
         held = dict(self.leaks.holders())
         unusable = f"The test left its device unusable: {broken}." if broken else ""
-        if leaked := " ".join(
-            filter(
-                None,
-                (unusable, self._restore_lease(), used_up, held.pop(item.nodeid, "")),
-            )
-        ):
+        lease = self._restore_lease()
+        leaks = [unusable, lease, used_up, held.pop(item.nodeid, "")]
+        if any(leaks):
             ending = "failed"
-            text = f"{leaked}\n{text}"
-        more: dict[str, object] = {
-            "id": item.nodeid,
-            "ending": ending,
-            "seconds": seconds,
-        }
+            text = f"{' '.join(filter(None, leaks))}\n{text}"
+        more: dict[str, object] = {"seconds": seconds}
         if text:
             more["text"] = text
         if ending == "skipped":
             more["entry"] = self.entries.get(item.nodeid, "suite")
         if stayed:
             more["left"] = stayed
-        self.journal.write("end", **more)
+        self.journal.write("end", id=item.nodeid, ending=ending, **more)
         self.running = False
         self._write_holders(held)
         # Even if the driver reports nothing: an error of these kinds lasts as long as
@@ -342,48 +335,35 @@ class WorkerPlugin:
         failed = [report for report in self.reports if report.failed]
         if failed:
             return "failed", "\n".join(str(report.longrepr) for report in failed)
-        if any(
-            report.skipped and not hasattr(report, "wasxfail")
-            for report in self.reports
-        ):
-            return "skipped", next(
-                _reason(report) for report in self.reports if report.skipped
-            )
-        return (
-            ("passed", "")
-            if self.reports
-            else ("failed", "pytest reported nothing about this test")
-        )
+        skipped = [report for report in self.reports if report.skipped]
+        if not all(hasattr(report, "wasxfail") for report in skipped):
+            return "skipped", _reason(skipped[0])
+        if self.reports:
+            return "passed", ""
+        return "failed", "pytest reported nothing about this test"
 
     def _restore_lease(self) -> str:
         """Undo and describe a test's changes to its worker's lease."""
         changed = [
             key for key, value in self._held.items() if _environ.get(key) != value
         ]
-        text = ", ".join(
-            f"{key}={_environ.get(key, '')!r} instead of {self._held[key] or ''!r}"
-            for key in changed
-        )
+        texts = []
         for key in changed:
             value = self._held[key]
-            if value is None:
-                _environ.pop(key, None)
-            else:
+            found = _environ.pop(key, "")
+            texts.append(f"{key}={found!r} instead of {value or ''!r}")
+            if value is not None:
                 _environ[key] = value
         if self._cpus and os.sched_getaffinity(0) != self._cpus:
             os.sched_setaffinity(0, self._cpus)
-        return f"The test changed its worker's lease: {text}." if changed else ""
+        text = f"The test changed its worker's lease: {', '.join(texts)}."
+        return text if changed else ""
 
 
 def _text(report: Any) -> str:  # noqa: ANN401 - of a test or of a collection
     """Return the printable reason of a failure with captured output, limited in length."""
-    parts = [
-        (
-            str(report.longrepr)
-            if isinstance(report.longrepr, str)
-            else report.longreprtext
-        )
-    ]
+    reason = report.longrepr
+    parts = [reason if isinstance(reason, str) else report.longreprtext]
     for name, text in report.sections:
         parts.append(f"--- {name} ---\n{text[-SECTION_CHARACTERS:]}")
     whole = "\n".join(parts).encode("utf-8", "backslashreplace").decode()

@@ -7,7 +7,6 @@ gate itself was killed, a new `Harness` on the same folder resumes its run.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
@@ -346,8 +345,6 @@ class Harness:
             ],
             skips=self.plan.skips,
             solo=not workers,
-            most_left=self.plan.limits.left,
-            gate=os.getpid(),
         )
         write_whole(folder / PLAN, json.dumps({**plan, "round": round_.value}).encode())
         count = min(workers, len(pass_.leases), len(only) if only else workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ ALL, SINGLE, MULTI = "all", "single", "multi"
 PLUGIN = "jax_release_device_gate"
 """Name under which a session imports the plugin."""
 PLUGIN_FOLDER = Path(__file__).parents[1] / "plugin"
-MOST_LEFT = DEVICE_SHARE // 2
+_MOST_LEFT = DEVICE_SHARE // 2
 """Bytes of arrays that a test may leave alive.
 
 More would leave too little memory to later tests.
@@ -171,44 +172,33 @@ def session_argv(
         "--no-summary",
         "--tb=short",
         "--color=no",
-    ]
-    argv += [
         "-p",
         "no:cacheprovider",
         f"--rootdir={suite.root}",
         "--continue-on-collection-errors",
         "--maxfail=0",
     ]
-    argv += (
-        [
+    if workers:
+        argv += [
             f"--numprocesses={workers}",
             "--dist=worksteal",
             f"--max-worker-restart={1 << 30}",
         ]
-        if workers
-        else []
-    )
     argv += [f"--deselect={test}" for test in suite.deselect]
-    argv += [f"-m={pass_.marks}"] if pass_.marks else []
+    if pass_.marks:
+        argv.append(f"-m={pass_.marks}")
     return [*argv, *files]
 
 
 def session_plan(
     pass_: Pass,
     *,
-    only: Sequence[str] | None = None,
-    broken: Sequence[str] = (),
-    skips: Sequence[KnownTest] = (),
-    solo: bool = False,
-    most_left: int,
-    gate: int,
+    only: Sequence[str] | None,
+    broken: Sequence[str],
+    skips: Sequence[KnownTest],
+    solo: bool,
 ) -> dict[str, Any]:
-    """Return the plan that the plugin reads; the plugin documents its fields.
-
-    Args:
-        most_left: bytes of arrays that a test may leave alive.
-        gate: process id of the gate; workers exit when the gate has died.
-    """
+    """Return the plan that the plugin reads; the plugin documents its fields."""
     skipped = [
         {"regex": regex_of(entry.pattern), "entry": entry.id, "reason": entry.reason}
         for entry in skips
@@ -220,7 +210,7 @@ def session_plan(
         "broken": sorted(broken),
         "skips": skipped,
         "solo": solo,
-        "gate": gate,
-        "most_left": most_left,
+        "gate": os.getpid(),
+        "most_left": _MOST_LEFT,
         "least_free": DEVICE_SHARE,
     }

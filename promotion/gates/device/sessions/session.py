@@ -20,10 +20,8 @@ from core.atomic import write_whole
 from core.errors import ProcessError
 from core.process import HostRunner, without_credentials
 from promotion.gates.common.gate_context import signal_name
-from promotion.gates.device.device_request import TEST_TIMEOUT
 from promotion.gates.device.results import OUT_OF_MEMORY, Attempt, Ending
 from promotion.gates.device.sessions.journal import SessionJournal, Worker
-from promotion.gates.device.sessions.passes import MOST_LEFT
 from promotion.gates.device.sessions.processes import (
     RUN,
     alive,
@@ -56,7 +54,7 @@ A suite may print any amount; its results are in the journals.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionLimits:
-    """Limits of a session: durations in seconds, crashes and memory.
+    """Limits of a session: durations in seconds, and crashes.
 
     Attributes:
         test: duration of each test, with its fixtures.
@@ -65,15 +63,13 @@ class SessionLimits:
             of a session and of its output.
         session: duration of a whole session.
         crashes: maximum number of dead workers in one pass.
-        left: bytes of arrays that a test may leave alive.
     """
 
-    test: float = TEST_TIMEOUT
+    test: float = 900.0
     collect: float = 600.0
     grace: float = 10.0
     session: float = 6 * 3600.0
     crashes: int = 100
-    left: int = MOST_LEFT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +107,8 @@ class PytestSession:
     Args:
         folder: folder of the session, with the plan.
         run_id: value of the variable JAX_GATE_RUN.
+
+    Attributes:
         on_poll: called with the journal after each read.
     """
 
@@ -120,13 +118,12 @@ class PytestSession:
         folder: Path,
         run_id: str,
         limits: SessionLimits,
-        on_poll: Callable[[SessionJournal], None] = lambda _: None,
     ) -> None:
         self.runner = runner
         self.folder = folder
         self.run_id = run_id
         self.limits = limits
-        self.on_poll = on_poll
+        self.on_poll: Callable[[SessionJournal], None] = lambda _: None
         self.journal = SessionJournal(folder)
         self.hung: dict[str, float] = {}
         """Hung worker -> time of the first signal."""
@@ -165,11 +162,8 @@ class PytestSession:
                         f" {f'exit status {code}' if code >= 0 else f'signal {-code}'}"
                     )
             except ProcessError as error:
-                problem = (
-                    ""
-                    if self._finished is not None
-                    else without_credentials(error.message[-400:])
-                )
+                if self._finished is None:
+                    problem = without_credentials(error.message[-400:])
             finally:  # also after an interrupt
                 kill_marked(self.run_id)
         self.oom_kills = out_of_memory_kills() - before

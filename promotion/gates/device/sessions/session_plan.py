@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from core.model import Finding
 from promotion.evidence.known_tests import KnownTest
 from promotion.evidence.test_results import TestResult
-from promotion.gates.device.device_request import RETRIES
 from promotion.gates.device.results import Attempt
 from promotion.gates.device.sessions.passes import Pass, Suite
 from promotion.gates.device.sessions.session import SessionLimits
@@ -22,7 +21,8 @@ class RunPlan:
         python: interpreter with its options.
         env: changes to the environment of all processes.
         retries: maximum number of failed tests, or of causes of failures, to retry in
-            fresh processes; 0 retries none.
+            fresh processes; with more failures, retries would add no information. 0
+            retries none.
         identity: identity of the run; only a run with the same identity is resumed.
     """
 
@@ -32,7 +32,7 @@ class RunPlan:
     passes: tuple[Pass, ...]
     skips: tuple[KnownTest, ...] = ()
     limits: SessionLimits = field(default_factory=SessionLimits)
-    retries: int = RETRIES
+    retries: int = 40
     identity: str = ""
 
 
