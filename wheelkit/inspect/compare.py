@@ -26,7 +26,7 @@ class Difference:
     """
 
     member: str
-    section: str
+    section: str = ""
     what: str
 
 
@@ -54,9 +54,9 @@ def _compare(
         if name.endswith(".dist-info/RECORD"):
             continue
         if name not in now:
-            yield Difference(member=name, section="", what="was removed")
+            yield Difference(member=name, what="was removed")
         elif name not in before:
-            yield Difference(member=name, section="", what="was added")
+            yield Difference(member=name, what="was added")
         elif before.digest(name) != now.digest(name):
             yield from _member(before, now, name, scratch)
 
@@ -72,11 +72,8 @@ def _member(
         if _is_elf(old) and _is_elf(new):
             yield from compare_libraries(old, new, name)
         else:
-            yield Difference(
-                member=name,
-                section="",
-                what=f"{old.stat().st_size} bytes, now {new.stat().st_size}",
-            )
+            what = f"{old.stat().st_size} bytes, now {new.stat().st_size}"
+            yield Difference(member=name, what=what)
     finally:
         old.unlink()
         new.unlink()
@@ -106,7 +103,7 @@ def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference
             differs = True
             yield Difference(member=name, section=section, what=what)
     if not differs:
-        yield Difference(member=name, section="", what="headers or padding differ")
+        yield Difference(member=name, what="headers or padding differ")
 
 
 def _differing(before: bytes, now: bytes) -> int:

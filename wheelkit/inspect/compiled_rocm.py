@@ -69,9 +69,7 @@ class CompiledRocm:
     unmarked: tuple[str, ...]
 
 
-def compare_rocm(
-    path: Path, rocm: BuildRocm, *, scratch: Path | None = None
-) -> CompiledRocm:
+def compare_rocm(path: Path, rocm: BuildRocm, *, scratch: Path | None) -> CompiledRocm:
     """Compare the libraries of a wheel with the ROCm of its build.
 
     Args:

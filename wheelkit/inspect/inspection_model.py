@@ -130,10 +130,10 @@ class WheelReport:
     filename: str
     size: int
     sha256: str
-    project: str
-    version: str
-    build: str
-    tags: tuple[str, ...]
+    project: str = ""
+    version: str = ""
+    build: str = ""
+    tags: tuple[str, ...] = ()
     verified: bool
     files: int = 0
     metadata: WheelMetadata | None = None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
@@ -109,16 +110,19 @@ def inspect_wheel(
             TracedArchive(path) as archive,
             tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root,
         ):
-            return _Inspection(
-                archive, Path(root).resolve(), expectations, progress, libraries
-            ).complete(report)
+            inspection = _Inspection(
+                archive=archive,
+                root=Path(root).resolve(),
+                expectations=expectations,
+                progress=progress,
+                shared=libraries,
+            )
+            return inspection.complete(report)
     except ArchiveError as error:
         head, *problems = error.message.split("\n  - ")
-        findings = (
-            finding("archive-damaged", problem.strip())
-            for problem in problems or [head]
-        )
-        return replace(report, findings=sort_findings(findings))
+        texts = map(str.strip, problems or [head])
+        findings = sort_findings(finding("archive-damaged", text) for text in texts)
+        return replace(report, findings=findings)
 
 
 def _identity(path: Path, sha256: str, *, verify: bool) -> WheelReport:
@@ -127,10 +131,6 @@ def _identity(path: Path, sha256: str, *, verify: bool) -> WheelReport:
         filename=path.name,
         size=path.stat().st_size,
         sha256=sha256,
-        project="",
-        version="",
-        build="",
-        tags=(),
         verified=verify,
     )
     try:
@@ -146,24 +146,17 @@ def _identity(path: Path, sha256: str, *, verify: bool) -> WheelReport:
     )
 
 
+@dataclass(kw_only=True, slots=True)
 class _Inspection:
     """Inspection of one open archive; `root` receives its libraries, laid out as in the wheel."""
 
-    def __init__(
-        self,
-        archive: TracedArchive,
-        root: Path,
-        expectations: Expectations,
-        progress: Progress | None,
-        shared: Libraries | None,
-    ) -> None:
-        self.archive = archive
-        self.root = root
-        self.expectations = expectations
-        self.progress = progress
-        self.shared = shared
-        self.findings: list[Finding] = []
-        self.elves: dict[str, Elf] = {}
+    archive: TracedArchive
+    root: Path
+    expectations: Expectations
+    progress: Progress | None
+    shared: Libraries | None
+    findings: list[Finding] = field(default_factory=list)
+    elves: dict[str, Elf] = field(default_factory=dict)
 
     def complete(self, report: WheelReport) -> WheelReport:
         """Read everything and apply every rule."""
@@ -190,7 +183,8 @@ class _Inspection:
             )
             self.findings += problems
         rocm = library.rocm_versions(elfs)
-        names = [member.name for member in self.archive.members]
+        modes = {member.name: member.mode for member in self.archive.members}
+        names = [*modes]
         dist_info = f"{self.archive.dist_info}/"
         self.findings += [
             *metadata.check_identity(meta, report.project, report.version, report.tags),
@@ -202,9 +196,7 @@ class _Inspection:
                 report.project,
                 [name for name in names if not name.startswith(dist_info)],
             ),
-            *contents.check_modes(
-                {member.name: member.mode for member in self.archive.members}
-            ),
+            *contents.check_modes(modes),
             *self._library_rules(
                 host, report.project, whole=len(elfs) == len(libraries)
             ),
@@ -337,27 +329,24 @@ class _Inspection:
 
     def _parts(self, elfs: Sequence[ElfFacts]) -> tuple[ContentPart, ...]:
         libraries = {elf.path for elf in elfs}
-        files = [
-            ContentPart(
-                name=parts.part_of_file(m.name),
-                unpacked=m.size,
-                stored=m.compressed_size,
-            )
-            for m in self.archive.members
-            if m.name not in libraries
-        ]
-        return parts.sum_parts(
-            [*chain.from_iterable(elf.sections for elf in elfs), *files]
-        )
+        found = [*chain.from_iterable(elf.sections for elf in elfs)]
+        for member in self.archive.members:
+            if member.name not in libraries:
+                kind = parts.part_of_file(member.name)
+                stored = member.compressed_size
+                found.append(
+                    ContentPart(name=kind, unpacked=member.size, stored=stored)
+                )
+        return parts.sum_parts(found)
 
 
 def _sum_targets(elfs: Sequence[ElfFacts]) -> tuple[TargetCode, ...]:
-    sums: dict[str, tuple[int, int]] = {}
+    sizes = Counter[str]()
+    bundles = Counter[str]()
     for code in chain.from_iterable(elf.device.targets for elf in elfs):
-        size, bundles = sums.get(code.target, (0, 0))
-        sums[code.target] = size + code.code_bytes, bundles + code.bundles
-    codes = []
-    for name in sorted(sums, key=library.target_order):
-        size, bundles = sums[name]
-        codes.append(TargetCode(target=name, code_bytes=size, bundles=bundles))
-    return tuple(codes)
+        sizes[code.target] += code.code_bytes
+        bundles[code.target] += code.bundles
+    return tuple(
+        TargetCode(target=name, code_bytes=sizes[name], bundles=bundles[name])
+        for name in sorted(sizes, key=library.target_order)
+    )

@@ -30,7 +30,7 @@ def library_facts(
     *,
     stored: int,
     sha256: str,
-    checkpoints: Sequence[Checkpoint] = (),
+    checkpoints: Sequence[Checkpoint],
 ) -> ElfFacts:
     """Combine all facts about one library.
 
@@ -39,7 +39,6 @@ def library_facts(
         checkpoints: recorded while the library was inflated; used to estimate the
             stored size of its sections.
     """
-    marks = elf.rocm_versions
     debug_file, debug_crc32 = elf.debug_link or ("", 0)
     return ElfFacts(
         path=name,
@@ -57,7 +56,7 @@ def library_facts(
         debug_file=debug_file,
         debug_crc32=debug_crc32,
         compilers=elf.comments,
-        rocm=marks[-1] if marks else "",
+        rocm=max(elf.rocm_versions, default=""),
         modules=tuple(init.removeprefix("PyInit_") for init in elf.init_functions),
         exported=tuple(sorted(elf.exported)),
         hip_symbols=elf.hip_symbols,
@@ -193,8 +192,8 @@ def _module_name(
     if stem not in elf.modules and not stem.startswith("lib"):
         known = some(sorted(elf.modules))
         yield "init-name-wrong", f"{name} has PyInit functions only for {known}."
-    built = (match["abi"] or "") if match else ""
-    built = built.replace("cpython-", "cp")
+    abi = match["abi"] if match else None
+    built = (abi or "").replace("cpython-", "cp")
     text = ""
     if built.startswith("cp") and built not in abis:
         text = f"{name} is for {built} in a wheel for {' '.join(sorted(abis))}."
@@ -234,7 +233,7 @@ def check_device_code(
     """
     device = [elf for elf in elfs if elf.device.bundles]
     if whole and expected and not device:
-        text = f"no library has device code for {some(list(map(str, expected)))}."
+        text = f"no library has device code for {some([*map(str, expected)])}."
         yield finding("device-code-missing", text)
     for elf in device:
         entries = [

@@ -129,13 +129,12 @@ def _license_files(archive: WheelArchive, declared: tuple[str, ...]) -> tuple[st
     there = tuple(name for name in declared if _has_license(archive, name))
     if there:
         return there
-    folder = f"{archive.dist_info}/"
-    return tuple(
-        member.name.rpartition("/")[2]
-        for member in archive.members
-        if member.name.startswith(folder)
-        and _LICENSE.match(member.name.removeprefix(folder))
-    )
+    names = []
+    for member in archive.members:
+        folder, _, path = member.name.partition("/")
+        if folder == archive.dist_info and _LICENSE.match(path):
+            names.append(path.rpartition("/")[2])
+    return tuple(names)
 
 
 def _has_license(archive: WheelArchive, name: str) -> bool:

@@ -111,7 +111,7 @@ def split_library(
     sections: Iterable[Section],
     size: int,
     stored: int,
-    checkpoints: Sequence[Checkpoint] = (),
+    checkpoints: Sequence[Checkpoint],
 ) -> tuple[ContentPart, ...]:
     """Return the parts of one library.
 

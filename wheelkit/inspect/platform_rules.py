@@ -40,7 +40,10 @@ _DEFAULT = "manylinux_2_28"
 """Platform that libraries are checked against if the wheel has no manylinux tag."""
 
 _SHOWN = 3
-_LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+_LOADERS = {
+    "x86_64": frozenset({"ld-linux-x86-64.so.2"}),
+    "aarch64": frozenset({"ld-linux-aarch64.so.1"}),
+}
 """Dynamic loader of each machine (psABI); auditwheel does not list loaders as libraries."""
 
 
@@ -113,15 +116,12 @@ def platform_verdict(
     root = _root(libraries)
     if elves is None:
         elves = {name: Elf.read(path) for name, path in libraries.items()}
-    exported: set[str] = set()
-    for elf in elves.values():
-        exported.update(elf.exported)
-    members = []
-    findings: list[Finding] = []
-    for name, elf in elves.items():
-        member = _member(name, elf, root, policies, allowed_sonames, exported)
-        members.append(member)
-        findings += _findings(member, policy)
+    exported = set(chain.from_iterable(elf.exported for elf in elves.values()))
+    members = [
+        _member(name, elf, root, policies, allowed_sonames, exported)
+        for name, elf in elves.items()
+    ]
+    findings = chain.from_iterable(_findings(member, policy) for member in members)
     external = set(chain.from_iterable(member.allowed for member in members))
     return PlatformVerdict(
         policy=_best(members, policies).name,
@@ -137,8 +137,8 @@ def platform_libraries(platform: str) -> frozenset[str]:
         RepairError: the platform is unknown.
     """
     policies, policy = _policies(platform)
-    loader = _LOADERS.get(policies.architecture.value)
-    return frozenset({*policy.whitelist, *([loader] if loader else [])})
+    loaders = _LOADERS.get(policies.architecture.value, frozenset())
+    return loaders.union(policy.whitelist)
 
 
 @cache
@@ -236,11 +236,8 @@ def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:
     versions: dict[str, set[str]] = {}
     incomplete = set()
     for member in members:
-        needs = {**member.elf.version_needs}
-        needs[libstdcxx.SONAME] = needs.get(libstdcxx.SONAME, frozenset()).union(
-            member.assumed.values()
-        )
-        for soname, names in needs.items():
+        versions.setdefault(libstdcxx.SONAME, set()).update(member.assumed.values())
+        for soname, names in member.elf.version_needs.items():
             if not soname.startswith("ld-linux"):
                 versions.setdefault(soname, set()).update(names)
         for name, reference in member.references.items():
@@ -336,8 +333,7 @@ def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
     result = []
     for version in sorted(versions):
         prefix, _, number = version.partition("_")
-        known = policy.symbol_versions.get(prefix)
-        if known is not None and number not in known:
+        if number not in policy.symbol_versions.get(prefix, {number}):
             result.append(version)
     return result
 
@@ -360,10 +356,8 @@ def check_platform(
     """
     if not elfs:
         return None, []
-    needed: set[str] = set()
-    for elf in elfs:
-        needed.update(elf.needed)
     if allowed_sonames is None:
+        needed = chain.from_iterable(elf.needed for elf in elfs)
         allowed_sonames = filter(ROCM_SONAME.fullmatch, needed)
     own = {Path(elf.path).name for elf in elfs}
     claimed = [name for name in platforms if name.startswith("manylinux")]

@@ -68,10 +68,8 @@ def proven_rocm(reports: Sequence[WheelReport], given: str = "") -> str:
         RequestError: compilers, Summary, project names and needed libraries contradict
             each other or the given version, or none of them names a version.
     """
-    compiled: list[RocmMark] = []
-    for report in reports:
-        compiled.extend(compiler_marks(report))
-    claimed = list(chain.from_iterable(_summary_marks(report) for report in reports))
+    compiled = list(chain.from_iterable(map(compiler_marks, reports)))
+    claimed = list(chain.from_iterable(map(_summary_marks, reports)))
     # A given version settles a wrong Summary, but nothing settles the code.
     marks = compiled if given and compiled else [*compiled, *claimed]
     candidates = [given] if given else []

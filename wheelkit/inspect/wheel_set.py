@@ -15,7 +15,6 @@ from packaging.version import Version
 from core.model import Finding
 from wheelkit.findings import finding, sort_findings
 from wheelkit.inspect.inspection_model import WheelReport
-from wheelkit.inspect.inspector import inspect_wheel
 from wheelkit.inspect.metadata_rules import JAX_ROCM, rocm_in_summary, same_release
 
 
@@ -28,7 +27,7 @@ class SetReport:
 
 
 def inspect_set(
-    paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = inspect_wheel
+    paths: Sequence[Path], inspect: Callable[[Path], WheelReport]
 ) -> SetReport:
     """Inspect wheels that are installed together.
 
