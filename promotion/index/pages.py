@@ -60,24 +60,32 @@ def project_of(requirement: str) -> str:
 def install_requirements(
     wheels: Sequence[Wheel | LedgerWheel], pins: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the requirements that install a set.
+    """Return the requirements that install a set, and no newer wheels of a package index.
 
-    Its pins, and the wheels that no other wheel of the set requires.
+    Its pins, and the wheels that no other wheel of the set requires in exactly one
+    version: plugin requires a range of jaxlib.
     """
     versions = {
         wheel.name if isinstance(wheel, Wheel) else wheel.project: wheel.version
         for wheel in wheels
     }
     texts = chain.from_iterable(wheel.requires_dist for wheel in wheels)
-    required = set(map(project_of, texts))
+    exact = {project_of(text) for text in texts if _pins(text)}
     tops = {
         project: version
         for project, version in versions.items()
-        if project not in required
+        if project not in exact
     }
     return tuple(
         f"{project}=={version}" for project, version in {**tops, **pins}.items()
     )
+
+
+@cache
+def _pins(requirement: str) -> bool:
+    """Return whether a Requires-Dist line names exactly one version."""
+    found = Requirement(requirement)
+    return found.marker is None and [one.operator for one in found.specifier] == ["=="]
 
 
 def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,6 +17,7 @@ from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import (
     dependencies_first,
+    install_requirements,
     link,
     pages,
     project_html,
@@ -23,6 +25,7 @@ from promotion.index.pages import (
     project_of,
 )
 from tests.support.sets import ledger_wheel
+from tests.support.wheel_sets import make_wheels
 
 OFFER = IndexedWheel(
     wheel=ledger_wheel(
@@ -198,3 +201,14 @@ def test_dependencies_first_orders_acyclic_projects(
 )
 def test_project_of_returns_normalised_name(requirement: str, project: str) -> None:
     assert project_of(requirement) == project
+
+
+def test_installation_pins_what_a_package_index_may_have_newer(tmp_path: Path) -> None:
+    """Plugin requires a range of jaxlib; pjrt is required in exactly one version."""
+    wheels = [made.wheel for made in make_wheels(tmp_path, pythons=("3.12",))]
+    found = install_requirements(wheels, {"jax": "0.10.2"})
+    assert sorted(found) == [
+        "jax-rocm7-plugin==0.10.2+rocm7.2.0",
+        "jax==0.10.2",
+        "jaxlib==0.10.2",
+    ]

@@ -211,7 +211,9 @@ def test_promotion_writes_hash_locked_requirements_of_rocm(
 def test_install_line_installs_rocm_if_it_has_wheels(tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path, pythons=("3.12",), extras="7.14.0")
     recorded = make_set(wheels, rocm_version="7.14.0", rocm_packages=rocm_packages())
-    needs = "'jax-rocm7-plugin[device-gfx942]==0.10.2+rocm7.2.0' jax==0.10.2"
+    needs = (
+        "'jax-rocm7-plugin[device-gfx942]==0.10.2+rocm7.2.0' jaxlib==0.10.2 jax==0.10.2"
+    )
     start = "pip install --extra-index-url https://x.test/simple/"
     assert install_line(recorded, "https://x.test/simple/") == f"{start} {needs}"
     unrecorded = make_set(wheels, rocm_version="7.14.0")
