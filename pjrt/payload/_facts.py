@@ -133,7 +133,9 @@ class Facts:
     def install_of_rocm(self, *words: str) -> str:
         """Return the command that installs packages from the index of ROCm only."""
         url = self.info.get("rocm_index", "")
-        options = ("--index-url", url) if url else ()
+        options = ["--index-url", url] if url else []
+        if self.python.closed and f"jax-rocm{self.major}-pjrt" in self.packages:
+            options.insert(0, _packages.INTO_SYSTEM)
         return self.python.command("install", *options, *words)
 
 

@@ -18,6 +18,8 @@ from . import _versions
 
 INDEX = "INDEX"
 """Stands in commands for the index that a wheel came from, which is unknown."""
+INTO_SYSTEM = "--break-system-packages"
+"""Option of pip for further packages of a user who has installed the wheels with it."""
 FRESH = "~/jax-rocm"
 """Proposed virtual environment if packages cannot be installed into the examined Python."""
 _DIST_INFO = re.compile(
@@ -60,7 +62,9 @@ class Python:
 
     def command(self, *words: str) -> str:
         """Return a command of pip, or of uv if pip is missing, for this Python."""
-        if self.closed and words[0] == "install":
+        if self.closed and words[0] == "uninstall":
+            words = (words[0], INTO_SYSTEM, *words[1:])
+        elif self.closed and words[1] != INTO_SYSTEM:
             venv = f"{shlex.quote(self.executable)} -m venv {FRESH}"
             return f"{venv} && {FRESH}/bin/python -m pip {shlex.join(words)}"
         if not self.pip:

@@ -321,6 +321,18 @@ def test_system_python_gets_a_virtual_environment(machine: FakeMachine) -> None:
     assert found(machine) == {"not-installed": f"{venv} {FITTING}"}
 
 
+def test_system_python_with_wheels_gets_rocm(machine: FakeMachine) -> None:
+    machine.python.update(virtual=False, managed=True)
+    machine.remove("opt/rocm")
+    option = "--break-system-packages"
+    command = ROCM.replace("install", f"install {option}", 1)
+    assert found(machine) == {"rocm-missing": command}
+    _wheels_of_others(machine)
+    assert found(machine)["other-major"].startswith(
+        f"{PYTHON} -m pip uninstall {option} "
+    )
+
+
 def test_python_without_pip_gets_commands_of_uv(machine: FakeMachine) -> None:
     machine.python.update(pip=False, executable="/opt/my python/bin/python3")
     machine.uninstall("jax-rocm7-plugin")
