@@ -20,7 +20,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from promotion.gates.load.machines import MACHINE_CHILD, as_json, machines
+from promotion.gates.load.machines import (
+    MACHINE_CHILD,
+    as_json,
+    machines,
+    machines_of_majors,
+)
 from tests.support.fake_site import loader_site
 from tests.support.files import write_files
 
@@ -86,10 +91,11 @@ class Scene:
         names = ["gfx942", "gfx950"]
         work = self.folder / "work"
         rows = [
-            row
-            for row in machines(names, "7.2.0", self.rocm, work, self.site)
-            if not {work / "wheels", work / "foreign"}.intersection(row.packages)
+            *machines(names, "7.2.0", self.rocm, work),
+            *machines_of_majors(names, "7.2.0", self.rocm, work, self.site),
         ]
+        others = {work / "wheels", work / "foreign"}
+        rows = [row for row in rows if others.isdisjoint(row.packages)]
         for name, machine in json.loads(as_json(rows, "7.2.0")).items():
             root = Path(tempfile.mkdtemp(dir=self.folder))
             argv = [sys.executable, "-m", _CHILD, str(root), json.dumps(machine)]

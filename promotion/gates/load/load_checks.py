@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -29,9 +30,11 @@ from promotion.gates.load.child_probe import (
 )
 from promotion.gates.load.machines import (
     MACHINE_CHILD,
+    Machine,
     as_json,
     check_machines,
     machines,
+    machines_of_majors,
 )
 from promotion.gates.load.python_packages import (
     check_modules,
@@ -165,7 +168,7 @@ class LoadChecks:
             if PJRT.fullmatch(library.path):
                 started.append(library)
                 if _info_path(library) in self._names[library.wheel.filename]:
-                    yield self._machine_probe(library)
+                    yield from self._machine_probes(library)
         for wheel, libraries in groupby(
             self.libraries, key=lambda library: library.wheel
         ):
@@ -228,21 +231,33 @@ class LoadChecks:
                 check=partial(check_modules, wheel),
             )
 
-    def _machine_probe(self, library: WheelLibrary) -> Probe:
-        """Return the probe that starts jax on simulated machines.
+    def _machine_probes(self, library: WheelLibrary) -> Iterator[Probe]:
+        """Yield the probes that start jax on simulated machines.
 
         Only the loader of this project is tested.
         """
-        wheel_set = self.context.wheel_set
-        version = wheel_set.rocm_version
-        folder = Path(tempfile.mkdtemp(prefix="machines-", dir=self.context.work))
+        names = self.context.wheel_set.targets
+        version = self.context.wheel_set.rocm_version
         rocm = Path(self.rocm.env["ROCM_PATH"])
-        site = self.site.folder
-        rows = tuple(machines(wheel_set.targets, version, rocm, folder, site))
+        folder = Path(tempfile.mkdtemp(prefix="machines-", dir=self.context.work))
+        rows = tuple(machines(names, version, rocm, folder))
+        yield self._machine_probe(library, "simulated machines", rows, folder)
+        folder = Path(tempfile.mkdtemp(prefix="majors-", dir=self.context.work))
+        rows = ()
+        # Damaged build information fails on the machines above.
+        with suppress(KeyError, ValueError):
+            site = self.site.folder
+            rows = tuple(machines_of_majors(names, version, rocm, folder, site))
+        if rows:
+            yield self._machine_probe(library, "machines with two majors", rows, folder)
+
+    def _machine_probe(
+        self, library: WheelLibrary, about: str, rows: Sequence[Machine], folder: Path
+    ) -> Probe:
         return Probe(
             function="machines",
-            arguments=(str(folder), as_json(rows, version)),
-            name=f"jax on simulated machines with {library}",
+            arguments=(str(folder), as_json(rows, self.context.wheel_set.rocm_version)),
+            name=f"jax on {about} with {library}",
             member=library.path,
             check=lambda answer: check_machines(str(library), rows, answer.values),
             child=MACHINE_CHILD,

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from promotion.gates.common.gate_site import LOADER_SENTENCE, NO_DEVICE
 from promotion.gates.load.child_probe import how_it_ended, shortened
 from promotion.gates.load.machine_child import OTHER_JAXLIB
 from promotion.gates.load.other_major import (
-    OtherMajor,
     installed_wheels,
     needed_by_xla,
     other_major,
@@ -100,16 +98,15 @@ class Machine:
 
 
 def machines(
-    names: Sequence[str], rocm_version: str, rocm: Path, folder: Path, site: Path
+    names: Sequence[str], rocm_version: str, rocm: Path, folder: Path
 ) -> Iterator[Machine]:
-    """Yield the machines for a set.
+    """Yield the machines with the wheels of a set.
 
     Args:
         names: gfx targets of the set.
         rocm_version: version of ROCm that the set is for.
         rocm: a ROCm with all libraries that the set needs.
-        folder: folder for other ROCms and wheels.
-        site: folder of the installed packages.
+        folder: folder for other ROCms.
     """
     version = RocmVersion(text=rocm_version)
     wanted = tuple(map(GfxTarget.parse, names))
@@ -149,11 +146,6 @@ def machines(
         yield Machine(
             about="a ROCm of Python packages", gpus=one, rocm=None, packages=(packages,)
         )
-        family = folder / "family"
-        write_packages(family, rocm, version, "pip-family", wanted)
-        # Damaged build information fails on the other machines.
-        with suppress(KeyError, ValueError):
-            yield from _two_majors(one, rocm, family, other_major(version), site)
         yield Machine(about="no ROCm", gpus=one, rocm=None, refusal=(hip,))
         yield Machine(
             about=f"an older ROCm ({older.name})",
@@ -180,22 +172,34 @@ def machines(
     )
 
 
-def _two_majors(
-    gpus: tuple[str, ...], rocm: Path, family: Path, majors: OtherMajor, site: Path
+def machines_of_majors(
+    names: Sequence[str], rocm_version: str, rocm: Path, folder: Path, site: Path
 ) -> Iterator[Machine]:
-    """Yield machines with wheels and ROCms of the set's major and of another one.
+    """Yield machines with wheels and ROCms of a set's major and of another one.
 
     `machines` yields those of the set's wheels alone with its ROCm, or without a ROCm.
 
     Args:
-        rocm: the set's ROCm as a prefix.
-        family: the same as Python packages; other files are written beside them.
+        names, rocm_version, rocm: as for `machines`.
+        folder: folder for wheels and ROCms of the other major.
         site: folder with the set's wheels.
+
+    Raises:
+        KeyError, ValueError: build_info.json of a wheel is damaged.
     """
+    wanted = tuple(map(GfxTarget.parse, names))
+    accepted = targets.lists()["compiler-supported"]
+    usable = [name for name in targets.processors_of(wanted) if name in accepted]
+    if not usable:
+        return
+    gpus = (usable[0],)
+    majors = other_major(RocmVersion(text=rocm_version))
+    family = folder / "family"
+    write_packages(family, rocm, majors.own, "pip-family", wanted)
     own, other = majors.own.major, majors.other.major
-    wheels = family.with_name("wheels")
+    wheels = folder / "wheels"
     write_other_wheels(wheels, site, majors)
-    prefix = family.with_name("other")
+    prefix = folder / "other"
     libraries = libraries_of(rocm, majors.own)
     sonames = {own: frozenset(libraries)}
     sonames[other] = write_other_rocm(prefix, libraries, majors)
@@ -222,7 +226,7 @@ def _two_majors(
             acts=acts,
             refusal=None if acts else tuple(sorted(lacking)),
         )
-    foreign = family.with_name("foreign")
+    foreign = folder / "foreign"
     write_foreign_wheels(foreign, other)
     yield Machine(
         about=f"unusable wheels of others for ROCm {other}",

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from promotion.gates.load.machines import (
     as_json,
     check_machines,
     machines,
+    machines_of_majors,
 )
 from tests.support.fake_site import HIP, loader_site
 
@@ -123,7 +125,10 @@ class Site:
 
     def findings(self) -> list[Finding]:
         names = ["gfx942", "gfx950"]
-        rows = tuple(machines(names, self.version, self.rocm, self.work, self.site))
+        known = (names, self.version, self.rocm, self.work)
+        rows = tuple(machines(*known))
+        with suppress(ValueError):
+            rows += tuple(machines_of_majors(*known, self.site))
         argv = [
             sys.executable,
             str(MACHINE_CHILD),
