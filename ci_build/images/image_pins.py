@@ -18,7 +18,7 @@ PINS = DOCKER / "images.toml"
 _Arch = Literal["x86_64", "aarch64"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Pin:
     """A pinned base image or file.
 
@@ -138,17 +138,7 @@ def load_pins(path: Path = PINS) -> ImagePins:
     for kind, tables in (("base", file.base), ("download", file.download)):
         for name, rows in tables.items():
             for arch, row in rows.items():
-                origin, version, digest = astuple(row)
-                pins.append(
-                    Pin(
-                        kind=kind,
-                        name=name,
-                        arch=arch,
-                        origin=origin,
-                        version=version,
-                        digest=digest,
-                    )
-                )
+                pins.append(Pin(kind, name, arch, *astuple(row)))
     return ImagePins(path=path, pins=tuple(pins))
 
 

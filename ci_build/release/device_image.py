@@ -12,7 +12,6 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from core.errors import InputError, MachineError, RequestError
 from core.model import Evidence
 from core.process import HostRunner, LineSink
 from core.report import Reporter
-from core.store import lock_shared
+from core.store import lock_in_use
 from promotion.evidence.evidence import SCHEMA_VERSION, load_evidence
 from promotion.gates.common.installers import pip_config
 from promotion.gates.device.device_request import DeviceRequest
@@ -110,7 +109,8 @@ def run_in_image(
         settings.cache / "images" / "gates" / image_name.partition("@sha256:")[2][:16]
     )
     with (
-        _cache_folder(folder) as scratch,
+        lock_in_use(folder),
+        tempfile.TemporaryDirectory(prefix="run-", dir=folder) as scratch,
         tempfile.TemporaryDirectory(prefix="gate-secrets-") as secrets,
     ):
         pip = pip_config(host)
@@ -127,7 +127,7 @@ def run_in_image(
             env={
                 **spec.env,
                 "JAX_ROCM_RELEASE_VENV": _CACHE,
-                "TMPDIR": f"{_CACHE}/{scratch.name}",
+                "TMPDIR": f"{_CACHE}/{Path(scratch).name}",
                 "XDG_CACHE_HOME": f"{_CACHE}/xdg",
                 "PIP_CONFIG_FILE": os.devnull,
             },
@@ -270,10 +270,8 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
         request.work.mkdir(parents=True, exist_ok=True)
         work = request.work.absolute()
         yield Mount(work, str(work), writable=True)
-    given = []
-    for own in (request.rocm, request.also, request.wheelhouse):
-        if own is not None:
-            given.append(own.absolute())
+    own = (request.rocm, request.also, request.wheelhouse)
+    given = [path.absolute() for path in own if path is not None]
     source = parse_source(request.jax_tests) if request.jax_tests else None
     if source is not None and (
         not source.remote or source.location.startswith("file://")
@@ -288,18 +286,6 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
             given.append(place)
     for path in dict.fromkeys(given):
         yield Mount(path, str(path))
-
-
-@contextmanager
-def _cache_folder(folder: Path) -> Iterator[Path]:
-    """Lock the cache folder of an image, and provide a temporary folder in it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = lock_shared(folder)
-    try:
-        with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as scratch:
-            yield Path(scratch)
-    finally:
-        os.close(descriptor)
 
 
 def _key_mount(key: SigningKey, secrets: Path) -> Mount:

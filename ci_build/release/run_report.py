@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci_build.release.pipeline import Pipeline, SetOutcome, SetState
 from ci_build.release.promotion_steps import receipt_of
 from ci_build.release.release_request import SERVE_PORT, ReleaseOptions
-from ci_build.release.run_summary import RunSummary, SetSummary, failed, summarize
+from ci_build.release.run_summary import RunSummary, SetSummary, summarize
 from ci_build.release.summary_text import write_summary
 from ci_build.wheelset import set_build as dist_wheels
 from core.errors import CiBuildError, PromotionBlockedError
@@ -46,14 +46,12 @@ def run_set(
     try:
         outcome = work()
         error = outcome.error
-        summary = summarize(
-            outcome, pipeline.bucket, pipeline.options, name=name, lock=lock
-        )
+        summary = summarize(outcome, pipeline.bucket, pipeline.options)
     except CiBuildError as problem:
         # The summary reads the bucket, which may have caused the error of the outcome.
         error = error or problem
-        summary = failed(error, name=name, lock=lock)
-    return SetRun(summary=summary, error=error)
+        summary = SetSummary(state=SetState.FAILED.value, error=str(error))
+    return SetRun(summary=replace(summary, name=name, lock=lock), error=error)
 
 
 def conclude(

@@ -16,7 +16,6 @@ from ci_build.release.policy_report import (
     missing_evidence,
 )
 from ci_build.release.release_request import ReleaseOptions
-from core.errors import CiBuildError
 from core.model import WHEELS_JSON, Evidence, Requirement, Verdict, WheelSet, to_json
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest
@@ -81,7 +80,7 @@ class SetSummary:
         checks: check of the released index -> outcome.
     """
 
-    name: str
+    name: str = ""
     state: str
     error: str = ""
     lock: str = ""
@@ -115,12 +114,7 @@ class RunSummary:
 
 
 def summarize(
-    outcome: SetOutcome,
-    bucket: Bucket,
-    options: ReleaseOptions,
-    *,
-    name: str = "",
-    lock: str = "",
+    outcome: SetOutcome, bucket: Bucket, options: ReleaseOptions
 ) -> SetSummary:
     """Return the summary of a set, compared with the visible set promoted before."""
     staged = outcome.staged
@@ -138,13 +132,14 @@ def summarize(
         tiers = verdict.tiers
     elif promoted is not None:
         tiers = promoted.tiers
+    before = sizes_of(old_set)
+    now = sizes_of(wheel_set)
+    names = sorted(before.keys() | now.keys())
     awaited = open_requirements(verdict) if verdict else ()
     on_devices = [item for item in awaited if item.gate == GATE]
     return SetSummary(
-        name=name,
         state=outcome.state.value,
         error=str(outcome.error or ""),
-        lock=lock,
         set=str(staged),
         jax=wheel_set.jax_version,
         rocm=wheel_set.rocm_version,
@@ -162,15 +157,10 @@ def summarize(
         ),
         jobs=_jobs(wheel_set, on_devices, options) if on_devices else None,
         changed=differences(old_set, wheel_set) if old_set else {},
-        sizes=_sizes(old_set, wheel_set),
+        sizes={name: (before.get(name, 0), now.get(name, 0)) for name in names},
         counts=tuple(_counts(bucket, staged, promoted, old)),
         checks={item.name: item.outcome for item in outcome.checks},
     )
-
-
-def failed(error: CiBuildError, *, name: str = "", lock: str = "") -> SetSummary:
-    """Return the summary of a set that was not staged."""
-    return SetSummary(name=name, state="failed", error=str(error), lock=lock)
 
 
 def _baseline(
@@ -242,15 +232,6 @@ def _targets(
             now=now,
             blocked_by=tuple(reasons),
         )
-
-
-def _sizes(old: WheelSet | None, new: WheelSet) -> Mapping[str, tuple[int, int]]:
-    before = sizes_of(old)
-    now = sizes_of(new)
-    return {
-        name: (before.get(name, 0), now.get(name, 0))
-        for name in sorted({*before, *now})
-    }
 
 
 def _counts(

@@ -79,7 +79,7 @@ def current_digest(builder: ImageBuilder, pin: Pin) -> str:
         InputError: the registry lacks the tag, or the download fails.
     """
     if pin.kind == "download":
-        return builder.digest_of(pin.origin)
+        return builder.download(pin.origin)
     reference = f"{pin.origin}:{pin.version}"
     image = engine_images.pull(
         builder.engine, builder.host, reference, platform=_PLATFORMS[pin.arch]

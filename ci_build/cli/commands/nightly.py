@@ -90,7 +90,7 @@ def nightly(
     from ci_build.cli.options.nightly_options import NightOptions, NightRow, read_table
     from ci_build.release import nightly_run
     from ci_build.release.run_report import SetRun, conclude
-    from ci_build.release.run_summary import failed
+    from ci_build.release.run_summary import SetSummary
 
     given: dict[str, Any] = {name: after.pop(name) for name in STEP_OPTION_NAMES}
     if rows and table is None:
@@ -134,7 +134,8 @@ def nightly(
             # A row that fails does not stop the other rows.
             if not row.name or settings.flag("dry_run"):
                 raise
-            sets.append(SetRun(summary=failed(error, name=row.name), error=error))
+            failed = SetSummary(name=row.name, state="failed", error=str(error))
+            sets.append(SetRun(summary=failed, error=error))
     if settings.flag("dry_run"):
         show_plan(lines, as_json=as_json)
         return

@@ -246,7 +246,7 @@ def test_download_that_differs_from_pin_is_refused_and_not_kept(
         write(data)
         return sha256_of(data)
 
-    monkeypatch.setattr(ImageBuilder, "_download", download)
+    monkeypatch.setattr(ImageBuilder, "download", download)
     pin = replace(PIN, digest=sha256_of(b"content"))
     with pytest.raises(InputError, match=r"but download\.bazel\.x86_64 is pinned to"):
         image_builder.fetch(pin)
