@@ -28,6 +28,7 @@ EXIT_CODES = {
 
 def reference_pages(request: DocsRequest) -> Mapping[str, str]:
     """Return path below `docs/reference/` -> Markdown of every reference page."""
+    layout = inspect.cleandoc(keys.__doc__ or "").partition("\n\n")[2]
     commands = {
         f"commands-{title.lower().replace(' ', '-')}.md": text
         for title, text in request.commands.items()
@@ -38,7 +39,7 @@ def reference_pages(request: DocsRequest) -> Mapping[str, str]:
         "exit-codes.md": exit_codes_page(),
         "findings.md": findings_page(),
         "schemas.md": schemas_page(),
-        "bucket.md": bucket_page(),
+        "bucket.md": page("Keys of a bucket", layout),
     }
 
 
@@ -130,9 +131,3 @@ def _type(about: Mapping[str, Any]) -> str:
     if isinstance(inner := about.get("additionalProperties"), dict):
         return f"object of {_type(inner)}"
     return str(about.get("type", "any"))
-
-
-def bucket_page() -> str:
-    """Return the page with the layout of the keys in a bucket."""
-    text = inspect.cleandoc(keys.__doc__ or "").partition("\n\n")[2]
-    return page("Keys of a bucket", text)

@@ -63,13 +63,16 @@ def compat(
         if rocm_lock is None
         else load_lock(rocm_lock)
     )
-    rocm, rocm_source, libraries = _libraries(lock)
+    rocm_source = ""
+    if lock is not None:
+        digest = f"sha256 {lock.sha256}" if lock.sha256 else ""
+        rocm_source = ", ".join(filter(None, (lock.source, digest))) or "a local folder"
     tables = make_tables(
         index,
         entries,
         partial(read_summary, store, released),
-        libraries=libraries,
-        rocm=rocm,
+        libraries=lock.libraries if lock else {},
+        rocm=lock.version if lock else "",
         rocm_source=rocm_source,
     )
     if as_json and out is None:
@@ -108,15 +111,3 @@ def _newest_lock(
             hint=f"Run `ci_build index verify {released.index}`.",
         )
     return parse_lock(data, key)
-
-
-def _libraries(lock: RocmLock | None) -> tuple[str, str, dict[str, str]]:
-    """Return version, source and libraries of a locked ROCm."""
-    if lock is None:
-        return "", "", {}
-    digest = f"sha256 {lock.sha256}" if lock.sha256 else ""
-    return (
-        lock.version,
-        ", ".join(filter(None, (lock.source, digest))) or "a local folder",
-        dict(lock.libraries),
-    )

@@ -15,7 +15,6 @@ from ci_build.cli.options.settings import is_typed, refuse_typed
 from ci_build.cli.options.shared_options import PATH, dry_run_option, option
 from ci_build.cli.options.table import chosen_options
 from core.errors import RequestError
-from core.model import to_json
 from promotion.storage.bucket_url import bucket_name
 
 
@@ -71,14 +70,13 @@ def docs(
 
     reporter = state.reporter({"cache_dir": cache_dir})
     cache = state.settings({"cache_dir": cache_dir}).cache_dir
-    store = (
-        open_bucket(bucket_name(bucket), reporter, dry_run=dry_run)
-        if bucket is not None
-        else None
-    )
-    commands = read_commands(main, SECTIONS)
+    store = None
+    if bucket is not None:
+        store = open_bucket(bucket_name(bucket), reporter, dry_run=dry_run)
     request = DocsRequest(
-        commands=commands, project_keys=project_keys(), compatibility=compatibility
+        commands=read_commands(main, SECTIONS),
+        project_keys=project_keys(),
+        compatibility=compatibility,
     )
     with ExitStack() as held:
         site = out or Path(held.enter_context(tempfile.TemporaryDirectory())) / "site"
@@ -91,7 +89,7 @@ def docs(
             return
         done = publish_site(store, site)
     if json:
-        print_json(to_json(done))
+        print_json(done)
     else:
         changes = (
             f"{len(done.written)} files written, {len(done.removed)} removed,"

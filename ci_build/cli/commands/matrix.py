@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import click
 import cloup
@@ -14,7 +13,7 @@ from ci_build.cli.options.environment import ci_run
 from ci_build.cli.options.request_conversion import require_known_pythons
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.shared_options import DEFAULT_BUCKET, bucket_option, option
-from ci_build.wheelset.ci_matrix import Axes, Cell, Excluded, make_matrix
+from ci_build.wheelset.ci_matrix import Axes, Cell, make_matrix
 from ci_build.wheelset.ci_services import github_outputs
 from core.defaults import defaults
 from core.errors import RequestError
@@ -32,20 +31,8 @@ _JSON = option(
 )
 
 
-def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, ...]]:
-    """Return the cells and the excluded combinations of a matrix.
-
-    Raises:
-        RequestError: an axis is invalid, or the command of a cell would be refused.
-    """
-    require_known_pythons(split_list(given["python_versions"]), "--python-versions")
-    axes = Axes(
-        pythons=split_list(given["python_versions"]),
-        jax_versions=split_list(given["jax_version"]),
-        rocm_versions=split_list(given["rocm_version"]),
-        families=tuple(split_words(given["family"])),
-    )
-    cells, excluded = make_matrix(axes, Payload(given["payload"]), given["more"])
+def _check_commands(cells: Iterable[Cell]) -> None:
+    """Raise RequestError if the command of a cell would be refused."""
     for cell in cells:
         options = cell.command[cell.command.index("dist_wheels") + 1 :]
         try:
@@ -56,7 +43,6 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
             raise RequestError(
                 f"The command of {cell.name} would be refused: {problem}.", hint=hint
             ) from error
-    return cells, excluded
 
 
 @cloup.command(context_settings={"ignore_unknown_options": True})
@@ -93,14 +79,32 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
 )
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @_JSON
-def matrix(*, as_json: bool, **given: object) -> None:
+def matrix(
+    *,
+    python_versions: str,
+    jax_version: str,
+    rocm_version: str | None,
+    family: str,
+    payload: str,
+    more: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Print the builds of a CI service with their commands.
 
     One build makes the set for all Pythons of a JAX release, a ROCm and a family.
     `include` is the matrix for the CI service; `excluded` lists the excluded
     combinations with reasons. MORE arguments are added to the command of every build.
     """
-    cells, excluded = _cells(given)
+    pythons = split_list(python_versions)
+    require_known_pythons(pythons, "--python-versions")
+    axes = Axes(
+        pythons=pythons,
+        jax_versions=split_list(jax_version),
+        rocm_versions=split_list(rocm_version),
+        families=tuple(split_words(family)),
+    )
+    cells, excluded = make_matrix(axes, Payload(payload), more)
+    _check_commands(cells)
     if as_json:
         print_json({"include": cells, "excluded": excluded})
     else:

@@ -103,7 +103,9 @@ def newest_settings(
     settings = make({})
     from_source = settings.choice("payload", Payload) is Payload.SOURCE
     if not (settings.given("targets") or settings.given("family")):
-        values["targets"] = _targets(index, channel)
+        required = load_policy(index, channel=channel).required_targets
+        default = "default" if index == MULTI_ARCH else index
+        values["targets"] = ",".join(required) or default
     if from_source and not any(map(settings.given, SELECTS_A_ROCM)):
         values["therock"] = "nightly"
     values |= _jax(make(values), reporter, runner)
@@ -118,12 +120,6 @@ def newest_settings(
         values["xla"] = remote_head(url, runner)
         reporter.line(f"--xla=head: {values['xla']}")
     return make(values)
-
-
-def _targets(index: str, channel: str) -> str:
-    """Return the targets of an index: those that its policy requires, else those of its family."""
-    required = load_policy(index, channel=channel).required_targets
-    return ",".join(required) or ("default" if index == MULTI_ARCH else index)
 
 
 def _jax(settings: Settings, reporter: Reporter, runner: Runner) -> Mapping[str, Any]:
@@ -247,16 +243,16 @@ def _below(options: ReleaseOptions, name: str) -> ReleaseOptions:
     """Return options whose bucket and public URL end in the name of a row."""
     if not name:
         return options
-    location, mark, parameters = (
-        options.bucket.partition("?")
-        if is_url(options.bucket)
-        else (options.bucket, "", "")
-    )
+    location = options.bucket
+    parameters = ""
+    if is_url(location):
+        location, mark, words = location.partition("?")
+        parameters = mark + words
     url = options.public_url
     if url not in ("", NO_URL):
         url = f"{url.rstrip('/')}/{name}"
     return replace(
         options,
-        bucket=f"{location.rstrip('/')}/{name}{mark}{parameters}",
+        bucket=f"{location.rstrip('/')}/{name}{parameters}",
         public_url=url,
     )

@@ -21,7 +21,7 @@ from ci_build.cli.options.environment import (
     ledger_request,
 )
 from ci_build.cli.options.rocm_options import rocm_storage
-from ci_build.cli.options.settings import Settings, refuse_typed
+from ci_build.cli.options.settings import Settings, refuse_typed, split_list
 from ci_build.cli.options.shared_options import (
     CHANNELS,
     allow_lower_option,
@@ -238,12 +238,11 @@ def _steps(text: str | None) -> tuple[ReleaseStep, ...]:
     """Return the steps of a comma-separated list in their order; all for None."""
     if text is None:
         return tuple(ReleaseStep)
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if unknown := sorted({*words} - {*ReleaseStep}) or (
-        [] if words else ["none given"]
-    ):
+    words = split_list(text)
+    unknown = sorted({*words} - {*ReleaseStep})
+    if unknown or not words:
         raise RequestError(
-            f"--steps is invalid: {', '.join(unknown)}.",
+            f"--steps is invalid: {', '.join(unknown) or 'none given'}.",
             hint=f"Give some of {', '.join(ReleaseStep)}.",
         )
     return tuple(step for step in ReleaseStep if step in words)

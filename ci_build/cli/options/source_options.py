@@ -116,13 +116,11 @@ def _unsupported(
     elif amd and settings.given("jax_source_dir"):
         yield "--jax-source and --jax-source-dir both name a jax."
     elif not settings.given("jax_source_dir") and pins_for(jax_version) is None:
-        known, why = (
-            ", ".join(releases()),
-            f" ({reason})" if (reason := unsupported(jax_version)) else "",
-        )
+        reason = unsupported(jax_version)
+        why = f" ({reason})" if reason else ""
         yield (
             f"jax {jax_version} has no pinned sources{why}; give --jax-source-dir, or a"
-            f" pinned version: {known}."
+            f" pinned version: {', '.join(releases())}."
         )
     elif pins_for(jax_version) is None and interface.kind is BuildRepository.ROCM_JAX:
         yield (
@@ -136,10 +134,8 @@ def source_defaults(settings: Settings) -> Mapping[str, Setting]:
 
     The release in `--jax-source-dir`, and the platform tag.
     """
-    found = {}
-    found["platform_tag"] = Setting(
-        value=defaults()["source"]["platform_tag"], origin="defaults.toml [source]"
-    )
+    tag = defaults()["source"]["platform_tag"]
+    found = {"platform_tag": Setting(value=tag, origin="defaults.toml [source]")}
     given = settings.get("jax_source_dir").value
     if given and (folder := Path(str(given))).is_dir():
         found["jax_version"] = Setting(
