@@ -23,7 +23,6 @@ from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
 from kernels.api import KIND as KERNEL_STEP
 from kernels.api import Toolchain, available_mb, compile_step, toolchain_for
 from promotion.gates.common.gate_rocm import RocmTree
-from promotion.gates.common.gate_site import RocmLibraries, Site
 from promotion.gates.compile.remote_compile import KIND as COMPILE_PROGRAMS
 from promotion.gates.compile.remote_compile import compile_programs, site_of
 from promotion.gates.device import device_cluster as device_gate
@@ -34,8 +33,8 @@ _toolchains: dict[KernelRequest, Toolchain] = {}
 _lock = threading.Lock()
 
 
-def _toolchain(arguments: Mapping[str, Any], context: TaskContext) -> Toolchain:
-    """Return this worker's toolchain of the kind that a client uses.
+def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
+    """Compile kernels with this worker's toolchain of the kind that a client uses.
 
     Raises:
         WorkerUnfitError: this worker does not have it.
@@ -59,11 +58,8 @@ def _toolchain(arguments: Mapping[str, Any], context: TaskContext) -> Toolchain:
                 raise WorkerUnfitError(
                     f"it has no toolchain {request.toolchain}: {error}"
                 ) from error
-        return _toolchains[request]
-
-
-def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
-    return compile_step(arguments, context, _toolchain(arguments, context))
+        toolchain = _toolchains[request]
+    return compile_step(arguments, context, toolchain)
 
 
 def _rocm_tree(folder: str, sha256: str) -> RocmTree:
@@ -89,17 +85,12 @@ def _rocm_tree(folder: str, sha256: str) -> RocmTree:
     return tree
 
 
-def _site(
-    arguments: Mapping[str, Any], context: TaskContext
-) -> tuple[Site, RocmLibraries]:
-    """Return this worker's environment with the wheels of a task, and its ROCm."""
+def _compile_programs(arguments: Mapping[str, Any], context: TaskContext) -> object:
+    """Compile programs with the wheels of a task and this worker's ROCm."""
     rocm = arguments["rocm"]
     tree = _rocm_tree(rocm["folder"], rocm["sha256"]) if rocm else None
-    return site_of(arguments, context, tree, NoProgress())
-
-
-def _compile_programs(arguments: Mapping[str, Any], context: TaskContext) -> object:
-    return compile_programs(arguments, context, _site(arguments, context))
+    site = site_of(arguments, context, tree, NoProgress())
+    return compile_programs(arguments, context, site)
 
 
 FUNCTIONS: dict[str, TaskFunction] = {

@@ -65,8 +65,7 @@ def parse_config(
         InputError: the suite does not exist.
         BusyError: another process works on the run in `--work`.
     """
-    platform = JaxPlatform(request.platform)
-    check_options(request, platform)
+    check_options(request)
     if request.work:
         end_interrupted(request.work)  # before the free memory of the devices is read
     source = parse_source(request.jax_tests) if request.jax_tests else None
@@ -75,12 +74,12 @@ def parse_config(
         folder = getattr(request, name)
         folders[name] = folder and folder.absolute()
     return DeviceGateConfig(
-        request=replace(request, **folders, suite_env=tuple(request.suite_env)),
-        machine=detect_machine(platform, runner),
+        request=replace(request, **folders),
+        machine=detect_machine(JaxPlatform(request.platform), runner),
         environ=environ,
         source=source,
         suite=suite_id(source, runner),
-        devices=device_counts(request, platform),
+        devices=device_counts(request),
         listed=tuple(request.tests),
         shard=parse_shard(request.shard) if request.shard else None,
         python=request.python,
@@ -89,16 +88,18 @@ def parse_config(
     )
 
 
-def device_counts(request: DeviceRequest, platform: JaxPlatform) -> tuple[int, ...]:
+def device_counts(request: DeviceRequest) -> tuple[int, ...]:
     """Return this machine's possible device counts, from `--devices` or the family."""
     if request.devices is not None:
         return (request.devices,)
-    families = load_families().families if platform is JaxPlatform.ROCM else {}
-    return families[request.family].device_counts if request.family in families else ()
+    # Only the platform rocm has a family.
+    family = load_families().families.get(request.family)
+    return family.device_counts if family else ()
 
 
-def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
+def check_options(request: DeviceRequest) -> None:
     """Raise RequestError if options are invalid, contradict each other or have no effect."""
+    platform = JaxPlatform(request.platform)
     rocm = platform is JaxPlatform.ROCM
     if rocm and not request.family:
         raise RequestError(

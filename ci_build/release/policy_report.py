@@ -143,9 +143,8 @@ def _device_words(
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return the options of the gate device, and the labels of its runners."""
     request, runs_on = device_request(requirement, wheel_set, families)
-    names = ("platform", "family", "jax_tests", "size", "image", "devices")
     words = []
-    for name in names:
+    for name in ("platform", "family", "jax_tests", "size", "image", "devices"):
         if value := getattr(request, name):
             words += [f"--{name.replace('_', '-')}", str(value)]
     if ROCM_LOCK in wheel_set.files:

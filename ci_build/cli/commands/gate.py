@@ -44,7 +44,6 @@ from core.process import HostRunner
 from core.report import Reporter
 from promotion.evidence.known_tests import PLATFORMS
 from promotion.gates.device.device_request import DeviceRequest
-from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.gate_table import CORPORA, GATES, GateOptions
 from promotion.policy.families import SIZES
 from promotion.storage.bucket import Bucket
@@ -385,7 +384,7 @@ def _test_in_image(state: State, values: Mapping[str, Any]) -> None:
     options = _fields_of(DeviceRequest, values)
     key = find_signing_key(values["signing_key"])
     runner = _gate_runner(options, reporter)
-    device_gate.check_options(options, JaxPlatform(options.platform))
+    device_gate.check_options(options)
     # Other options of a gate have other rules for URLs.
     container = container_settings(
         state.settings({name: values[name] for name in _IMAGE_OPTIONS})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import cloup
@@ -12,6 +12,7 @@ from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import actor, ledger_request
 from ci_build.cli.options.shared_options import (
     DAYS,
+    Function,
     bucket_option,
     dry_run_option,
     index_channel_option,
@@ -26,10 +27,8 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import OperationResult
 from promotion.storage.object_keys import ReleasedIndex
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-
-def _change_options(function: _F) -> _F:
+def _change_options(function: Function) -> Function:
     """Add the options of commands that change a ledger."""
     function = json_option(dry_run_option(bucket_option(function)))
     return index_channel_option(ledger_key_option(function))

@@ -87,7 +87,7 @@ def nightly(
     --rocm-version, that of `dist_wheels`]
     """
     # Start-up time: the gates load auditwheel.
-    from ci_build.cli.options.nightly_options import NightOptions, NightRow, read_table
+    from ci_build.cli.options.nightly_options import NightOptions, read_table
     from ci_build.release import nightly_run
     from ci_build.release.run_report import SetRun, conclude
     from ci_build.release.run_summary import SetSummary
@@ -117,24 +117,25 @@ def nightly(
     as_json = settings.flag("json")
     lines: list[str] = []
     sets: list[SetRun] = []
-    for row in read_table(table, rows) if table else (NightRow(name="", values={}),):
-        title = f"night {row.name}".strip()
+    nights = read_table(table, rows) if table else {"": {}}
+    for name, row in nights.items():
+        title = f"night {name}".strip()
         try:
             if not settings.flag("dry_run"):
                 reporter.line(title)
-            request = night_options.request(row, reporter, runner, connect)
+            request = night_options.request(name, row, reporter, runner, connect)
             opened = open_bucket(request.options.bucket, reporter, existing=False)
             place = (opened, reporter, runner, connect)
             if settings.flag("dry_run"):
-                lines += [f"{title}:"] if row.name else []
+                lines += [f"{title}:"] if name else []
                 lines += nightly_run.dry_run_lines(request, *place)
             else:
                 sets += nightly_run.run_night(request, *place)
         except CiBuildError as error:
             # A row that fails does not stop the other rows.
-            if not row.name or settings.flag("dry_run"):
+            if not name or settings.flag("dry_run"):
                 raise
-            failed = SetSummary(name=row.name, state="failed", error=str(error))
+            failed = SetSummary(name=name, state="failed", error=str(error))
             sets.append(SetRun(summary=failed, error=error))
     if settings.flag("dry_run"):
         show_plan(lines, as_json=as_json)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cloup
 
@@ -17,19 +16,18 @@ from ci_build.cli.options.environment import (
     child_environment,
 )
 from ci_build.cli.options.settings import refuse_typed
-from ci_build.cli.options.shared_options import option
+from ci_build.cli.options.shared_options import Function, option
 from ci_build.cluster.cluster_request import SLURM, ClusterRequest
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import RequestError
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 CLUSTER_VARIABLES = ("cluster", "cluster_store")
 """Variables of the environment, without prefix and in lower case."""
 _ADDRESS = re.compile(r"(?:tcp|tls)://.+:[0-9]{1,5}")
 _JOBS = re.compile(rf"{SLURM}(?::([1-9][0-9]{{0,4}}))?")
 
 
-def cluster_options(function: _F) -> _F:
+def cluster_options(function: Function) -> Function:
     """Add the options of a cluster to a command."""
     options = (
         option(

@@ -11,14 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-from click.core import ParameterSource
-
 from ci_build.cli.options.cluster_options import with_cluster
 from ci_build.cli.options.project_file import option_values
 from ci_build.cli.options.request_conversion import jax_setting, wheel_set_request
 from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
-from ci_build.cli.options.settings import Settings, split_list
+from ci_build.cli.options.settings import Settings, is_typed, split_list
 from ci_build.cli.options.table import OUTPUT_OPTIONS, option_names
 from ci_build.release.nightly_run import NightRequest, check_index
 from ci_build.release.release_request import NO_URL, ReleaseOptions, ReleaseStep
@@ -49,19 +46,11 @@ MakeSettings = Callable[[Mapping[str, Any]], Settings]
 """A function that returns the settings with further values, as if given by the user."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NightRow:
-    """A row of a table of nights.
+def read_table(file: Path, chosen: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the names of nights in a table with the values of options.
 
-    Its name, and values of options by identifier, such as `jax_version`.
-    """
-
-    name: str
-    values: Mapping[str, Any]
-
-
-def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
-    """Return the rows of a table of nights; without chosen names, all rows.
+    The identifiers of options are such as `jax_version`. Without chosen names, all
+    nights are returned.
 
     Raises:
         FormatError: the file cannot be read, is not a table, or has an unknown option.
@@ -70,20 +59,19 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
     known = {*option_names()} - {*OUTPUT_OPTIONS, "out"}
     hint = "See ci_build/release/continuous.toml."
     tables = read_toml(file, dict[str, dict[str, Any]], schema=_SCHEMA, hint=hint)
-    rows = []
+    rows = {}
     for name, table in tables.items():
         if not name.replace("-", "").isalnum():
             raise FormatError(
                 f"{file}: {name!r} is not a name.", hint="Use letters, digits and -."
             )
-        rows.append(NightRow(name=name, values=option_values(file, table, known)))
-    known = {row.name for row in rows}
-    if missing := [name for name in chosen if name not in known]:
-        names = ", ".join(row.name for row in rows)
+        rows[name] = option_values(file, table, known)
+    if missing := [name for name in chosen if name not in rows]:
         raise RequestError(
-            f"{file} has no row {', '.join(missing)}.", hint=f"Give one of {names}."
+            f"{file} has no row {', '.join(missing)}.",
+            hint=f"Give one of {', '.join(rows)}.",
         )
-    return tuple(row for row in rows if not chosen or row.name in chosen)
+    return {name: row for name, row in rows.items() if not chosen or name in chosen}
 
 
 def newest_settings(
@@ -191,20 +179,28 @@ class NightOptions:
     release: ReleaseOptions
 
     def request(
-        self, row: NightRow, reporter: Reporter, runner: HostRunner, connect: Connect
+        self,
+        name: str,
+        row: Mapping[str, Any],
+        reporter: Reporter,
+        runner: HostRunner,
+        connect: Connect,
     ) -> NightRequest:
-        """Return the request of a night; the command line overrides the row.
+        """Return the request of a night; the command line overrides its row of a table.
+
+        Args:
+            name: name of the row; empty without a table.
 
         Raises:
             RequestError: options contradict each other, or the targets belong to another
                 index.
             InputError: a repository or an index does not answer.
         """
-        options = _below(self.release, row.name)
+        options = _below(self.release, name)
         wheel_set = None
         if ReleaseStep.BUILD in options.steps:
             settings = newest_settings(
-                self._settings(row),
+                self._settings(name, row),
                 self.index,
                 options.channel,
                 reporter,
@@ -216,26 +212,22 @@ class NightOptions:
             )
             check_index(wheel_set.build, self.index)
         return NightRequest(
-            name=row.name,
+            name=name,
             index=self.index,
             wheel_set=wheel_set,
             options=options,
             redo=self.redo,
         )
 
-    def _settings(self, row: NightRow) -> MakeSettings:
+    def _settings(self, name: str, row: Mapping[str, Any]) -> MakeSettings:
         """Return a function that adds values to the options of a row."""
-        values = {**row.values}
         # A row overrides variables and the project file, but not the command line.
-        source = click.get_current_context().get_parameter_source
+        values = {**row}
         values |= {
-            key: value
-            for key, value in self.after.items()
-            if not row.name or source(key) is ParameterSource.COMMANDLINE
+            key: value for key, value in self.after.items() if not name or is_typed(key)
         }
-        if row.name:
-            out = self.make(self.after).text("out")
-            values["out"] = str(Path(out, row.name))
+        if name:
+            values["out"] = str(Path(self.make(self.after).text("out"), name))
         return lambda more: self.make({**values, **more})
 
 

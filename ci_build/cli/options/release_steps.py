@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,7 @@ from ci_build.cli.options.rocm_options import rocm_storage
 from ci_build.cli.options.settings import Settings, refuse_typed, split_list
 from ci_build.cli.options.shared_options import (
     CHANNELS,
+    Function,
     allow_lower_option,
     allow_unprotected_option,
     ledger_key_option,
@@ -46,7 +47,6 @@ from promotion.storage.bucket_url import bucket_name, is_url
 if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 _STEP_OPTIONS = (
     option(
@@ -119,7 +119,7 @@ _NEEDS_STEP = {
 """Option -> the only step that uses it; the environment may set options for all steps."""
 
 
-def step_options(function: _F) -> _F:
+def step_options(function: Function) -> Function:
     """Add the options of commands that take a set from its build to users."""
     function = cluster_options(function)
     for add in reversed(_STEP_OPTIONS):

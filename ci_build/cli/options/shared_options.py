@@ -18,7 +18,8 @@ from core.defaults import defaults
 from core.errors import RequestError
 from promotion.storage.bucket_url import bucket_name, is_url
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
+"""The function of a command."""
 CHANNELS = ("local", "nightly", "release")
 """Tables of promotion/policy.toml."""
 
@@ -38,7 +39,7 @@ def option(
     *,
     name: str = "",
     **attributes: Any,  # noqa: ANN401 - click's own
-) -> Callable[[_F], _F]:
+) -> Callable[[Function], Function]:
     """Return the decorator of click that adds an option to a command.
 
     Args:

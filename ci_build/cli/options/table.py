@@ -10,17 +10,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import cloup
 
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cli.options.shared_options import flags_and_form, option
+from ci_build.cli.options.shared_options import Function, flags_and_form, option
 from core.defaults import defaults
 from core.model import Payload
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 
 
@@ -55,7 +54,9 @@ class BuildOption:
         """True for an option without a value."""
         return not self.form and self.name not in _CHOICES
 
-    def decorator(self, tables: Sequence[str], *, read: bool) -> Callable[[_F], _F]:
+    def decorator(
+        self, tables: Sequence[str], *, read: bool
+    ) -> Callable[[Function], Function]:
         """Return the decorator of click.
 
         Args:
@@ -248,7 +249,7 @@ def option_texts() -> Mapping[str, str]:
     return {name: option.help for name, option in _OPTIONS.items()}
 
 
-def build_options(*tables: str) -> Callable[[_F], _F]:
+def build_options(*tables: str) -> Callable[[Function], Function]:
     """Return a decorator that adds every build option to a group or command, in titled groups.
 
     See `chosen_options` for the arguments.
@@ -258,7 +259,7 @@ def build_options(*tables: str) -> Callable[[_F], _F]:
 
 def chosen_options(
     *chosen: str, tables: Sequence[str] = ("build",), read: bool = True
-) -> Callable[[_F], _F]:
+) -> Callable[[Function], Function]:
     """Return a decorator that adds the build options with these identifiers.
 
     Args:
@@ -267,7 +268,7 @@ def chosen_options(
         read: whether the function gets values; else the help omits the options.
     """
 
-    def decorate(function: _F) -> _F:
+    def decorate(function: Function) -> Function:
         for title, rows in reversed(_SECTIONS.items()):
             options = [
                 option.decorator(tables, read=read)

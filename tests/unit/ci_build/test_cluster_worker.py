@@ -142,4 +142,6 @@ def test_identity_covers_every_file_of_the_program(tmp_path: Path) -> None:
 def test_worker_with_another_rocm_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cluster_worker._trees, "/rocm", Mock(sha256="1" * 64))
     with pytest.raises(WorkerUnfitError, match="differs from the client"):
-        cluster_worker._site({"rocm": {"folder": "/rocm", "sha256": "2" * 64}}, Mock())
+        cluster_worker._compile_programs(
+            {"rocm": {"folder": "/rocm", "sha256": "2" * 64}}, Mock()
+        )

@@ -19,7 +19,6 @@ from core.errors import RequestError
 from core.process import HostRunner
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.gpu_machine import MachineInfo
-from promotion.gates.device.lease import JaxPlatform
 from tests.support.device_results import RESULTS, checks_of, judged
 from tests.support.fake_devices import device_config
 from tests.support.sets import wheel_set
@@ -46,7 +45,7 @@ def test_check_options_refuses_options_without_effect(
 ) -> None:
     opts = DeviceRequest(**{"platform": "rocm", **given_})
     with pytest.raises(RequestError, match=said):
-        check_options(opts, JaxPlatform(opts.platform))
+        check_options(opts)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_device_counts_of_families(
     given_: dict[str, Any], counts: tuple[int, ...]
 ) -> None:
     opts = DeviceRequest(**{"platform": "rocm", **given_})
-    assert device_counts(opts, JaxPlatform(opts.platform)) == counts
+    assert device_counts(opts) == counts
 
 
 def test_set_without_target_of_the_family_is_refused() -> None:
