@@ -9,13 +9,13 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.settings import refuse_typed
 from ci_build.cli.options.shared_options import (
     bucket_option,
     channel_option,
     dry_run_option,
     json_option,
     option,
+    refuse_typed,
     trust_config_option,
 )
 from core.errors import PromotionBlockedError

@@ -11,8 +11,13 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket
-from ci_build.cli.options.settings import refuse_typed
-from ci_build.cli.options.shared_options import FILE, PATH, bucket_option, option
+from ci_build.cli.options.shared_options import (
+    FILE,
+    PATH,
+    bucket_option,
+    option,
+    refuse_typed,
+)
 from core.errors import RequestError
 from core.wheelset import read_set
 from promotion.evidence.known_tests import PLATFORMS

@@ -8,8 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, print_json
-from ci_build.cli.options.settings import refuse_typed
-from ci_build.cli.options.shared_options import json_option, option
+from ci_build.cli.options.shared_options import json_option, option, refuse_typed
 from ci_build.cli.options.table import chosen_options
 from core.cache_entries import collect, entries
 from core.report import print_line, print_table

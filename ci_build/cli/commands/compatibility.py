@@ -11,7 +11,6 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.shared_options import FILE, PATH, bucket_option, option
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
@@ -34,7 +33,7 @@ from promotion.storage.object_keys import ReleasedIndex
     "--public-url URL",
     "Public URL of the bucket, for links to reports.",
     default="",
-    envvar=ENV_PREFIX + "PUBLIC_URL",
+    variable=True,
 )
 @option(
     "--rocm-lock FILE",

@@ -11,8 +11,13 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import ENV_PREFIX
-from ci_build.cli.options.settings import is_typed, refuse_typed
-from ci_build.cli.options.shared_options import PATH, dry_run_option, option
+from ci_build.cli.options.shared_options import (
+    PATH,
+    dry_run_option,
+    is_typed,
+    option,
+    refuse_typed,
+)
 from ci_build.cli.options.table import chosen_options
 from core.errors import RequestError
 from promotion.storage.bucket_url import bucket_name
@@ -27,7 +32,7 @@ from promotion.storage.bucket_url import bucket_name
         f"Bucket to publish the site in, below docs/.  [with --out, {ENV_PREFIX}BUCKET"
         " has no effect]"
     ),
-    envvar=ENV_PREFIX + "BUCKET",
+    variable=True,
 )
 @chosen_options("cache_dir")
 @dry_run_option

@@ -23,15 +23,16 @@ from ci_build.cli.common import (
 from ci_build.cli.options.cluster_options import cluster_options, cluster_request
 from ci_build.cli.options.container_options import container_settings
 from ci_build.cli.options.environment import child_environment, find_signing_key
-from ci_build.cli.options.settings import is_typed, refuse_typed
 from ci_build.cli.options.shared_options import (
     FILE,
     FOLDER,
     PATH,
     bucket_option,
     channel_option,
+    is_typed,
     json_option,
     option,
+    refuse_typed,
     signing_key_option,
 )
 from ci_build.cli.options.table import chosen_options

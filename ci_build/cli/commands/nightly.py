@@ -16,14 +16,13 @@ from ci_build.cli.common import (
     print_json,
     show_plan,
 )
-from ci_build.cli.options.environment import ENV_PREFIX, step_summary
+from ci_build.cli.options.environment import step_summary
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
     release_options,
     step_options,
 )
-from ci_build.cli.options.settings import refuse_typed
-from ci_build.cli.options.shared_options import CHANNELS, FILE, option
+from ci_build.cli.options.shared_options import CHANNELS, FILE, option, refuse_typed
 from ci_build.cli.options.table import (
     OUTPUT_OPTIONS,
     build_options,
@@ -39,14 +38,14 @@ from core.errors import CiBuildError, RequestError
 @option(
     "--bucket DIR|URL",
     "The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
-    envvar=ENV_PREFIX + "BUCKET",
+    variable=True,
     required=True,
 )
 @option(
     "--channel",
     "Channel of the policy.",
     type=click.Choice(CHANNELS[1:]),
-    envvar=ENV_PREFIX + "CHANNEL",
+    variable=True,
     default="nightly",
     show_default=True,
 )

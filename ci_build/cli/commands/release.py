@@ -20,7 +20,6 @@ from ci_build.cli.common import (
 )
 from ci_build.cli.options.cluster_options import with_cluster
 from ci_build.cli.options.environment import (
-    ENV_PREFIX,
     actor,
     ledger_request,
     step_summary,
@@ -69,13 +68,13 @@ _LOCAL_TABLES = ("release_local", "build")
         "The bucket: a folder, or s3://NAME/PREFIX; required without --local.  "
         f"[default: {defaults()['release_local']['bucket']}]"
     ),
-    envvar=ENV_PREFIX + "BUCKET",
+    variable=True,
 )
 @option(
     "--channel",
     f"Channel of the policy, without --local.  [default: {CHANNELS[-1]}]",
     type=click.Choice(CHANNELS[1:]),
-    envvar=ENV_PREFIX + "CHANNEL",
+    variable=True,
 )
 @step_options
 @build_options(*_LOCAL_TABLES)

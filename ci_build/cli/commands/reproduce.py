@@ -13,8 +13,13 @@ import cloup
 
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json
 from ci_build.cli.options.request_conversion import wheel_set_request
-from ci_build.cli.options.settings import Setting, Settings, refuse_typed
-from ci_build.cli.options.shared_options import PATH, bucket_option, json_option
+from ci_build.cli.options.settings import Setting, Settings
+from ci_build.cli.options.shared_options import (
+    PATH,
+    bucket_option,
+    json_option,
+    refuse_typed,
+)
 from ci_build.cli.options.table import chosen_options
 from ci_build.images.manylinux_image import SEARCH
 from ci_build.rocm.lock import load_lock

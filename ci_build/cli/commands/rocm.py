@@ -10,8 +10,7 @@ import cloup
 
 from ci_build.cli.common import State, connector, host_runner, print_json
 from ci_build.cli.options.rocm_options import rocm_storage
-from ci_build.cli.options.settings import refuse_typed
-from ci_build.cli.options.shared_options import PATH, json_option, option
+from ci_build.cli.options.shared_options import PATH, json_option, option, refuse_typed
 from ci_build.cli.options.table import chosen_options
 from ci_build.rocm import tarball_listing as listing
 from ci_build.rocm.lock import load_lock

@@ -8,8 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
-from ci_build.cli.options.settings import refuse_typed
-from ci_build.cli.options.shared_options import PATH, json_option, option
+from ci_build.cli.options.shared_options import PATH, json_option, option, refuse_typed
 from ci_build.wheelset.source import pins
 from ci_build.wheelset.source.pins import PinTable
 from ci_build.wheelset.source.upstream_tables import read_upstream

@@ -10,7 +10,6 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import actor, ledger_request
-from ci_build.cli.options.settings import refuse_typed
 from ci_build.cli.options.shared_options import (
     bucket_option,
     dry_run_option,
@@ -18,6 +17,7 @@ from ci_build.cli.options.shared_options import (
     json_option,
     ledger_key_option,
     option,
+    refuse_typed,
     trust_config_option,
 )
 from ci_build.release.index_authority import (

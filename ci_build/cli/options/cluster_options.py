@@ -10,13 +10,11 @@ from typing import Any
 import cloup
 
 from ci_build.cli.options.environment import (
-    ENV_PREFIX,
     LEDGER_KEY,
     SIGNING_KEY,
     child_environment,
 )
-from ci_build.cli.options.settings import refuse_typed
-from ci_build.cli.options.shared_options import Function, option
+from ci_build.cli.options.shared_options import Function, option, refuse_typed
 from ci_build.cluster.cluster_request import SLURM, ClusterRequest
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import RequestError
@@ -36,12 +34,12 @@ def cluster_options(function: Function) -> Function:
                 "Scheduler of a Dask cluster that does the work, or jobs of Slurm. "
                 " [default: this machine]"
             ),
-            envvar=ENV_PREFIX + "CLUSTER",
+            variable=True,
         ),
         option(
             "--cluster-store DIR",
             "Folder that all machines see at the same path.",
-            envvar=ENV_PREFIX + "CLUSTER_STORE",
+            variable=True,
         ),
     )
     return cloup.option_group("Cluster options", *options)(function)

@@ -15,7 +15,8 @@ from ci_build.cli.options.cluster_options import with_cluster
 from ci_build.cli.options.project_file import option_values
 from ci_build.cli.options.request_conversion import jax_setting, wheel_set_request
 from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
-from ci_build.cli.options.settings import Settings, is_typed, split_list
+from ci_build.cli.options.settings import Settings, split_list
+from ci_build.cli.options.shared_options import is_typed
 from ci_build.cli.options.table import OUTPUT_OPTIONS, option_names
 from ci_build.release.nightly_run import NightRequest, check_index
 from ci_build.release.release_request import NO_URL, ReleaseOptions, ReleaseStep

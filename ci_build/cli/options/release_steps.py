@@ -14,14 +14,13 @@ from ci_build.cli.options.cluster_options import (
 )
 from ci_build.cli.options.container_options import container_settings
 from ci_build.cli.options.environment import (
-    ENV_PREFIX,
     actor,
     child_environment,
     find_signing_key,
     ledger_request,
 )
 from ci_build.cli.options.rocm_options import rocm_storage
-from ci_build.cli.options.settings import Settings, refuse_typed, split_list
+from ci_build.cli.options.settings import Settings, split_list
 from ci_build.cli.options.shared_options import (
     CHANNELS,
     Function,
@@ -29,6 +28,7 @@ from ci_build.cli.options.shared_options import (
     allow_unprotected_option,
     ledger_key_option,
     option,
+    refuse_typed,
     signing_key_option,
     trust_config_option,
 )
@@ -53,7 +53,7 @@ _STEP_OPTIONS = (
         "--corpus",
         "JAX programs to compile.  [default: as the policy requires]",
         type=click.Choice(CORPORA),
-        envvar=ENV_PREFIX + "CORPUS",
+        variable=True,
     ),
     option(
         f"--public-url URL|{NO_URL}",
@@ -62,7 +62,7 @@ _STEP_OPTIONS = (
             f" pip and uv. `{NO_URL}` omits this check.  [default: a folder is served"
             " for it; required for s3://]"
         ),
-        envvar=ENV_PREFIX + "PUBLIC_URL",
+        variable=True,
     ),
     option(
         "--steps NAME,…",

@@ -72,26 +72,6 @@ class Problems:
             raise RequestError(" ".join([*self._texts, *self._errors]), hint=HELP_HINT)
 
 
-def is_typed(name: str) -> bool:
-    """Return whether the command line sets an option of the running command."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is ParameterSource.COMMANDLINE
-
-
-def refuse_typed(names: Iterable[str], why: str, hint: str = "Omit it.") -> None:
-    """Refuse options on the command line that have no effect.
-
-    The environment and the project file may set options for all commands.
-
-    Raises:
-        RequestError: the command line sets an option.
-    """
-    typed = ["--" + name.replace("_", "-") for name in names if is_typed(name)]
-    if typed:
-        verb = "has" if len(typed) == 1 else "have"
-        raise RequestError(f"{', '.join(typed)} {verb} no effect {why}.", hint=hint)
-
-
 def split_list(text: str | None) -> tuple[str, ...]:
     """Return the items of a comma-separated list."""
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())

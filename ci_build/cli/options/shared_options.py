@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import cloup
+from click.core import ParameterSource
 
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
@@ -38,6 +39,7 @@ def option(
     text: str,
     *,
     name: str = "",
+    variable: bool = False,
     **attributes: Any,  # noqa: ANN401 - click's own
 ) -> Callable[[Function], Function]:
     """Return the decorator of click that adds an option to a command.
@@ -47,15 +49,38 @@ def option(
             a form and a type is a switch.
         text: help.
         name: name of the parameter; empty for that of the first flag.
+        variable: whether the environment and the project file may set it.
         attributes: further arguments of click.
     """
     flags, form = flags_and_form(declaration)
-    names = (*flags, name) if name else flags
+    name = name or flags[0].lstrip("-").replace("-", "_")
     if form:
         attributes["metavar"] = form
     elif "type" not in attributes:
         attributes["is_flag"] = True
-    return cloup.option(*names, help=text, **attributes)
+    if variable:
+        attributes["envvar"] = ENV_PREFIX + name.upper()
+    return cloup.option(*flags, name, help=text, **attributes)
+
+
+def is_typed(name: str) -> bool:
+    """Return whether the command line sets an option of the running command."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def refuse_typed(names: Iterable[str], why: str, hint: str = "Omit it.") -> None:
+    """Refuse options on the command line that have no effect.
+
+    The environment and the project file may set options for all commands.
+
+    Raises:
+        RequestError: the command line sets an option.
+    """
+    typed = ["--" + name.replace("_", "-") for name in names if is_typed(name)]
+    if typed:
+        verb = "has" if len(typed) == 1 else "have"
+        raise RequestError(f"{', '.join(typed)} {verb} no effect {why}.", hint=hint)
 
 
 def _normal_bucket(
@@ -79,7 +104,7 @@ DAYS = click.IntRange(0, 36_500)
 bucket_option = option(
     "--bucket DIR|URL",
     "The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
-    envvar=ENV_PREFIX + "BUCKET",
+    variable=True,
     callback=_normal_bucket,
     default=DEFAULT_BUCKET,
     show_default=True,
@@ -98,7 +123,7 @@ channel_option = option(
     "--channel",
     "Channel of the policy.",
     type=click.Choice(CHANNELS),
-    envvar=ENV_PREFIX + "CHANNEL",
+    variable=True,
     default=CHANNELS[0],
     show_default=True,
 )
@@ -122,7 +147,7 @@ index_channel_option = option(
         " of its first entry]"
     ),
     type=click.Choice(CHANNELS),
-    envvar=ENV_PREFIX + "CHANNEL",
+    variable=True,
 )
 """Option of commands that read or change the ledger of an existing index."""
 
@@ -155,7 +180,7 @@ def require_explicit_channel(bucket: str) -> None:
             is an URL.
     """
     source = click.get_current_context().get_parameter_source("channel")
-    if source is click.core.ParameterSource.DEFAULT and is_url(bucket):
+    if source is ParameterSource.DEFAULT and is_url(bucket):
         raise RequestError(
             f"The bucket {bucket.partition('?')[0]} is shared, so its channel must be"
             " named.",
@@ -170,7 +195,7 @@ trust_config_option = option(
         " Sigstore]"
     ),
     type=FILE,
-    envvar=ENV_PREFIX + "TRUST_CONFIG",
+    variable=True,
 )
 """Option of commands that sign or verify attestations."""
 

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import cloup
 
-from ci_build.cli.options.environment import ENV_PREFIX
 from ci_build.cli.options.shared_options import Function, flags_and_form, option
 from core.defaults import defaults
 from core.model import Payload
@@ -69,13 +68,17 @@ class BuildOption:
             if self.name in defaults()[table]:
                 text += f"  [default: {defaults()[table][self.name]}]"
                 break
-        more: dict[str, Any] = {"expose_value": False}
-        if read:
-            more = {"envvar": f"{ENV_PREFIX}{self.name.upper()}"}
+        more: dict[str, Any] = {}
         if choices := _CHOICES.get(self.name):
             more["type"] = click.Choice(choices)
         return option(
-            self.declaration, text, name=self.name, cls=_Option, default=None, **more
+            self.declaration,
+            text,
+            variable=read,
+            expose_value=read,
+            cls=_Option,
+            default=None,
+            **more,
         )
 
 
