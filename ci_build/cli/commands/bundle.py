@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 import cloup
@@ -14,6 +12,7 @@ from ci_build.cli.common import State, host_runner, open_bucket
 from ci_build.cli.options.shared_options import (
     FILE,
     PATH,
+    Values,
     bucket_option,
     option,
     refuse_typed,
@@ -113,7 +112,7 @@ def _check_out(out: Path) -> None:
         )
 
 
-def _gate_bundle(values: Mapping[str, Any]) -> GateBundle | None:
+def _gate_bundle(values: Values) -> GateBundle | None:
     if not values["platform"]:
         refuse_typed(values, "without --platform", "Give --platform too.")
         return None

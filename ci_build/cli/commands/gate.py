@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from ci_build.cli.options.shared_options import (
     FILE,
     FOLDER,
     PATH,
+    Values,
     bucket_option,
     channel_option,
     is_typed,
@@ -307,7 +308,7 @@ def _refuse_unused(name: str) -> None:
         )
 
 
-def _fields_of(options: type[_T], values: Mapping[str, Any]) -> _T:
+def _fields_of(options: type[_T], values: Values) -> _T:
     """Return options with the given values of their fields."""
     names = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
     return options(
@@ -315,7 +316,7 @@ def _fields_of(options: type[_T], values: Mapping[str, Any]) -> _T:
     )
 
 
-def _finish(evidences: Sequence[Evidence], values: Mapping[str, Any]) -> None:
+def _finish(evidences: Sequence[Evidence], values: Values) -> None:
     """Print evidence as JSON, and raise for failed gates."""
     # Start-up time: evidence loads cryptography.
     from promotion.gates.common.gate_runs import raise_for_failures
@@ -326,7 +327,7 @@ def _finish(evidences: Sequence[Evidence], values: Mapping[str, Any]) -> None:
 
 
 def _check_structure(
-    state: State, values: Mapping[str, Any], cluster: ClusterRequest | None
+    state: State, values: Values, cluster: ClusterRequest | None
 ) -> None:
     """Run one gate that needs no GPU, or all of them."""
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
@@ -356,13 +357,13 @@ def _check_structure(
     _finish(evidences, values)
 
 
-def _open_bucket(values: Mapping[str, Any], reporter: Reporter) -> Bucket:
+def _open_bucket(values: Values, reporter: Reporter) -> Bucket:
     """Open the bucket, which is created if a folder with a set may be staged."""
     creates = values["name"] != _MERGE and Path(values["wheel_set"]).is_dir()
     return open_bucket(values["bucket"], reporter, existing=not creates)
 
 
-def _test_here(state: State, values: Mapping[str, Any]) -> None:
+def _test_here(state: State, values: Values) -> None:
     """Run the device gate on this machine."""
     # Start-up time: the gates load auditwheel.
     from ci_build.release import device_gate, device_image
@@ -376,7 +377,7 @@ def _test_here(state: State, values: Mapping[str, Any]) -> None:
     _test_devices(state, values, run)
 
 
-def _test_in_image(state: State, values: Mapping[str, Any]) -> None:
+def _test_in_image(state: State, values: Values) -> None:
     """Run the device gate in a container of --image."""
     # Start-up time: the gates load auditwheel.
     from ci_build.release import device_gate, device_image, gating
@@ -413,7 +414,7 @@ def _test_in_image(state: State, values: Mapping[str, Any]) -> None:
 
 def _with_rocm(
     state: State,
-    values: Mapping[str, Any],
+    values: Values,
     request: DeviceRequest,
     staged: StagedSet,
     bucket: Bucket,
@@ -431,9 +432,7 @@ def _with_rocm(
     )
 
 
-def _test_on_cluster(
-    state: State, values: Mapping[str, Any], request: ClusterRequest
-) -> None:
+def _test_on_cluster(state: State, values: Values, request: ClusterRequest) -> None:
     """Run the device gate on the workers of a cluster."""
     # Start-up time: the gates load auditwheel.
     from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
@@ -459,7 +458,7 @@ def _gate_runner(options: DeviceRequest, reporter: Reporter) -> HostRunner:
 
 
 def _test_devices(
-    state: State, values: Mapping[str, Any], run: Callable[..., tuple[Evidence, ...]]
+    state: State, values: Values, run: Callable[..., tuple[Evidence, ...]]
 ) -> None:
     """Run the device gate on this machine or a cluster, or merge its shards."""
     # Start-up time: the gates load auditwheel.

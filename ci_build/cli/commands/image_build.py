@@ -17,7 +17,7 @@ from ci_build.cli.options.rocm_options import (
     rocm_storage,
 )
 from ci_build.cli.options.settings import Settings, split_list
-from ci_build.cli.options.shared_options import PATH, option
+from ci_build.cli.options.shared_options import PATH, Values, option
 from ci_build.cli.options.table import chosen_options
 from ci_build.images import engine_images, manylinux_image, runtime_image
 from ci_build.images.engine_images import ContainerImage
@@ -68,9 +68,7 @@ pins_option = option(
 )
 
 
-def new_builder(
-    settings: Settings, values: Mapping[str, Any], reporter: Reporter
-) -> ImageBuilder:
+def new_builder(settings: Settings, values: Values, reporter: Reporter) -> ImageBuilder:
     """Return the image builder of a command; no process is started.
 
     Raises:
@@ -136,7 +134,7 @@ def build(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of o
 
 def _build_runtime(
     settings: Settings,
-    values: Mapping[str, Any],
+    values: Values,
     reporter: Reporter,
     builder: ImageBuilder,
 ) -> None:
@@ -251,7 +249,7 @@ def _finish(
     reporter: Reporter,
     image: ContainerImage,
     names: Sequence[str],
-    values: Mapping[str, Any],
+    values: Values,
     contents: Mapping[str, str],
 ) -> None:
     """Tag, push and report an image."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.shared_options import (
     CHANNELS,
     PATH,
+    Values,
     allow_lower_option,
     allow_unprotected_option,
     bucket_option,
@@ -133,9 +133,7 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     )
 
 
-def _options(
-    given: Mapping[str, Any], settings: Settings, connect: Connect
-) -> ReleaseOptions:
+def _options(given: Values, settings: Settings, connect: Connect) -> ReleaseOptions:
     if not settings.given("bucket"):
         raise RequestError(
             "`release` requires --bucket or --local.",

@@ -16,7 +16,7 @@ from ci_build.cli.options.project_file import option_values
 from ci_build.cli.options.request_conversion import jax_setting, wheel_set_request
 from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
 from ci_build.cli.options.settings import Settings, split_list
-from ci_build.cli.options.shared_options import is_typed
+from ci_build.cli.options.shared_options import Values, is_typed
 from ci_build.cli.options.table import OUTPUT_OPTIONS, option_names
 from ci_build.release.nightly_run import NightRequest, check_index
 from ci_build.release.release_request import NO_URL, ReleaseOptions, ReleaseStep
@@ -43,11 +43,11 @@ if TYPE_CHECKING:  # At run time, it would load requests.
 HEAD = "head"
 NEWEST = "newest"
 _SCHEMA = 1
-MakeSettings = Callable[[Mapping[str, Any]], Settings]
+MakeSettings = Callable[[Values], Settings]
 """A function that returns the settings with further values, as if given by the user."""
 
 
-def read_table(file: Path, chosen: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+def read_table(file: Path, chosen: Sequence[str]) -> Mapping[str, Values]:
     """Return the names of nights in a table with the values of options.
 
     The identifiers of options are such as `jax_version`. Without chosen names, all
@@ -111,7 +111,7 @@ def newest_settings(
     return make(values)
 
 
-def _jax(settings: Settings, reporter: Reporter, runner: Runner) -> Mapping[str, Any]:
+def _jax(settings: Settings, reporter: Reporter, runner: Runner) -> Values:
     """Return the values of the options that name the jax of a night.
 
     Empty if they or a default name a release or a folder.
@@ -182,7 +182,7 @@ class NightOptions:
     def request(
         self,
         name: str,
-        row: Mapping[str, Any],
+        row: Values,
         reporter: Reporter,
         runner: HostRunner,
         connect: Connect,
@@ -220,7 +220,7 @@ class NightOptions:
             redo=self.redo,
         )
 
-    def _settings(self, name: str, row: Mapping[str, Any]) -> MakeSettings:
+    def _settings(self, name: str, row: Values) -> MakeSettings:
         """Return a function that adds values to the options of a row."""
         # A row overrides variables and the project file, but not the command line.
         values = {**row}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,6 +23,7 @@ from ci_build.cli.options.settings import Settings, split_list
 from ci_build.cli.options.shared_options import (
     CHANNELS,
     Function,
+    Values,
     allow_lower_option,
     allow_unprotected_option,
     ledger_key_option,
@@ -128,7 +128,7 @@ def step_options(function: Function) -> Function:
 
 
 def release_options(
-    given: Mapping[str, Any],
+    given: Values,
     *,
     bucket: str,
     channel: str,
@@ -210,7 +210,7 @@ def release_options(
 
 
 def local_options(
-    given: Mapping[str, Any], settings: Settings, connect: Connect
+    given: Values, settings: Settings, connect: Connect
 ) -> ReleaseOptions:
     """Return the options of `release --local`.
 

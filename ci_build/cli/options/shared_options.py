@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from core.defaults import defaults
 from core.errors import RequestError
 from promotion.storage.bucket_url import bucket_name, is_url
 
+Values = Mapping[str, Any]
+"""Values of options by identifier, such as `jax_version`."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 """The function of a command."""
 CHANNELS = ("local", "nightly", "release")
