@@ -42,7 +42,7 @@ from promotion.storage.object_keys import StagedSet
         "Write a folder for `gate device --wheelhouse` and this platform, with the"
         " packages of the tests."
     ),
-    type=click.Choice(PLATFORMS),
+    choices=PLATFORMS,
 )
 @option("--python X.Y", "With --platform: Python version of the tests.")
 @option(

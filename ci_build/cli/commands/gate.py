@@ -94,7 +94,7 @@ _STRUCTURE_OPTIONS = (
             "Programs to compile.  "
             f"[default: those that the channel's policy requires, else {CORPORA[0]}]"
         ),
-        type=click.Choice(CORPORA),
+        choices=CORPORA,
     ),
     option(
         "--jobs N",
@@ -109,9 +109,8 @@ _DEVICE_OPTIONS = (
     option(
         "--platform",
         "Platform of the tests.",
-        type=click.Choice(PLATFORMS),
+        choices=PLATFORMS,
         default=PLATFORMS[0],
-        show_default=True,
     ),
     option(
         "--family NAME", "GPU family of the runner, such as gfx94X-dcgpu.", default=""
@@ -126,9 +125,7 @@ _DEVICE_OPTIONS = (
         "Variable of JAX's suite, in addition to those of JAX's CI.",
         multiple=True,
     ),
-    option(
-        "--size", "Size of JAX's suite.  [default: large]", type=click.Choice(SIZES)
-    ),
+    option("--size", "Size of JAX's suite.  [default: large]", choices=SIZES),
     option(
         "--also FILE",
         "Hash-locked requirements to install with the set, such as NVIDIA's plugin.",

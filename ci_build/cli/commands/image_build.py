@@ -64,7 +64,11 @@ _COMMON = (
     "quiet",
 )
 pins_option = option(
-    "--pins FILE", "Pins that replace docker/images.toml.", type=PATH, default=PINS
+    "--pins FILE",
+    "Pins that replace docker/images.toml.",
+    type=PATH,
+    default=PINS,
+    show_default=False,
 )
 
 

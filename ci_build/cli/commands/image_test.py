@@ -45,9 +45,8 @@ _PYTHON = "PYTHON"
 @option(
     "--platform",
     "Platform of the test; cpu needs no GPU.",
-    type=click.Choice(("rocm", "cpu")),
+    choices=("rocm", "cpu"),
     default="rocm",
-    show_default=True,
 )
 @chosen_options("container_engine", "container_args", "dry_run", "verbose", "quiet")
 @click.pass_obj

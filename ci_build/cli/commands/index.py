@@ -22,7 +22,7 @@ from promotion.storage.directory_bucket import DirBucket
     "port", metavar="[PORT]", type=click.IntRange(0, 65535), default=SERVE_PORT
 )
 @bucket_option
-@option("--host TEXT", "Address to listen on.", default="127.0.0.1", show_default=True)
+@option("--host TEXT", "Address to listen on.", default="127.0.0.1")
 @click.pass_obj
 def serve(state: State, /, bucket: str, port: int, host: str) -> None:
     """Serve the folder of a bucket over HTTP on PORT until interrupted; 0 selects a free port."""

@@ -200,7 +200,6 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
     "Always keep the N newest sets.",
     type=click.IntRange(0),
     default=3,
-    show_default=True,
 )
 @option("--apply", "Apply the plan. Without it, only print the plan.", name="really")
 @json_option

@@ -34,7 +34,6 @@ def kernels() -> None:
     "Targets or families.",
     name="spec",
     default="default",
-    show_default=True,
 )
 @option(
     "--kernel-modules NAME,…",

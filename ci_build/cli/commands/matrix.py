@@ -50,13 +50,11 @@ def _check_commands(cells: Iterable[Cell]) -> None:
     "--python-versions X.Y,…",
     "Python versions.",
     default=_DEFAULTS["build"]["python_versions"],
-    show_default=True,
 )
 @option(
     "--jax-version X.Y.Z,…",
     "Releases of jax.",
     default=_DEFAULTS["pythons"]["jax_version"],
-    show_default=True,
 )
 @option(
     "--rocm-version X.Y.Z,…",
@@ -68,14 +66,12 @@ def _check_commands(cells: Iterable[Cell]) -> None:
     default=",".join(
         family_of((GfxTarget.parse(target),)) for target in lists()["gated"]
     ),
-    show_default=True,
 )
 @option(
     "--payload",
     "Origin of the native code.",
-    type=click.Choice([p.value for p in Payload]),
+    choices=Payload,
     default=Payload.SOURCE.value,
-    show_default=True,
 )
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @_JSON
@@ -116,9 +112,8 @@ def matrix(
 @option(
     "--when",
     "Occasion of the tests.",
-    type=click.Choice([trigger.value for trigger in Trigger]),
+    choices=Trigger,
     default=Trigger.PRESUBMIT.value,
-    show_default=True,
 )
 @option(
     "--python-versions X.Y,…",

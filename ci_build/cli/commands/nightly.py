@@ -44,10 +44,9 @@ from core.errors import CiBuildError, RequestError
 @option(
     "--channel",
     "Channel of the policy.",
-    type=click.Choice(CHANNELS[1:]),
+    choices=CHANNELS[1:],
     variable=True,
     default="nightly",
-    show_default=True,
 )
 @option("--redo", "Build inputs that were done before, as the next post release.")
 @option(

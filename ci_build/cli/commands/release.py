@@ -73,7 +73,7 @@ _LOCAL_TABLES = ("release_local", "build")
 @option(
     "--channel",
     f"Channel of the policy, without --local.  [default: {CHANNELS[-1]}]",
-    type=click.Choice(CHANNELS[1:]),
+    choices=CHANNELS[1:],
     variable=True,
 )
 @step_options

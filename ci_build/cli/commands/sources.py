@@ -24,6 +24,7 @@ from promotion.policy.families import FAMILIES_FILE
     name="path",
     type=PATH,
     default=pins.PINS,
+    show_default=False,
 )
 @option(
     "--source-mirror URL|DIR",

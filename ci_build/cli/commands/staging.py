@@ -17,7 +17,6 @@ from promotion import staged_sets
     "Remove sets that were neither staged nor gated for DAYS days.",
     type=DAYS,
     default=30,
-    show_default=True,
 )
 @option("--apply", "Remove the sets. Without it, only print them.", name="really")
 @bucket_option

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from ci_build.cli.options.cluster_options import (
     CLUSTER_VARIABLES,
     cluster_options,
@@ -52,7 +50,7 @@ _STEP_OPTIONS = (
     option(
         "--corpus",
         "JAX programs to compile.  [default: as the policy requires]",
-        type=click.Choice(CORPORA),
+        choices=CORPORA,
         variable=True,
     ),
     option(
@@ -85,7 +83,7 @@ _STEP_OPTIONS = (
             "Tests on GPUs: list the jobs for other machines, or test the GPUs of this"
             " machine or of the workers of --cluster.  [default: jobs]"
         ),
-        type=click.Choice(("jobs", "here", "cluster")),
+        choices=("jobs", "here", "cluster"),
     ),
     signing_key_option,
     ledger_key_option,

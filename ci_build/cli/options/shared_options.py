@@ -41,6 +41,7 @@ def option(
     text: str,
     *,
     name: str = "",
+    choices: Iterable[str] = (),
     variable: bool = False,
     **attributes: Any,  # noqa: ANN401 - click's own
 ) -> Callable[[Function], Function]:
@@ -48,18 +49,23 @@ def option(
 
     Args:
         declaration: flags and form of the value, such as `--out DIR`. An option without
-            a form and a type is a switch.
+            a form, choices and a type is a switch.
         text: help.
         name: name of the parameter; empty for that of the first flag.
+        choices: values that it accepts.
         variable: whether the environment and the project file may set it.
-        attributes: further arguments of click.
+        attributes: further arguments of click; the help shows a default that is not
+            empty.
     """
     flags, form = flags_and_form(declaration)
     name = name or flags[0].lstrip("-").replace("-", "_")
     if form:
         attributes["metavar"] = form
-    elif "type" not in attributes:
+    if choices:
+        attributes["type"] = click.Choice([str(choice) for choice in choices])
+    elif not form and "type" not in attributes:
         attributes["is_flag"] = True
+    attributes.setdefault("show_default", bool(attributes.get("default")))
     if variable:
         attributes["envvar"] = ENV_PREFIX + name.upper()
     return cloup.option(*flags, name, help=text, **attributes)
@@ -109,7 +115,6 @@ bucket_option = option(
     variable=True,
     callback=_normal_bucket,
     default=DEFAULT_BUCKET,
-    show_default=True,
 )
 """Option of commands that use a bucket and build no wheels."""
 
@@ -124,10 +129,9 @@ dry_run_option = option(
 channel_option = option(
     "--channel",
     "Channel of the policy.",
-    type=click.Choice(CHANNELS),
+    choices=CHANNELS,
     variable=True,
     default=CHANNELS[0],
-    show_default=True,
 )
 """Option of commands that evaluate the policy."""
 
@@ -148,7 +152,7 @@ index_channel_option = option(
         "Channel whose ledger_keys must have signed the ledger.  [default: the channel"
         " of its first entry]"
     ),
-    type=click.Choice(CHANNELS),
+    choices=CHANNELS,
     variable=True,
 )
 """Option of commands that read or change the ledger of an existing index."""

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import click
 import cloup
@@ -68,22 +67,19 @@ class BuildOption:
             if self.name in defaults()[table]:
                 text += f"  [default: {defaults()[table][self.name]}]"
                 break
-        more: dict[str, Any] = {}
-        if choices := _CHOICES.get(self.name):
-            more["type"] = click.Choice(choices)
         return option(
             self.declaration,
             text,
+            choices=_CHOICES.get(self.name, ()),
             variable=read,
             expose_value=read,
             cls=_Option,
             default=None,
-            **more,
         )
 
 
 _CHOICES = {
-    "payload": tuple(map(str, Payload)),
+    "payload": tuple(Payload),
     "compiler": ("clang", "gcc"),
     "jax_source": ("jax-ml", "amd"),
 }
