@@ -33,9 +33,9 @@ def code(text: str) -> str:
     return f"{fence}{space}{text}{space}{fence}"
 
 
-def block(text: str, language: str = "text") -> str:
+def block(text: str) -> str:
     """Return text as a fenced block."""
-    return f"```{language}\n{text.rstrip()}\n```"
+    return f"```text\n{text.rstrip()}\n```"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

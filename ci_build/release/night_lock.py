@@ -37,6 +37,7 @@ _OF_THE_SET = (
     "targets",
     "rocm_version_extra",
     "strip",
+    "kernels",
 )
 _RECENT = 50
 """Number of nights whose versions are not used again."""
@@ -56,9 +57,7 @@ def lock_of(request: WheelSetRequest, runner: Runner) -> Mapping[str, Any]:
     """
     build = request.build
     return {
-        "build": {
-            name: to_json(getattr(build, name)) for name in (*_OF_THE_SET, "kernels")
-        },
+        "build": {name: to_json(getattr(build, name)) for name in _OF_THE_SET},
         "source": _source(build.source, runner) if build.source else None,
         "rocm": _rocm(request.rocm) if request.rocm else None,
         "wheels": dict(sorted(_wheels(request, runner))),
