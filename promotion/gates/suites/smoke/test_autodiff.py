@@ -5,6 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
+from numpy.testing import assert_allclose, assert_array_equal
+
+parametrize = pytest.mark.parametrize
 
 X = np.array([0.7, -0.4, 1.3, 0.2, -1.1], np.float32)
 
@@ -66,35 +69,35 @@ def loss_of(name):
     return loss
 
 
-@pytest.mark.parametrize("mode", ["fwd", "rev"])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@parametrize("mode", ["fwd", "rev"])
+@parametrize("name", FUNCTIONS)
 def test_gradient(name, mode):
     loss = jax.jit(loss_of(name))
     check_grads(loss, (X,), order=1, modes=[mode], atol=2e-2, rtol=2e-2)
 
 
-@pytest.mark.parametrize("name", ["polynomial", "tanh", "softmax", "scan"])
+@parametrize("name", ["polynomial", "tanh", "softmax", "scan"])
 def test_hessian(name):
     loss = loss_of(name)
     hessian = jax.jit(jax.hessian(loss))(X)
     other = jax.jit(jax.jacrev(jax.jacfwd(loss)))(X)
-    np.testing.assert_allclose(hessian, other, rtol=1e-4, atol=1e-5)
+    assert_allclose(hessian, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["polynomial", "softmax", "logsumexp"])
+@parametrize("name", ["polynomial", "softmax", "logsumexp"])
 def test_gradients_are_mapped(name):
     gradient = jax.grad(loss_of(name))
     batch = np.stack([X, -X, X + 1])
     mapped = jax.jit(jax.vmap(gradient))(batch)
     expected = np.stack([gradient(row) for row in batch])
-    np.testing.assert_allclose(mapped, expected, rtol=1e-4, atol=1e-6)
+    assert_allclose(mapped, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_custom_rules():
     clipped = jax.custom_vjp(lambda x: x)
     clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -1, 1),))
     gradient = jax.grad(lambda x: jnp.sum(clipped(x) * 5.0))(X)
-    np.testing.assert_array_equal(gradient, np.ones_like(X))
+    assert_array_equal(gradient, np.ones_like(X))
 
     doubled = jax.custom_jvp(lambda x: 2 * x)
     doubled.defjvp(lambda p, t: (doubled(*p), 7 * t[0]))

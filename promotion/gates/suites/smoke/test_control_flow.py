@@ -4,6 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+parametrize = pytest.mark.parametrize
 
 
 def add(carry, x):
@@ -12,9 +15,9 @@ def add(carry, x):
     return total, total
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("unroll", [1, 4])
-@pytest.mark.parametrize("length", [1, 10, 257])
+@parametrize("reverse", [False, True])
+@parametrize("unroll", [1, 4])
+@parametrize("length", [1, 10, 257])
 def test_scan(length, unroll, reverse):
     def program(xs):
         return jax.lax.scan(add, 0.0, xs, unroll=unroll, reverse=reverse)
@@ -22,11 +25,11 @@ def test_scan(length, unroll, reverse):
     xs = np.arange(length, dtype=np.float32)
     last, sums = jax.jit(program)(xs)
     order = slice(None, None, -1 if reverse else 1)
-    np.testing.assert_allclose(sums, np.cumsum(xs[order])[order])
+    assert_allclose(sums, np.cumsum(xs[order])[order])
     assert float(last) == float(np.sum(xs))
 
 
-@pytest.mark.parametrize("stop", [0, 1, 100])
+@parametrize("stop", [0, 1, 100])
 def test_while_loop(stop):
     def count(stop):
         return jax.lax.while_loop(lambda n: n < stop, lambda n: n + 1, 0)
@@ -34,7 +37,7 @@ def test_while_loop(stop):
     assert int(jax.jit(count)(stop)) == stop
 
 
-@pytest.mark.parametrize("which", [-3, 0, 1, 2, 9])
+@parametrize("which", [-3, 0, 1, 2, 9])
 def test_switch_stays_inside(which):
     branches = [lambda x: x, lambda x: x + 10, lambda x: x + 20]
     result = jax.jit(lambda n: jax.lax.switch(n, branches, 1))(which)
@@ -49,7 +52,7 @@ def test_branches_are_mapped():
     flags = np.array([True, False, True])
     x = np.array([1.0, 2.0, 3.0], np.float32)
     mapped = jax.vmap(program)(flags, x)
-    np.testing.assert_allclose(mapped, [10.0, -2.0, 30.0])
+    assert_allclose(mapped, [10.0, -2.0, 30.0])
 
 
 def test_associative_scan():
@@ -57,7 +60,7 @@ def test_associative_scan():
         return jax.lax.associative_scan(jnp.multiply, x)
 
     x = np.arange(1, 9, dtype=np.float32)
-    np.testing.assert_allclose(jax.jit(products)(x), np.cumprod(x))
+    assert_allclose(jax.jit(products)(x), np.cumprod(x))
 
 
 def test_callbacks_see_values():
@@ -71,7 +74,7 @@ def test_callbacks_see_values():
         return jax.pure_callback(lambda v: np.asarray(v) * 2, shape, x)
 
     ones = np.ones(3, np.float32)
-    np.testing.assert_array_equal(jax.jit(doubled)(ones), 2 * ones)
+    assert_array_equal(jax.jit(doubled)(ones), 2 * ones)
 
 
 def test_stages():
@@ -81,4 +84,4 @@ def test_stages():
     compiled = lowered.compile()
     assert compiled.cost_analysis()
     eye = np.eye(8, dtype=np.float32)
-    np.testing.assert_allclose(compiled(eye), eye)
+    assert_allclose(compiled(eye), eye)

@@ -7,6 +7,9 @@ import jax.numpy as jnp
 import jax.scipy as jsp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+
+parametrize = pytest.mark.parametrize
 
 SIZES = [1, 5, 32]
 BATCHES = [(), (3,)]
@@ -37,7 +40,7 @@ def positive(size, batch=()):
 
 def close(actual, expected, tolerance=3e-3):
     """Assert equality but for rounding."""
-    np.testing.assert_allclose(
+    assert_allclose(
         np.asarray(actual), np.asarray(expected), rtol=tolerance, atol=tolerance
     )
 
@@ -53,9 +56,9 @@ def _precise():
         yield
 
 
-@pytest.mark.parametrize("dtype", [np.float32, COMPLEX], ids=["f32", "c64"])
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
-@pytest.mark.parametrize("size", SIZES)
+@parametrize("dtype", [np.float32, COMPLEX], ids=["f32", "c64"])
+@parametrize("batch", BATCHES, ids=str)
+@parametrize("size", SIZES)
 def test_solve(size, batch, dtype):
     a = matrix(size, batch, dtype)
     b = np.ones((*batch, size, 2), dtype)
@@ -109,8 +112,8 @@ def test_lu(a):
     close(p @ low @ up, a)
 
 
-@pytest.mark.parametrize("lower", [True, False])
-@pytest.mark.parametrize("size", SIZES)
+@parametrize("lower", [True, False])
+@parametrize("size", SIZES)
 def test_triangular_solve(size, lower):
     half = np.tril if lower else np.triu
     a = half(positive(size) + np.eye(size, dtype=np.float32))
@@ -131,8 +134,8 @@ def test_matrix_functions():
     close(exponential, np.diag(np.exp(values)))
 
 
-@pytest.mark.parametrize("length", [8, 15, 1024])
-@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "hfft"])
+@parametrize("length", [8, 15, 1024])
+@parametrize("name", ["fft", "ifft", "rfft", "hfft"])
 def test_fft(name, length):
     rng = np.random.default_rng(length)
     x = rng.normal(size=(3, length)).astype(np.float32)
@@ -143,7 +146,7 @@ def test_fft(name, length):
     close(transform(x), expected, 2e-2)
 
 
-@pytest.mark.parametrize("axes", [(0, 1), (1, 2), (0, 1, 2)], ids=str)
+@parametrize("axes", [(0, 1), (1, 2), (0, 1, 2)], ids=str)
 def test_fft_of_several_axes(axes):
     rng = np.random.default_rng(5)
     x = rng.normal(size=(4, 6, 8)).astype(COMPLEX)
@@ -152,7 +155,7 @@ def test_fft_of_several_axes(axes):
     close(spectrum, np.fft.fftn(x, axes=axes), 2e-2)
 
 
-@pytest.mark.parametrize("kind", ["BCOO", "BCSR"])
+@parametrize("kind", ["BCOO", "BCSR"])
 def test_sparse_matrices(kind):
     from jax.experimental import sparse  # A jax without it fails only this test.
 
@@ -166,7 +169,7 @@ def test_sparse_matrices(kind):
     close(packed.todense(), dense)
 
 
-@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres"])
+@parametrize("name", ["cg", "bicgstab", "gmres"])
 def test_iterative_solver(name):
     solve = getattr(jsp.sparse.linalg, name)
     a = positive(12)

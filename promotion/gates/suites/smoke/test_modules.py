@@ -8,6 +8,9 @@ import jax.scipy as jsp
 import jax.scipy.optimize
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+parametrize = pytest.mark.parametrize
 
 MODULES = [
     "jax.numpy",
@@ -74,12 +77,12 @@ DISTRIBUTIONS = {
 """Name -> where to ask, and the parameters, such that the density is there positive."""
 
 
-@pytest.mark.parametrize("name", MODULES)
+@parametrize("name", MODULES)
 def test_module_is_there(name):
     assert importlib.import_module(name).__name__.startswith("jax")
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@parametrize("name", DISTRIBUTIONS)
 def test_distribution(name):
     distribution = getattr(jsp.stats, name)
     log = getattr(distribution, "logpdf", None) or distribution.logpmf
@@ -91,7 +94,7 @@ def test_distribution(name):
     assert density == pytest.approx(np.exp(value), rel=1e-4)
 
 
-@pytest.mark.parametrize(
+@parametrize(
     "name",
     [
         "bessel_jn",
@@ -129,7 +132,7 @@ def test_special_function(name):
     assert len(set(np.asarray(value).ravel().tolist())) > 1
 
 
-@pytest.mark.parametrize(
+@parametrize(
     "name",
     [
         "celu",
@@ -167,14 +170,14 @@ def test_attention_is_softmax_of_products():
     expected = np.einsum("bhqk,bkhd->bqhd", weights, v)
     with jax.default_matmul_precision("highest"):
         actual = jax.jit(jax.nn.dot_product_attention)(q, k, v)
-    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
+    assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["nearest", "linear", "cubic", "lanczos3"])
+@parametrize("method", ["nearest", "linear", "cubic", "lanczos3"])
 def test_resize(method):
     x = np.ones((8, 8, 3), np.float32)
     resized = jax.image.resize(x, (16, 4, 3), method)
-    np.testing.assert_allclose(resized, np.ones((16, 4, 3)), rtol=1e-4)
+    assert_allclose(resized, np.ones((16, 4, 3)), rtol=1e-4)
 
 
 SEGMENTS = {
@@ -185,13 +188,13 @@ SEGMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", SEGMENTS)
+@parametrize("name", SEGMENTS)
 def test_segments(name):
     data = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
     owners = np.array([0, 0, 1, 1])
     call = getattr(jax.ops, f"segment_{name}")
     result = call(data, owners, num_segments=2)
-    np.testing.assert_allclose(result, SEGMENTS[name])
+    assert_allclose(result, SEGMENTS[name])
 
 
 def test_trees():
@@ -203,7 +206,7 @@ def test_trees():
 
 def test_arrays_go_through_dlpack():
     x = jnp.arange(6.0)
-    np.testing.assert_array_equal(jnp.from_dlpack(x), x)
+    assert_array_equal(jnp.from_dlpack(x), x)
 
 
 def test_profiler_writes_a_trace(tmp_path):
@@ -227,14 +230,14 @@ def test_executables_are_saved_and_loaded():
         *parts, execution_devices=devices
     )
     ones = np.ones(4, np.float32)
-    np.testing.assert_array_equal(loaded(ones), 3 * ones)
+    assert_array_equal(loaded(ones), 3 * ones)
 
 
 def test_programs_are_exported_and_imported():
     exported = jax.export.export(jax.jit(jnp.sin))(FOUR)
     imported = jax.export.deserialize(exported.serialize())
     x = np.arange(4, dtype=np.float32)
-    np.testing.assert_allclose(imported.call(x), np.sin(x), rtol=1e-5)
+    assert_allclose(imported.call(x), np.sin(x), rtol=1e-5)
 
 
 def test_optimizer_finds_the_minimum():
@@ -242,10 +245,10 @@ def test_optimizer_finds_the_minimum():
         return jnp.sum((x - 3) ** 2)
 
     result = jsp.optimize.minimize(cost, jnp.zeros(3), method="BFGS")
-    np.testing.assert_allclose(result.x, 3 * np.ones(3), rtol=1e-3)
+    assert_allclose(result.x, 3 * np.ones(3), rtol=1e-3)
 
 
-@pytest.mark.parametrize(
+@parametrize(
     "name",
     [
         "float8_e4m3fn",
@@ -262,10 +265,10 @@ def test_dtype_survives_a_round_trip(name):
     dtype = getattr(jnp, name if name != "bool" else "bool_")
     x = np.array([0, 1, 1, 0], np.float32)
     there = jnp.asarray(x).astype(dtype)
-    np.testing.assert_array_equal(there.astype(jnp.complex64), x)
+    assert_array_equal(there.astype(jnp.complex64), x)
 
 
-@pytest.mark.parametrize("name", ["float64", "int64", "uint64", "complex128"])
+@parametrize("name", ["float64", "int64", "uint64", "complex128"])
 def test_wide_dtypes_are_opt_in(name):
     # Older releases of jax have it in jax.experimental.
     module = jax if hasattr(jax, "enable_x64") else jax.experimental
@@ -273,11 +276,11 @@ def test_wide_dtypes_are_opt_in(name):
         x = jnp.arange(4, dtype=getattr(jnp, name))
         doubled = jax.jit(lambda x: x * 2)(x)
     assert x.dtype == np.dtype(name)
-    np.testing.assert_array_equal(doubled, np.arange(4) * 2)
+    assert_array_equal(doubled, np.arange(4) * 2)
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8, 3), (2, 16, 16, 4)], ids=str)
-@pytest.mark.parametrize("stride", [1, 2])
+@parametrize("shape", [(1, 8, 8, 3), (2, 16, 16, 4)], ids=str)
+@parametrize("stride", [1, 2])
 def test_convolution(shape, stride):
     layout = ("NHWC", "HWIO", "NHWC")
     strides = (stride, stride)
@@ -291,7 +294,7 @@ def test_convolution(shape, stride):
     x = np.ones(shape, np.float32)
     kernel = np.ones((3, 3, channels, 5), np.float32)
     out = jax.jit(convolve)(x, kernel)
-    np.testing.assert_allclose(out, np.full(out.shape, 9.0 * channels), rtol=1e-5)
+    assert_allclose(out, np.full(out.shape, 9.0 * channels), rtol=1e-5)
 
 
 POOLING = {
@@ -301,13 +304,13 @@ POOLING = {
 }
 
 
-@pytest.mark.parametrize("name", POOLING)
+@parametrize("name", POOLING)
 def test_pooling(name):
     call, start = POOLING[name]
     x = np.arange(16, dtype=np.float32).reshape(4, 4)
     pooled = jax.lax.reduce_window(x, start, call, (2, 2), (2, 2), "VALID")
     blocks = x.reshape(2, 2, 2, 2)
-    np.testing.assert_array_equal(pooled, getattr(blocks, name)(axis=(1, 3)))
+    assert_array_equal(pooled, getattr(blocks, name)(axis=(1, 3)))
 
 
 def test_unknown_custom_call_is_refused():

@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+parametrize = pytest.mark.parametrize
 
 UNARY = [
     "abs",
@@ -76,7 +79,7 @@ def close(actual, expected, dtype=np.float32):
     """Assert equality within the precision of a dtype."""
     rtol = {np.float16: 4e-3, jnp.bfloat16: 4e-2}.get(dtype, 2e-5)
     wide = np.asarray(actual).astype(np.float64)
-    np.testing.assert_allclose(wide, expected, rtol=rtol, atol=rtol)
+    assert_allclose(wide, expected, rtol=rtol, atol=rtol)
 
 
 def compare(name, *arguments, dtype=np.float32, **more):
@@ -87,32 +90,32 @@ def compare(name, *arguments, dtype=np.float32, **more):
     close(actual, getattr(np, name)(*wide, **more), dtype)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: np.dtype(dtype).name)
-@pytest.mark.parametrize("name", UNARY)
+@parametrize("dtype", FLOATS, ids=lambda dtype: np.dtype(dtype).name)
+@parametrize("name", UNARY)
 def test_unary(name, dtype):
     compare(name, sample((7, 33), dtype), dtype=dtype)
 
 
-@pytest.mark.parametrize("name", BINARY)
+@parametrize("name", BINARY)
 def test_binary(name):
     compare(name, sample((5, 1, 17)), sample((9, 17), seed=1))
 
 
-@pytest.mark.parametrize("axis", [None, 0, 1, -1])
-@pytest.mark.parametrize("name", REDUCTIONS)
+@parametrize("axis", [None, 0, 1, -1])
+@parametrize("name", REDUCTIONS)
 def test_reduction(name, axis):
     compare(name, sample((6, 31)), axis=axis)
 
 
-@pytest.mark.parametrize("name", SCANS)
+@parametrize("name", SCANS)
 def test_scan(name):
     x = sample((4, 300))
     actual = jax.jit(lambda x: getattr(jnp, name)(x, axis=1))(x)
     expected = getattr(np, name)(x, axis=1)
-    np.testing.assert_allclose(actual, expected, rtol=1e-3)
+    assert_allclose(actual, expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize(
+@parametrize(
     "spec",
     [
         "ij,jk->ik",
@@ -132,17 +135,15 @@ def test_einsum(spec):
         operands.append(sample(shape, seed=seed))
     with jax.default_matmul_precision("highest"):
         actual = jax.jit(lambda *a: jnp.einsum(spec, *a))(*operands)
-    np.testing.assert_allclose(actual, np.einsum(spec, *operands), rtol=1e-4)
+    assert_allclose(actual, np.einsum(spec, *operands), rtol=1e-4)
 
 
-@pytest.mark.parametrize(
+@parametrize(
     "dtype",
     [np.float32, np.float16, jnp.bfloat16, np.int32, np.int8],
     ids=lambda d: np.dtype(d).name,
 )
-@pytest.mark.parametrize(
-    "shape", [(16, 16, 16), (1, 64, 32), (33, 65, 17), (128, 128, 128)]
-)
+@parametrize("shape", [(16, 16, 16), (1, 64, 32), (33, 65, 17), (128, 128, 128)])
 def test_matmul(shape, dtype):
     m, k, n = shape
     rng = np.random.default_rng(3)
@@ -152,7 +153,7 @@ def test_matmul(shape, dtype):
     multiply = partial(jnp.matmul, preferred_element_type=wide)
     actual = np.asarray(jax.jit(multiply)(x, y))
     expected = x.astype(np.int64) @ y.astype(np.int64)
-    np.testing.assert_array_equal(actual.astype(np.int64), expected)
+    assert_array_equal(actual.astype(np.int64), expected)
 
 
 INDEXING = {
@@ -164,7 +165,7 @@ INDEXING = {
 }
 
 
-@pytest.mark.parametrize("how", INDEXING)
+@parametrize("how", INDEXING)
 def test_indexing(how):
     x = sample((8, 9))
     place = INDEXING[how]
@@ -180,7 +181,7 @@ SCATTER = {
 }
 
 
-@pytest.mark.parametrize("how", SCATTER)
+@parametrize("how", SCATTER)
 def test_scatter(how):
     x = sample((10, 4))
     at = np.array([1, 3, 8])
@@ -190,12 +191,12 @@ def test_scatter(how):
     close(actual, expected)
 
 
-@pytest.mark.parametrize("length", [1, 7, 1000, 4097])
+@parametrize("length", [1, 7, 1000, 4097])
 def test_sort(length):
     x = sample((3, length))
     order = np.argsort(x, kind="stable")
-    np.testing.assert_array_equal(jax.jit(jnp.sort)(x), np.sort(x))
-    np.testing.assert_array_equal(jax.jit(jnp.argsort)(x), order)
+    assert_array_equal(jax.jit(jnp.sort)(x), np.sort(x))
+    assert_array_equal(jax.jit(jnp.argsort)(x), order)
 
 
 CALLS = {
@@ -210,7 +211,7 @@ CALLS = {
 """Function -> its arguments after the array."""
 
 
-@pytest.mark.parametrize("name", CALLS)
+@parametrize("name", CALLS)
 def test_shapes(name):
     x = sample((4, 6))
     actual = getattr(jnp, name)(x, *CALLS[name])
@@ -219,6 +220,6 @@ def test_shapes(name):
 
 def test_nan_and_infinity():
     x = np.array([np.nan, np.inf, -np.inf, 0.0, 1.0], np.float32)
-    np.testing.assert_array_equal(jax.jit(jnp.isnan)(x), np.isnan(x))
+    assert_array_equal(jax.jit(jnp.isnan)(x), np.isnan(x))
     finite = jax.jit(jnp.nan_to_num)(x)
-    np.testing.assert_array_equal(finite, np.nan_to_num(x))
+    assert_array_equal(finite, np.nan_to_num(x))

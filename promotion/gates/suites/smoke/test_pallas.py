@@ -5,6 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from numpy.testing import assert_allclose
+
+parametrize = pytest.mark.parametrize
 
 
 def compiled(kernel, like, *arrays, **grid):
@@ -24,14 +27,14 @@ def by_rows(x):
     return {"grid": (x.shape[0],), "in_specs": [spec], "out_specs": spec}
 
 
-@pytest.mark.parametrize("size", [16, 128])
+@parametrize("size", [16, 128])
 def test_elementwise(size):
     def kernel(x, y, out):
         out[...] = x[...] * 2 + y[...]
 
     x = np.arange(size, dtype=np.float32)
     result = compiled(kernel, x, x, x)
-    np.testing.assert_allclose(result, 3 * x)
+    assert_allclose(result, 3 * x)
 
 
 def test_grid_and_blocks():
@@ -41,10 +44,10 @@ def test_grid_and_blocks():
 
     x = np.zeros((4, 32), np.float32)
     result = compiled(kernel, x, x, **by_rows(x))
-    np.testing.assert_allclose(result, np.repeat(np.arange(4.0)[:, None], 32, 1))
+    assert_allclose(result, np.repeat(np.arange(4.0)[:, None], 32, 1))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["f32", "f16"])
+@parametrize("dtype", [np.float32, np.float16], ids=["f32", "f16"])
 def test_matmul(dtype):
     def kernel(x, y, out):
         left = x[...]
@@ -55,7 +58,7 @@ def test_matmul(dtype):
     x = whole.astype(dtype)
     expected = (whole @ whole).astype(np.float32)
     result = compiled(kernel, expected, x, x)
-    np.testing.assert_allclose(result, expected)
+    assert_allclose(result, expected)
 
 
 def test_softmax_by_rows():
@@ -68,4 +71,4 @@ def test_softmax_by_rows():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(8, 64)).astype(np.float32)
     result = compiled(kernel, x, x, **by_rows(x))
-    np.testing.assert_allclose(result, jax.nn.softmax(x), rtol=1e-5)
+    assert_allclose(result, jax.nn.softmax(x), rtol=1e-5)

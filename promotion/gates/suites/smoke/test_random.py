@@ -4,6 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
+
+parametrize = pytest.mark.parametrize
 
 COUNT = 20_000
 MOMENTS = {
@@ -24,8 +27,8 @@ MEANS = {
 """Distribution -> its parameters and its mean."""
 
 
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
-@pytest.mark.parametrize("name", MOMENTS)
+@parametrize("impl", ["threefry2x32", "rbg"])
+@parametrize("name", MOMENTS)
 def test_moments(name, impl):
     mean, variance = MOMENTS[name]
     draw = getattr(jax.random, name)
@@ -36,7 +39,7 @@ def test_moments(name, impl):
     assert x.var() == pytest.approx(variance, rel=0.15)
 
 
-@pytest.mark.parametrize("name", MEANS)
+@parametrize("name", MEANS)
 def test_means(name):
     parameters, mean = MEANS[name]
     draw = getattr(jax.random, name)
@@ -54,17 +57,17 @@ def test_threefry_gives_the_bits_that_it_gives_everywhere():
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu):
         expected = bits()
-    np.testing.assert_array_equal(bits(), expected)
+    assert_array_equal(bits(), expected)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 2), (-5, 5), (0, 1000)])
+@parametrize(("low", "high"), [(0, 2), (-5, 5), (0, 1000)])
 def test_randint(low, high):
     x = np.asarray(jax.random.randint(jax.random.key(1), (COUNT,), low, high))
-    np.testing.assert_array_equal(np.unique(x), np.arange(low, high))
+    assert_array_equal(np.unique(x), np.arange(low, high))
 
 
 def test_permutation_and_choice():
     x = np.asarray(jax.random.permutation(jax.random.key(2), 1000))
-    np.testing.assert_array_equal(np.sort(x), np.arange(1000))
+    assert_array_equal(np.sort(x), np.arange(1000))
     chosen = jax.random.choice(jax.random.key(3), 50, (50,), replace=False)
     assert len(np.unique(np.asarray(chosen))) == 50

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from numpy.testing import assert_allclose, assert_array_equal
+
+parametrize = pytest.mark.parametrize
 
 pytestmark = pytest.mark.multiaccelerator
 ROWS = P("x")
@@ -48,27 +51,27 @@ def test_arrays_are_spread(mesh):
     assert {shard.data.shape for shard in shards} == {(2, 4)}
 
 
-@pytest.mark.parametrize("name", ["psum", "pmean", "pmax", "pmin"])
+@parametrize("name", ["psum", "pmean", "pmax", "pmin"])
 def test_reduction(mesh, name):
     x = spread(mesh)
     collective = partial(getattr(jax.lax, name), axis_name="x")
     parts = np.asarray(x).reshape(mesh.size, 2, 4)
     reduce = getattr(np, name.removeprefix("p"))
     result = mapped(mesh, collective, P())(x)
-    np.testing.assert_allclose(result, reduce(parts, axis=0))
+    assert_allclose(result, reduce(parts, axis=0))
 
 
 def test_all_gather(mesh):
     x = spread(mesh)
     gather = partial(jax.lax.all_gather, axis_name="x", tiled=True)
-    np.testing.assert_array_equal(mapped(mesh, gather, P())(x), x)
+    assert_array_equal(mapped(mesh, gather, P())(x), x)
 
 
 def test_reduce_scatter(mesh):
     n = mesh.size
     x = put(mesh, np.ones((n * n, 2), np.float32))
     scatter = partial(jax.lax.psum_scatter, axis_name="x", tiled=True)
-    np.testing.assert_array_equal(mapped(mesh, scatter)(x), np.full((n, 2), n))
+    assert_array_equal(mapped(mesh, scatter)(x), np.full((n, 2), n))
 
 
 def test_all_to_all(mesh):
@@ -76,17 +79,17 @@ def test_all_to_all(mesh):
     x = numbers(n * n, 1)
     out = mapped(mesh, lambda x: jax.lax.all_to_all(x, "x", 0, 0, tiled=True))(x)
     square = np.asarray(out).reshape(n, n)
-    np.testing.assert_array_equal(square, x.reshape(n, n).T)
+    assert_array_equal(square, x.reshape(n, n).T)
 
 
 def test_ring(mesh):
     x = spread(mesh)
     pairs = [(i, (i + 1) % mesh.size) for i in range(mesh.size)]
     send = partial(jax.lax.ppermute, axis_name="x", perm=pairs)
-    np.testing.assert_array_equal(mapped(mesh, send)(x), np.roll(x, 2, axis=0))
+    assert_array_equal(mapped(mesh, send)(x), np.roll(x, 2, axis=0))
 
 
-@pytest.mark.parametrize(
+@parametrize(
     ("left", "right"),
     [
         (P("x", None), P(None, None)),
@@ -101,7 +104,7 @@ def test_partitioned_matmul(mesh, left, right):
     x = rng.integers(-2, 3, (n, n)).astype(np.float32)
     y = rng.integers(-2, 3, (n, n)).astype(np.float32)
     product = jax.jit(jnp.matmul)(put(mesh, x, left), put(mesh, y, right))
-    np.testing.assert_array_equal(product, x @ y)
+    assert_array_equal(product, x @ y)
 
 
 def test_two_axes():
@@ -117,7 +120,7 @@ def test_two_axes():
         return jnp.mean((x @ w) ** 2)
 
     loss, gradient = jax.jit(jax.value_and_grad(program))(w, x)
-    np.testing.assert_allclose(loss, float(rows**2), rtol=1e-5)
+    assert_allclose(loss, float(rows**2), rtol=1e-5)
     assert gradient.sharding.mesh.shape == mesh.shape
 
 
@@ -126,4 +129,4 @@ def test_copies_between_devices(mesh):
     for device in mesh.devices.flat:
         copy = jax.device_put(x, device)
         assert copy.devices() == {device}
-        np.testing.assert_array_equal(copy, x)
+        assert_array_equal(copy, x)
