@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from core.model import WHEELS_JSON, Evidence, WheelSet
 from core.wheels_json import load_wheel_set
@@ -69,15 +69,15 @@ class NightResult:
     set: str
     lock: str
     version: str
-    entry: int = 0
-    visible: bool = False
-    checked: bool = False
-    jax: str = ""
-    rocm: str = ""
-    tiers: Mapping[str, str] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    code: Mapping[str, int] = field(default_factory=dict)
-    gates: tuple[GateResult, ...] = ()
+    entry: int
+    visible: bool
+    checked: bool
+    jax: str
+    rocm: str
+    tiers: Mapping[str, str]
+    sizes: Mapping[str, int]
+    code: Mapping[str, int]
+    gates: tuple[GateResult, ...]
 
 
 def night_results(bucket: Bucket, index: str, *, limit: int) -> tuple[NightResult, ...]:

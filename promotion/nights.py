@@ -11,14 +11,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC
 from typing import Any, TypedDict
 
 from core.digests import sha256_of
 from core.errors import BucketError
 from core.model import WHEELS_JSON, to_json
-from promotion.index.operations import Clock, utc_now
+from promotion.index.operations import utc_now
 from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.object_keys import StagedSet, nights_folder
 from promotion.storage.stored_records import stored_record
@@ -86,7 +86,6 @@ def record_night(
     lock: Mapping[str, Any],
     *,
     version: str,
-    now: Clock = utc_now,
 ) -> Night:
     """Record that a set was staged for exact inputs.
 
@@ -94,7 +93,7 @@ def record_night(
         version: version of the set's pjrt and plugin wheels.
     """
     night = Night(
-        time=now().astimezone(UTC).strftime(_TIME),
+        time=utc_now().strftime(_TIME),
         lock=lock_digest(lock),
         staged=staged,
     )
@@ -142,10 +141,8 @@ def record_check(bucket: Bucket, night: Night, checks: Mapping[str, str]) -> Non
         checks: name of each check -> its outcome.
     """
     body = {"schema": SCHEMA, "set": str(night.staged), "checks": dict(checks)}
-    try:
+    with suppress(ConflictError):
         _put(bucket, night.key.removesuffix(".json") + ".checked.json", body)
-    except ConflictError:
-        return
 
 
 def is_staged(bucket: Bucket, staged: StagedSet) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -56,15 +56,6 @@ _MOST = 200
 """Number of tests of one kind, or findings, in a report; the evidence has all of them."""
 _MOST_MESSAGES, _LONGEST_MESSAGE = 40_000, 2_000
 """Characters of all messages of tests of one kind, and of one of them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GateRow:
-    """Evidence of one gate and target in a report, with its file below the folder of the set."""
-
-    evidence: Evidence
-    file: str
-    seconds: float
 
 
 def report_files(
@@ -193,21 +184,19 @@ def report_page(
         checks: key of each evidence that counted -> its checks.
         written: names of the other files that the promotion writes.
     """
-    rows = [
-        GateRow(
-            evidence=checked.evidence,
-            file=key.removeprefix(staged.root),
-            seconds=seconds_of(checked.evidence),
-        )
-        for key, checked in checks.items()
-    ]
-    rows.sort(
-        key=lambda row: (
-            _ORDER.index(row.evidence.outcome),
-            row.evidence.gate,
-            natural_key(row.evidence.target),
-        )
-    )
+    rows = []
+    findings = []
+    unread = []
+    for key, checked in sorted(checks.items(), key=_worst_first):
+        evidence = checked.evidence
+        file = key.removeprefix(staged.root)
+        row = {"evidence": evidence, "file": file, "seconds": seconds_of(evidence)}
+        rows.append(row)
+        findings += [(row, finding) for finding in evidence.findings]
+        if not checked.results and [*results_names(evidence)]:
+            unread.append(file)
+    severities = list(Severity)
+    findings.sort(key=lambda item: severities.index(item[1].severity))
     tests = []
     skipped = []
     for checked in checks.values():
@@ -221,16 +210,6 @@ def report_page(
     ]
     flaky = [(t, r) for t, r in tests if r.verdict is TestVerdict.FLAKY]
     known = [(t, c) for t, c in skipped if c.outcome == "known"]
-    findings = []
-    for row in rows:
-        findings += [(row, finding) for finding in row.evidence.findings]
-    severities = list(Severity)
-    findings.sort(key=lambda item: severities.index(item[1].severity))
-    unread = [
-        key.removeprefix(staged.root)
-        for key, checked in checks.items()
-        if not checked.results and [*results_names(checked.evidence)]
-    ]
     files = (*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written)
     return render(
         "report.html",
@@ -280,6 +259,13 @@ def report_page(
             "files": sorted(files, key=lambda name: ("/" in name, name)),
         },
     )
+
+
+def _worst_first(item: tuple[str, EvidenceChecks]) -> tuple[int, str, Any]:
+    """Return the sort key of evidence in a report."""
+    evidence = item[1].evidence
+    place = _ORDER.index(evidence.outcome)
+    return place, evidence.gate, natural_key(evidence.target)
 
 
 def _shortened(

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -167,11 +167,9 @@ class GateContext:
     def debug_file(self, wheel: Wheel, path: str) -> Path | None:
         """Return the symbol table file of a wheel's library, or None if absent."""
         name = f"debug/{wheel.filename.removesuffix('.whl')}/{path}.debug"
-        return (
-            self.bucket.fetch(self.staged.file(name), self.work)
-            if name in self.wheel_set.files
-            else None
-        )
+        if name not in self.wheel_set.files:
+            return None
+        return self.bucket.fetch(self.staged.file(name), self.work)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,13 +214,8 @@ def error(code: str, message: str, remedy: str, *, member: str = "") -> Finding:
 
 def warning(code: str, message: str, remedy: str = "", *, member: str = "") -> Finding:
     """Return a finding that does not make a check fail."""
-    return Finding(
-        code=code,
-        severity=Severity.WARNING,
-        message=message,
-        remedy=remedy,
-        member=member,
-    )
+    finding = error(code, message, remedy, member=member)
+    return replace(finding, severity=Severity.WARNING)
 
 
 def signal_name(number: int) -> str:

@@ -7,19 +7,14 @@ from collections import deque
 
 from core.process import without_credentials
 
-MOST = 1 << 20
+_MOST = 1 << 20
 """Number of characters kept from the end of a gate's output."""
 
 
 class Transcript:
-    """Output of a gate's processes, collected from several threads.
+    """Output of a gate's processes, collected from several threads."""
 
-    Args:
-        most: number of characters kept from the end.
-    """
-
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._size = 0
         self._lines: deque[str] = deque()
         self._lock = threading.Lock()
@@ -29,7 +24,7 @@ class Transcript:
         with self._lock:
             self._lines.append(line)
             self._size += len(line) + 1
-            while self._size > self._most:
+            while self._size > _MOST:
                 self._size -= len(self._lines.popleft()) + 1
 
     @property

@@ -64,6 +64,10 @@ class CompileStatus(enum.StrEnum):
     NOT_RUN = "not run"
 
 
+FINISHED = (CompileStatus.COMPILED, CompileStatus.FAILED)
+"""Results after which the process goes on."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """Result of compiling one program, with its code.
@@ -116,14 +120,6 @@ class ChildRun:
     seconds: float
     peak: int
 
-    @property
-    def made_no_progress(self) -> bool:
-        """Report whether the process finished no program."""
-        return not any(
-            result.fate in (CompileStatus.COMPILED, CompileStatus.FAILED)
-            for result in self.results
-        )
-
 
 class ChildJournal:
     """Reader of results.jsonl while a child writes it; the content is not trusted.
@@ -159,7 +155,7 @@ class ChildJournal:
             file.seek(self._offset)
             lines, newline, _ = file.read().rpartition(b"\n")
             self._offset += len(lines) + len(newline)
-            for line in lines.splitlines() if newline else ():
+            for line in lines.splitlines():
                 self.changed = time.monotonic()
                 try:
                     self._process(json.loads(line))
@@ -195,7 +191,7 @@ class ChildJournal:
             if file.parent != self._folder or file.is_symlink() or not file.is_file():
                 raise ValueError("a code object is not a regular file in the folder")
         fate = CompileStatus(event["outcome"])
-        if fate not in (CompileStatus.COMPILED, CompileStatus.FAILED):
+        if fate not in FINISHED:
             raise ValueError("unexpected outcome")
         if fate is CompileStatus.FAILED and _MEMORY_ERROR.match(text):
             fate = CompileStatus.OUT_OF_MEMORY
@@ -309,12 +305,12 @@ def run_child(
         A result for each request that the child completed, and for the one that it was
         executing.
     """
-    folders = [Path(request["out"]) for request in requests]
-    files = [folder / "request.json" for folder in folders]
-    for file, request in zip(files, requests, strict=True):
-        file.write_text(json.dumps(request))
+    files = []
     journals = []
-    for folder, request in zip(folders, requests, strict=True):
+    for request in requests:
+        folder = Path(request["out"])
+        files.append(folder / "request.json")
+        files[-1].write_text(json.dumps(request))
         journals.append(ChildJournal(folder, request["programs"], on_event))
     watch = ChildWatch(journals, limits, stop)
     returncode = 0
@@ -323,7 +319,7 @@ def run_child(
         ended = runner.run(
             (*argv, *map(str, files)),
             env=env,
-            cwd=str(folders[0]),
+            cwd=str(files[0].parent),
             check=False,
             watch=watch,
             keep=_KEPT_CHARACTERS,

@@ -11,7 +11,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from promotion.gates.compile.child_run import ChildRun, CompileStatus, Result
+from promotion.gates.compile.child_run import (
+    FINISHED,
+    ChildRun,
+    CompileStatus,
+    Result,
+)
 
 PROCESS_MEMORY = 1 << 30
 """Minimum bytes of memory for one process, which usually needs 600 MB."""
@@ -145,13 +150,13 @@ class _BatchState:
             if result.killed and program not in self._results:
                 self._killed.append(program)
             self._results[program] = result
-        if child_run.made_no_progress:
-            self._failures += 1
+        self._failures += 1
+        if any(result.fate in FINISHED for result in child_run.results):
+            self._failures = 0
+        else:
             # The next programs may be similar to the one that crashed this process.
             half = len(self._pending) // 2
             self._pending = self._pending[half:] + self._pending[:half]
-        else:
-            self._failures = 0
 
     def result(self) -> BatchResult:
         """Return the result; programs that did not run have the fate NOT_RUN."""

@@ -16,18 +16,14 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 _WORDS = {"failed": "failed", "known": "known", "skipped": "not run"}
 
 
-def group_of(program: str) -> str:
-    """Return the group of a program: the part before the first dot."""
-    return program.partition(".")[0]
-
-
 def results(evidences: Iterable[Evidence]) -> Table:
     """Return a table of program counts per outcome, by group and target."""
     columns: dict[str, dict[str, Counter[str]]] = {}
     for evidence in evidences:
         column = columns.setdefault(evidence.target, {})
         for check in _programs(evidence):
-            column.setdefault(group_of(check["name"]), Counter())[check["outcome"]] += 1
+            group = check["name"].partition(".")[0]
+            column.setdefault(group, Counter())[check["outcome"]] += 1
     rows = []
     for group in dict.fromkeys(itertools.chain.from_iterable(columns.values())):
         counts = [column.get(group, Counter()) for column in columns.values()]

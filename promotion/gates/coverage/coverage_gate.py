@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -67,10 +67,10 @@ class _LibraryCode:
     path: str
     promised: tuple[str, ...]
     owed: bool
-    code: Mapping[str, int]
+    code: Mapping[str, int] = field(default_factory=dict)
     damage: tuple[Finding, ...] = ()
     registered: tuple[RegisteredKernels, ...] = ()
-    kernels: Mapping[int, Mapping[str, Collection[str]]]
+    kernels: Mapping[int, Mapping[str, Collection[str]]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -137,49 +137,35 @@ def _libraries(
         if not member.path.endswith(".co"):
             promised[member.path] = member.targets
     shared = SharedLibraries(context, wheel)
-    present: set[str] = set()
+    present: list[str] = []
     for item in archive.members:
-        path = item.name
-        head = next(iter(archive.chunks(path)), b"")
-        if path.endswith(".co") or not head.startswith(MAGIC):
-            continue
-        present.add(path)
-        targets = promised.get(path, ())
-        yield _read(
-            shared.unpack(archive, path),
-            wheel.filename,
-            path,
-            targets,
-            report=shared.device_code(archive, path),
-            owed=path in owed,
-            debug=context.debug_file(wheel, path) if targets else None,
-        )
+        head = next(iter(archive.chunks(item.name)), b"")
+        if not item.name.endswith(".co") and head.startswith(MAGIC):
+            present.append(item.name)
     expected = {*owed, *(path for path, targets in promised.items() if targets)}
-    for path in sorted(expected - present):
-        yield _LibraryCode(
+    for path in (*present, *sorted(expected.difference(present))):
+        library = _LibraryCode(
             wheel=wheel.filename,
             path=path,
             promised=promised.get(path, ()),
             owed=path in owed,
-            code={},
-            kernels={},
         )
+        if path in present:
+            file = shared.unpack(archive, path)
+            report = shared.device_code(archive, path)
+            debug = context.debug_file(wheel, path) if library.promised else None
+            library = _read(library, file, report, debug)
+        yield library
 
 
 def _read(
-    file: Path,
-    wheel: str,
-    path: str,
-    promised: tuple[str, ...],
-    *,
-    report: FatbinReport,
-    owed: bool,
-    debug: Path | None,
+    library: _LibraryCode, file: Path, report: FatbinReport, debug: Path | None
 ) -> _LibraryCode:
     """Compare the device code of an unpacked library with its host code.
 
     `debug` has its symbol table.
     """
+    wheel = library.wheel
     errors = (item for item in report.findings if item.severity is Severity.ERROR)
     damage = [replace(item, message=f"{wheel}: {item.message}") for item in errors]
     host = registered_kernels(file)
@@ -194,12 +180,10 @@ def _read(
         ("registration-wrong", wrong),
     ):
         for clause in clauses:
-            damage.append(finding(code, f"{wheel}: {path} {clause}.", member=path))
-    return _LibraryCode(
-        wheel=wheel,
-        path=path,
-        promised=promised,
-        owed=owed,
+            text = f"{library.name} {clause}."
+            damage.append(finding(code, text, member=library.path))
+    return replace(
+        library,
         code={
             code.target: code.code_bytes
             for code in report.device.targets
@@ -380,13 +364,13 @@ def _check_modules(
     checks = [Check(name=wheel.filename, findings=tuple(errors))] if errors else []
     for target in context.targets:
         checks += _modules(wheel, manifest, target)
-    targets_by_library = {}
+    targets_by_library: dict[str, tuple[str, ...]] = {}
     for module in manifest.modules:
-        targets = []
-        for target in context.targets:
-            if GfxTarget.parse(target).processor in module.targets:
-                targets.append(target)
-        targets_by_library[module.library] = tuple(targets)
+        targets_by_library[module.library] = tuple(
+            target
+            for target in context.targets
+            if GfxTarget.parse(target).processor in module.targets
+        )
     return checks, targets_by_library
 
 
