@@ -26,7 +26,7 @@ from core.model import (
 )
 from core.versions import KERNELS_PROJECT
 from promotion.compatibility.check_outcomes import GATES, EvidenceChecks, read_checks
-from promotion.compatibility.module_support import load_spec, module_support
+from promotion.compatibility.module_support import load_spec, module_test
 from promotion.evidence.evidence import (
     check_records,
     latest_by_target,
@@ -42,7 +42,6 @@ from promotion.index.set_summary import (
     REPORT,
     REQUIREMENTS,
     SUMMARY,
-    ModuleTest,
     SetContent,
     named,
 )
@@ -148,25 +147,8 @@ def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetCo
     targets_of = {}
     for wheel in wheel_set.wheels:
         targets_of[wheel.filename] = tuple(sorted(wheel.targets, key=natural_key))
-    return SetContent(wheels=targets_of, modules=tuple(_modules(checks)))
-
-
-def _modules(checks: Mapping[str, EvidenceChecks]) -> Iterator[ModuleTest]:
-    for module in load_spec().module:
-        if support := module_support(module, checks.values()):
-            bad: dict[str, list[str]] = {}
-            for item in support:
-                for check in item.unsupported:
-                    text = ": ".join(filter(None, (check.name, check.reason)))
-                    bad.setdefault(text, []).append(item.target)
-            yield ModuleTest(
-                name=module.name,
-                description=module.description,
-                works={item.target: item.tier.value for item in support if item.tier},
-                unsupported=tuple(
-                    f"{text} ({', '.join(targets)})" for text, targets in bad.items()
-                )[:20],
-            )
+    tests = [module_test(module, checks.values()) for module in load_spec().module]
+    return SetContent(wheels=targets_of, modules=tuple(filter(None, tests)))
 
 
 def report_page(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from core.model import Outcome, Tier
+from core.model import Outcome
 from core.records import read_toml
 from promotion.compatibility.check_outcomes import (
     GATES,
@@ -18,9 +18,12 @@ from promotion.compatibility.check_outcomes import (
     EvidenceChecks,
 )
 from promotion.evidence.known_tests import regex_of
+from promotion.index.set_summary import ModuleTest
 
 COMPAT_FILE = Path(__file__).with_name("compatibility.toml")
 _SCHEMA_VERSION = 1
+_MOST = 20
+"""Number of checks of a module that are listed as not passed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,20 +50,6 @@ class DocumentedLibrary:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModuleSupport:
-    """Support of a module on one target, according to the strongest evidence of one set.
-
-    Attributes:
-        tier: tier at which the module was tested. None if it does not work.
-        unsupported: the checks that did not pass.
-    """
-
-    target: str
-    tier: Tier | None
-    unsupported: tuple[CheckOutcome, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CompatibilitySpec:
     """Content of `compatibility.toml`."""
 
@@ -74,11 +63,15 @@ def load_spec(file: Path = COMPAT_FILE) -> CompatibilitySpec:
     return read_toml(file, CompatibilitySpec, schema=_SCHEMA_VERSION)
 
 
-def module_support(
+def module_test(
     module: JaxModule, evidence: Iterable[EvidenceChecks]
-) -> tuple[ModuleSupport, ...]:
-    """Return the support of a module on each target, according to the strongest evidence."""
-    by_target: dict[str, ModuleSupport] = {}
+) -> ModuleTest | None:
+    """Return the support of a module on each target, according to the strongest evidence.
+
+    None without evidence.
+    """
+    tiers: dict[str, str] = {}
+    bad_checks: dict[str, list[CheckOutcome]] = {}
     for checked in sorted(evidence, key=_strength):
         target = checked.evidence.target
         checks = [
@@ -86,18 +79,28 @@ def module_support(
             for check in checked.checks
             if module.counts(check.name) and check.outcome != SILENT
         ]
-        if not checks or target in by_target or checked.evidence.gate not in GATES:
+        if not checks or target in bad_checks or checked.evidence.gate not in GATES:
             continue
-        bad = tuple(check for check in checks if check.outcome != GOOD)
+        bad = [check for check in checks if check.outcome != GOOD]
+        bad_checks[target] = bad
         # Evidence that did not pass proves nothing; known failures do not affect other
         # checks.
-        works = len(bad) < len(checks) and checked.evidence.outcome is Outcome.PASSED
-        by_target[target] = ModuleSupport(
-            target=target,
-            tier=checked.evidence.tier if works else None,
-            unsupported=bad,
-        )
-    return tuple(by_target[target] for target in sorted(by_target))
+        if len(bad) < len(checks) and checked.evidence.outcome is Outcome.PASSED:
+            tiers[target] = checked.evidence.tier.value
+    if not bad_checks:
+        return None
+    targets_of: dict[str, list[str]] = {}
+    for target, bad in sorted(bad_checks.items()):
+        for check in bad:
+            text = f"{check.name}: {check.reason}" if check.reason else check.name
+            targets_of.setdefault(text, []).append(target)
+    texts = [f"{text} ({', '.join(names)})" for text, names in targets_of.items()]
+    return ModuleTest(
+        name=module.name,
+        description=module.description,
+        works=dict(sorted(tiers.items())),
+        unsupported=tuple(texts[:_MOST]),
+    )
 
 
 def _strength(checked: EvidenceChecks) -> int:

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.errors import GateError, RequestError
 from core.model import GfxTarget
 from promotion.corpus.expectations import COMPILES, Expectation, load_expectations
@@ -127,12 +129,10 @@ def load_corpus(today: str = "") -> CompileCorpus:
 def digest(folder: Path = FOLDER) -> str:
     """Return the SHA-256 of the corpus: programs, child, specs and expectations."""
     hasher = hashlib.sha256()
-    paths: list[Path] = []
-    for pattern in _DATA:
-        paths += folder.glob(pattern)
+    paths = chain.from_iterable(map(folder.glob, _DATA))
     for path in sorted(paths):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        hasher.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+        name = path.relative_to(folder).as_posix()
+        hasher.update(f"{name} {sha256_of(path)}\n".encode())
     return hasher.hexdigest()
 
 

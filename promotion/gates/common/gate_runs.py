@@ -133,7 +133,7 @@ def run_gates(
                     work=Path(tempfile.mkdtemp(prefix=f"{gate.name}-", dir=top)),
                 )
                 pending.append((gate, context))
-        progress.plan([_title(gate) for gate, _ in pending])
+        progress.plan([f"gate {gate.name}" for gate, _ in pending])
         new = _run_all(pending, signer, stop)
     evidences = []
     for gate, by_target in zip(gates, results, strict=True):
@@ -177,10 +177,6 @@ def _reusable(
     return by_target
 
 
-def _title(gate: Gate) -> str:
-    return f"gate {gate.name}"
-
-
 def _run_all(
     pending: Sequence[tuple[Gate, GateContext]],
     signer: Signer | None,
@@ -194,7 +190,7 @@ def _run_all(
     """
 
     def run(gate: Gate, context: GateContext) -> list[Evidence]:
-        with context.progress.task(_title(gate)) as task:
+        with context.progress.task(f"gate {gate.name}") as task:
             evidences = _run(
                 gate, dataclasses.replace(context, progress=task), signer, stop
             )
@@ -271,17 +267,13 @@ def _latest_evidence(
 def _selected_targets(
     wheel_set: WheelSet, targets: Sequence[str] | None
 ) -> tuple[str, ...]:
-    unknown = [target for target in targets or () if target not in wheel_set.targets]
-    if unknown:
+    chosen = wheel_set.targets if targets is None else targets
+    if unknown := [target for target in chosen if target not in wheel_set.targets]:
         raise RequestError(
             f"The set has no target {', '.join(unknown)}.",
             hint=f"Choose from {', '.join(wheel_set.targets)}.",
         )
-    return (
-        wheel_set.targets
-        if targets is None
-        else tuple(t for t in wheel_set.targets if t in targets)
-    )
+    return tuple(target for target in wheel_set.targets if target in chosen)
 
 
 def _settings(gate: Gate) -> dict[str, str]:

@@ -66,17 +66,13 @@ class Command:
 
 def parse_config(text: str) -> Mapping[str, str]:
     """Parse the output of `pip config list` to key -> value."""
-    rows = [line.partition("=") for line in text.splitlines()]
-    config = {
-        name.strip(): str(ast.literal_eval(literal))
-        for name, _, literal in rows
-        if literal
-    }
     settings = {}
     for section in _PRECEDENCE:
-        for name, value in config.items():
-            if name.rpartition(".")[0] == section:
-                settings[name.removeprefix(f"{section}.")] = value
+        for line in text.splitlines():
+            name, _, literal = line.partition("=")
+            start, _, key = name.strip().rpartition(".")
+            if literal and start == section:
+                settings[key] = str(ast.literal_eval(literal))
     return settings
 
 
@@ -206,14 +202,12 @@ class Pip:
             ValueError: the output has an unknown format.
         """
         try:
-            rows = {
-                row["metadata"]["name"]: row["download_info"]
-                for row in json.loads(stdout)["install"]
-            }
-            return {
-                canonicalize_name(name): frozenset({_digest(info["archive_info"])})
-                for name, info in rows.items()
-            }
+            digests: dict[str, frozenset[str]] = {}
+            for row in json.loads(stdout)["install"]:
+                name = canonicalize_name(row["metadata"]["name"])
+                digest = _digest(row["download_info"]["archive_info"])
+                digests[name] = frozenset({digest})
+            return digests
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"Cannot parse pip's installation report: {error!r}"

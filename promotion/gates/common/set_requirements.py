@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from packaging.pylock import Package, Pylock, PylockValidationError
@@ -21,10 +22,9 @@ def wheels_for(wheel_set: WheelSet, version: str) -> tuple[Wheel, ...]:
     def fits(wheel: Wheel) -> bool:
         tags = parse_wheel_filename(wheel.filename)[3]
         platforms = sorted({tag.platform for tag in tags})
-        accepted = {*cpython_tags((major, minor), platforms=platforms)}
-        return not tags.isdisjoint(
-            accepted | {*compatible_tags((major, minor), platforms=platforms)}
-        )
+        own = cpython_tags((major, minor), platforms=platforms)
+        others = compatible_tags((major, minor), platforms=platforms)
+        return not tags.isdisjoint(chain(own, others))
 
     return tuple(wheel for wheel in wheel_set.wheels if fits(wheel))
 
@@ -91,12 +91,6 @@ def locked(pylock: str, version: str, own: Iterable[str]) -> list[str]:
                 f"{PYLOCK} has no wheel with a sha256 for {package.name}.",
                 hint="Build the set again.",
             )
-        lines.append(
-            " ".join(
-                (
-                    f"{package.name}=={package.version}",
-                    *(f"--hash=sha256:{h}" for h in hashes),
-                )
-            )
-        )
+        options = "".join(f" --hash=sha256:{digest}" for digest in hashes)
+        lines.append(f"{package.name}=={package.version}{options}")
     return lines

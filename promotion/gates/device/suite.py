@@ -86,11 +86,9 @@ def parse_source(text: str) -> SuiteSource:
     """
     location, at, commit = text.rpartition("@")
     pinned = bool(at) and _COMMIT.fullmatch(commit) is not None
-    source = (
-        SuiteSource(location=location, commit=commit)
-        if pinned
-        else SuiteSource(location=text)
-    )
+    source = SuiteSource(location=text)
+    if pinned:
+        source = SuiteSource(location=location, commit=commit)
     if source.remote and not pinned:
         hint = "Write --jax-tests like URL@0123456789abcdef0123456789abcdef01234567."
         raise RequestError(f"The address has no commit: {text}.", hint=hint)
@@ -230,10 +228,9 @@ def _files_of_size(root: Path, size: str) -> tuple[tuple[str, ...], tuple[str, .
             text,
             hint="Fix promotion/gates/device/jax_suite.toml, or give another checkout.",
         )
-    note = f"The suite lacks {', '.join(missing)} of size {size}."
-    return tuple(name for name in names if name not in missing), (
-        (note,) if missing else ()
-    )
+    notes = (f"The suite lacks {', '.join(missing)} of size {size}.",)
+    files = tuple(name for name in names if name not in missing)
+    return files, notes if missing else ()
 
 
 def _local_commit(source: SuiteSource, runner: Runner) -> str:

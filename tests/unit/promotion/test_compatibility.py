@@ -15,7 +15,7 @@ from promotion.compatibility.module_support import (
     COMPAT_FILE,
     JaxModule,
     load_spec,
-    module_support,
+    module_test,
 )
 from promotion.compatibility.tables import make_tables, to_markdown
 from promotion.index.ledger import LedgerEntry
@@ -81,18 +81,20 @@ def test_module_support_uses_strongest_gate() -> None:
         evidence(check("test_numpy.py"), gate="device"),
         evidence(check("numpy.a"), target="gfx950"),
     ]
-    found = {word.target: word.tier for word in module_support(NUMPY, told)}
-    assert found == {"gfx942": Tier.DEVICE, "gfx950": Tier.COMPILED}
-    assert module_support(SPARSE, told) == ()
+    found = module_test(NUMPY, told)
+    assert found is not None
+    assert found.works == {"gfx942": "device", "gfx950": "compiled"}
+    assert module_test(SPARSE, told) is None
 
 
 def test_module_support_prefers_failure_of_stronger_gate() -> None:
     failed = evidence(
         check("test_numpy.py", "failed"), gate="device", outcome=Outcome.FAILED
     )
-    (word,) = module_support(NUMPY, [evidence(check("numpy.a")), failed])
-    assert word.tier is None
-    assert word.unsupported == failed.checks
+    found = module_test(NUMPY, [evidence(check("numpy.a")), failed])
+    assert found is not None
+    assert not found.works
+    assert found.unsupported == ("test_numpy.py (gfx942)",)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +112,11 @@ def test_module_support_prefers_failure_of_stronger_gate() -> None:
 def test_module_support_requires_passed_checks(
     checks: list[dict[str, str]], outcome: Outcome, works: bool
 ) -> None:
-    (word,) = module_support(NUMPY, [evidence(*checks, outcome=outcome)])
-    assert (word.tier is not None) is works
-    assert len(word.unsupported) == sum(item["outcome"] != "passed" for item in checks)
+    found = module_test(NUMPY, [evidence(*checks, outcome=outcome)])
+    assert found is not None
+    assert bool(found.works) is works
+    bad = sum(item["outcome"] != "passed" for item in checks)
+    assert len(found.unsupported) == bad
 
 
 GOOD = SetContent(

@@ -81,13 +81,12 @@ class SessionJournal:
     def read(self) -> None:
         """Read the lines that were completed since the last call."""
         for path in sorted(self.folder.glob("*.jsonl")):
+            start = self._offsets.get(path, 0)
             with suppress(OSError), path.open("rb") as file:
-                file.seek(self._offsets.get(path, 0))
+                file.seek(start)
                 lines, newline, _ = file.read().rpartition(b"\n")
-                self._offsets[path] = (
-                    self._offsets.get(path, 0) + len(lines) + len(newline)
-                )
-                for line in lines.splitlines() if newline else ():
+                self._offsets[path] = start + len(lines) + len(newline)
+                for line in lines.splitlines():
                     self.changed = time.monotonic()
                     with suppress(
                         ValueError, KeyError, TypeError, AttributeError
@@ -163,18 +162,12 @@ class SessionJournal:
             case (
                 "leaked"
             ):  # a finished test left a process behind that has a device open
-                self.ended = [
-                    (
-                        replace(
-                            ended,
-                            ending=Ending.FAILED,
-                            message=f"{event['text']}\n{ended.message}".rstrip(),
+                for place, ended in enumerate(self.ended):
+                    if ended.id == event["id"]:
+                        text = f"{event['text']}\n{ended.message}".rstrip()
+                        self.ended[place] = replace(
+                            ended, ending=Ending.FAILED, message=text
                         )
-                        if ended.id == event["id"]
-                        else ended
-                    )
-                    for ended in self.ended
-                ]
             case "retired":
                 worker.retired = True
             case "internal":

@@ -116,11 +116,9 @@ class PassState:
             self._add_test(attempt, round_)
         for attempt in outcome.died:
             self.blame(attempt, round_)
-        self.suspects |= {
-            attempt.id: None
-            for attempt in outcome.suspects
-            if not self.tests.get(attempt.id)
-        }
+        for attempt in outcome.suspects:
+            if not self.tests.get(attempt.id):
+                self.suspects[attempt.id] = None
 
     def blame(self, attempt: Attempt, round_: Round) -> None:
         """Record that a test ended its process."""
