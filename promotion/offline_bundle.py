@@ -29,14 +29,14 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 from core.digests import sha256_of
-from core.errors import InputError, ProcessError, RequestError
+from core.errors import RequestError
 from core.model import PYLOCK, Progress, WheelSet
 from core.own_files import NOT_RUN, PACKAGES, ROOT
 from core.process import Runner
 from core.wheelset import read_unchanged
 from promotion.gates.common.installers import LOCKED, Command, download
 from promotion.gates.common.set_requirements import locked, wheels_for, write_lines
-from promotion.gates.device.suite import SuiteSource
+from promotion.gates.device.suite import SuiteSource, fetch_suite
 from promotion.stage import fetch_set
 from promotion.storage.bucket import Bucket, fetch_to
 from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
@@ -285,7 +285,8 @@ def _add_gate(root: Path, request: GateBundle, runner: Runner) -> str:
     if request.also is not None:
         options.append(f"--also DIR/gate/{_ALSO}")
     if request.suite is not None:
-        _fetch_suite(request.suite, root / SUITE, runner)
+        fetch_suite(request.suite, root / SUITE, runner, bare=True)
+        shutil.rmtree(root / SUITE / "hooks", ignore_errors=True)
         suite = f"file://$(realpath DIR)/{SUITE}@{request.suite.commit}"
         options.append(f"--jax-tests {suite}")
     return _GATE_README.format(python=request.python, options=" ".join(options))
@@ -306,20 +307,3 @@ def _applicable(lock: Path, python: str) -> Iterator[str]:
         if requirement.marker is None or requirement.marker.evaluate(environment):
             requirement.marker = None
             yield " --hash=".join((str(requirement), *hashes))
-
-
-def _fetch_suite(suite: SuiteSource, folder: Path, runner: Runner) -> None:
-    """Fetch one commit into a bare repository, from which the gate fetches it again."""
-    location = suite.location if suite.remote else str(Path(suite.location).absolute())
-    inside = ("git", "-C", str(folder))
-    fetch = ("fetch", "--quiet", "--depth=1", "--no-tags", "--", location, suite.commit)
-    try:
-        runner.run(("git", "init", "--quiet", "--bare", str(folder)), timeout=_SECONDS)
-        runner.run((*inside, *fetch), timeout=_SECONDS)
-    except ProcessError as problem:
-        raise InputError(
-            f"Cannot fetch {location}: {problem.message}", hint="Check the commit."
-        ) from problem
-    runner.run((*inside, "update-ref", "refs/heads/suite", suite.commit))
-    runner.run((*inside, "symbolic-ref", "HEAD", "refs/heads/suite"))
-    shutil.rmtree(folder / "hooks", ignore_errors=True)

@@ -157,12 +157,10 @@ def check_published(
         version for version in versions if pythons is None or version in pythons
     ]
     interpreters = find_pythons(requested, runner)
-    if not interpreters or (pythons is not None and len(interpreters) < len(requested)):
-        missing = ", ".join(
-            version for version in requested if version not in interpreters
-        )
+    missing = [version for version in requested if version not in interpreters]
+    if not interpreters or (pythons is not None and missing):
         raise RequestError(
-            f"This machine has no Python {missing}.",
+            f"This machine has no Python {', '.join(missing)}.",
             hint="Install it, for example with `uv python install`.",
         )
     yield Check(name="ledger", findings=tuple(_ledger_findings(published)))
@@ -178,18 +176,16 @@ def check_published(
                     f"install from {published.url} with {installer.name} for Python"
                     f" {version}"
                 )
-                with tempfile.TemporaryDirectory(dir=name) as text:
-                    python = interpreters.get(version)
-                    folder = Path(text)
+                with tempfile.TemporaryDirectory(dir=name) as folder:
                     trial = InstallationTest(
                         source,
                         runner,
                         installer,
                         version,
-                        folder,
+                        Path(folder),
                         check_loader=number == 0,
                     )
-                    yield from trial.checks(python)
+                    yield from trial.checks(interpreters.get(version))
 
 
 def raise_for_checks(url: str, checks: Sequence[Check]) -> None:

@@ -62,18 +62,10 @@ def about(device: Any) -> Answer:  # noqa: ANN401 - a device of jax
 
 def libraries() -> list[str]:
     """Return the libraries that this process has mapped."""
-    lines = (
-        Path("/proc/self/maps")
-        .read_text(encoding="utf-8", errors="backslashreplace")
-        .splitlines()
-    )
-    return sorted(
-        {
-            line.split(None, 5)[5]
-            for line in lines
-            if ".so" in line and len(line.split(None, 5)) == 6
-        }
-    )
+    maps = Path("/proc/self/maps")
+    text = maps.read_text(encoding="utf-8", errors="backslashreplace")
+    rows = (line.split(None, 5) for line in text.splitlines())
+    return sorted({row[-1] for row in rows if len(row) == 6 and ".so" in row[-1]})
 
 
 def unusable(modules: list[str]) -> dict[str, str]:
@@ -96,18 +88,16 @@ def main(platform: str, modules: list[str]) -> Answer:
         devices = jax.local_devices(backend=platform)
         platforms = sorted({str(device.platform) for device in devices})
         own = str(getattr(devices[0].client, "platform_version", "")) if devices else ""
-        default = jax.default_backend()
-        answer = {
+        return {
             "platforms": platforms,
             "client": own,
-            "default": default,
+            "default": jax.default_backend(),
             "version": jax.__version__,
-        }
-        answer |= {
             "devices": [about(device) for device in devices],
             "modules": unusable(modules),
+            "libraries": libraries(),
+            "error": "",
         }
-        return {**answer, "libraries": libraries(), "error": ""}
     except Exception as error:
         return {
             "error": f"{type(error).__name__}: {error}",

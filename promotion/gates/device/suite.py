@@ -155,12 +155,11 @@ def jax_suite(
         InputError: the suite cannot be fetched, or is at another commit.
         RequestError: the size or the list is invalid.
     """
+    folder = Path(source.location)
+    commit = suite_id(source, runner)
     if source.remote:
-        folder = _fetch(source, work / "checkout", runner)
-        commit = source.commit
-    else:
-        folder = Path(source.location)
-        commit = _local_commit(source, runner)
+        folder = work / "checkout"
+        fetch_suite(source, folder, runner)
     root = work / "suite"
     root.mkdir()
     for name in _COPIED:
@@ -242,15 +241,8 @@ def _local_commit(source: SuiteSource, runner: Runner) -> str:
         )
     try:
         commit = _git(runner, folder, "rev-parse", "HEAD")
-        changed = _git(
-            runner,
-            folder,
-            "status",
-            "--porcelain",
-            "--untracked-files=all",
-            "--",
-            *_COPIED,
-        )
+        status = ("status", "--porcelain", "--untracked-files=all", "--", *_COPIED)
+        changed = _git(runner, folder, *status)
     except ProcessError as problem:
         if source.commit:
             text = f"{folder} is not a git checkout, so its commit is unknown."
@@ -267,28 +259,35 @@ def _local_commit(source: SuiteSource, runner: Runner) -> str:
     return f"{commit}+{_digest(folder, _COPIED)[:8]}" if changed else commit
 
 
-def _fetch(source: SuiteSource, folder: Path, runner: Runner) -> Path:
-    folder.mkdir()
+def fetch_suite(
+    source: SuiteSource, folder: Path, runner: Runner, *, bare: bool = False
+) -> None:
+    """Fetch the commit of a suite into a new repository.
+
+    Args:
+        bare: whether the repository has no files, but a branch with the commit.
+
+    Raises:
+        InputError: the commit cannot be fetched.
+    """
+    location = source.location
+    if not source.remote:
+        location = str(Path(location).absolute())
+    options = ("--quiet", "--depth=1", "--no-tags", "--", location, source.commit)
+    kind = ("--bare",) if bare else ()
     try:
-        runner.run(("git", "init", "--quiet", str(folder)))
-        _git(
-            runner,
-            folder,
-            "fetch",
-            "--quiet",
-            "--depth=1",
-            "--no-tags",
-            "--",
-            source.location,
-            source.commit,
-        )
-        _git(runner, folder, "checkout", "--quiet", "--detach", "FETCH_HEAD")
+        runner.run(("git", "init", "--quiet", *kind, str(folder)))
+        _git(runner, folder, "fetch", *options)
+        if bare:
+            _git(runner, folder, "update-ref", "refs/heads/suite", source.commit)
+            _git(runner, folder, "symbolic-ref", "HEAD", "refs/heads/suite")
+        else:
+            _git(runner, folder, "checkout", "--quiet", "--detach", "FETCH_HEAD")
     except ProcessError as problem:
         raise InputError(
-            f"Cannot fetch {source.location}: {problem.message}",
+            f"Cannot fetch {location}: {problem.message}",
             hint="Check the address and the commit, and the network.",
         ) from problem
-    return folder
 
 
 def _git(runner: Runner, folder: Path, *arguments: str) -> str:

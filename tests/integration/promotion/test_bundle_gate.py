@@ -18,7 +18,7 @@ from promotion import offline_bundle
 from promotion.gates.common.gate_site import make_site
 from promotion.gates.common.installers import offline_variables
 from promotion.gates.common.uv_installer import configured_uv
-from promotion.gates.device.suite import SuiteSource, _fetch
+from promotion.gates.device.suite import SuiteSource, fetch_suite
 from promotion.offline_bundle import GateBundle, bundle
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
@@ -117,7 +117,8 @@ def test_gate_without_network_installs_from_folder(
     copy = SuiteSource(
         location=f"file://{made / offline_bundle.SUITE}", commit=suite.commit
     )
-    assert (_fetch(copy, tmp_path / "fetched", runner) / "tests/a_test.py").is_file()
+    fetch_suite(copy, tmp_path / "fetched", runner)
+    assert (tmp_path / "fetched/tests/a_test.py").is_file()
     # A package that the folder lacks is a failure of the machine.
     (missing,) = made.glob("wheels/small_dependency-*.whl")
     missing.unlink()
