@@ -7,7 +7,6 @@ of a night follows from the ledger and the evidence of its set.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -57,7 +56,7 @@ def lock_digest(lock: Mapping[str, Any]) -> str:
     text = json.dumps(
         to_json(lock), sort_keys=True, separators=(",", ":"), ensure_ascii=False
     )
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_of(text.encode())
 
 
 def list_nights(bucket: Bucket, index: str) -> tuple[Night, ...]:

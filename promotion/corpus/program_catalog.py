@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -128,12 +127,9 @@ def load_corpus(today: str = "") -> CompileCorpus:
 
 def digest(folder: Path = FOLDER) -> str:
     """Return the SHA-256 of the corpus: programs, child, specs and expectations."""
-    hasher = hashlib.sha256()
-    paths = chain.from_iterable(map(folder.glob, _DATA))
-    for path in sorted(paths):
-        name = path.relative_to(folder).as_posix()
-        hasher.update(f"{name} {sha256_of(path)}\n".encode())
-    return hasher.hexdigest()
+    paths = sorted(chain.from_iterable(map(folder.glob, _DATA)))
+    lines = (f"{path.relative_to(folder)} {sha256_of(path)}\n" for path in paths)
+    return sha256_of("".join(lines).encode())
 
 
 @cache

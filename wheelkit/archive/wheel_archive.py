@@ -144,6 +144,10 @@ class WheelArchive:
         except KeyError:
             raise ArchiveError(f"{self.name} has no member {name}.") from None
 
+    def head(self, name: str) -> bytes:
+        """Return the first bytes of a member, at most 1 MiB; raises as `chunks` does."""
+        return next(iter(self.chunks(name)), b"")
+
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield the uncompressed bytes of a member, at most 1 MiB at a time.
 

@@ -43,13 +43,11 @@ def check_places(project: str, names: Collection[str]) -> Iterator[Finding]:
         names: names of the members outside of .dist-info.
     """
     match = JAX_ROCM.fullmatch(project)
-    own = {"jaxlib": "jaxlib/"}.get(project, "")
-    if match:
-        own = (
-            f"jax_plugins/xla_rocm{match['major']}/"
-            if match["kind"] == "pjrt"
-            else f"jax_rocm{match['major']}_plugin/"
-        )
+    own = "jaxlib/" if project == "jaxlib" else ""
+    if match and match["kind"] == "pjrt":
+        own = f"jax_plugins/xla_rocm{match['major']}/"
+    elif match:
+        own = f"jax_rocm{match['major']}_plugin/"
     outside = []
     others = []
     for name in names:

@@ -233,7 +233,7 @@ class _Inspection:
             if _NO_LIBRARY.fullmatch(member.name):
                 continue
             try:
-                head = next(iter(self.archive.chunks(member.name)), b"")
+                head = self.archive.head(member.name)
             except ArchiveError:
                 continue  # reported by the check of RECORD or by the extraction
             if head.startswith(ELF64_LITTLE):

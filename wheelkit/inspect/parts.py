@@ -17,16 +17,6 @@ from wheelkit.elf import constants
 from wheelkit.elf.elf_tables import Section
 from wheelkit.inspect.inspection_model import ContentPart
 
-HOST = "host code"
-READ_ONLY = "read-only data"
-UNWIND = "exception tables"
-DEVICE = "device code"
-SYMBOLS = "symbol tables"
-DEBUG = "debug info"
-DATA = "data"
-LINKING = "dynamic linking"
-PYTHON = "Python"
-METADATA = "metadata"
 OTHER = "other"
 
 _LINKING_TYPES = frozenset(
@@ -84,27 +74,27 @@ class TracedArchive(WheelArchive):
 def part_of_section(section: Section) -> str:
     """Return the part that a section belongs to, by its name and its gABI type and flags."""
     if section.name == _FATBIN:
-        return DEVICE
+        return "device code"
     if section.name.startswith((".eh_frame", ".gcc_except_table")):
-        return UNWIND
+        return "exception tables"
     if not section.is_loaded:
         if section.name.startswith((".debug", ".zdebug", ".gdb_index")):
-            return DEBUG
+            return "debug info"
         if section.type == constants.SHT_SYMTAB or section.name == ".strtab":
-            return SYMBOLS
+            return "symbol tables"
         return OTHER
     if section.flags & constants.SHF_EXECINSTR:
-        return HOST
+        return "host code"
     if section.type in _LINKING_TYPES or section.type >= constants.SHT_GNU_FIRST:
-        return LINKING
-    return DATA if section.flags & constants.SHF_WRITE else READ_ONLY
+        return "dynamic linking"
+    return "data" if section.flags & constants.SHF_WRITE else "read-only data"
 
 
 def part_of_file(name: str) -> str:
     """Return the part that a file other than a library belongs to."""
     if ".dist-info/" in name:
-        return METADATA
-    return PYTHON if name.endswith((".py", ".pyi", ".pth", ".typed")) else OTHER
+        return "metadata"
+    return "Python" if name.endswith((".py", ".pyi", ".pth", ".typed")) else OTHER
 
 
 def split_library(

@@ -32,12 +32,10 @@ class RocmMark:
     Attributes:
         text: the statement, part of a sentence.
         versions: ROCm versions that agree with it, the most likely one first.
-        compiled: whether a compiler makes the statement.
     """
 
     text: str
     versions: tuple[str, ...]
-    compiled: bool = False
 
 
 def compiler_marks(report: WheelReport) -> tuple[RocmMark, ...]:
@@ -52,9 +50,7 @@ def compiler_marks(report: WheelReport) -> tuple[RocmMark, ...]:
                 f"{elf.path} in {report.filename} was compiled by the clang of ROCm"
                 f" {versions[0]}"
             )
-            marks.setdefault(
-                versions, RocmMark(text=text, versions=versions, compiled=True)
-            )
+            marks.setdefault(versions, RocmMark(text=text, versions=versions))
     return tuple(marks.values())
 
 

@@ -40,13 +40,12 @@ def render(report: WheelReport, console: Console) -> None:
     )
     width = console.width - _INDENT
     _print(console, _facts(report, width))
-    for heading, block in (
-        ("Content", _parts(report, width) if report.parts else None),
-        (_device_heading(report), _device(report) if report.targets else None),
-        ("Libraries", _libraries(report, width) if report.elfs else None),
-    ):
-        if block is not None:
-            _print(console, block, heading=heading)
+    if report.parts:
+        _print(console, _parts(report, width), heading="Content")
+    if report.targets:
+        _print(console, _device(report), heading=_device_heading(report))
+    if report.elfs:
+        _print(console, _libraries(report, width), heading="Libraries")
     render_findings(report.findings, console)
 
 
@@ -91,13 +90,13 @@ def _safe(text: str) -> str:
 
 def _rows(pairs: Sequence[tuple[str, str]], width: int) -> Text:
     """Return a line for each name with a value, in which words such as digests stay whole."""
-    first = max(len(name) for name, value in pairs if value) + 2
+    pairs = [(name, value) for name, value in pairs if value]
+    first = max(len(name) for name, _ in pairs) + 2
     lines = []
     for name, value in pairs:
-        if value:
-            folded = fold(_safe(value), max(width - first, 1), 0)
-            indented = folded.replace("\n", "\n" + " " * first)
-            lines.append(Text.assemble((name.ljust(first), "dim"), indented))
+        folded = fold(_safe(value), max(width - first, 1), 0)
+        indented = folded.replace("\n", "\n" + " " * first)
+        lines.append(Text.assemble((name.ljust(first), "dim"), indented))
     return Text("\n").join(lines)
 
 

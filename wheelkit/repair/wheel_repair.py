@@ -364,7 +364,7 @@ def _unpack(
 
 def _is_elf(archive: WheelArchive, name: str) -> bool:
     try:
-        return next(archive.chunks(name), b"").startswith(MAGIC)
+        return archive.head(name).startswith(MAGIC)
     except ArchiveError:
         return False  # verify_record reports the damage with all other problems
 

@@ -118,7 +118,7 @@ def _unpack(
 ) -> Path | Finding | None:
     """Return a member's unpacked ELF file, or a finding if the member is damaged."""
     try:
-        head = next(iter(archive.chunks(name)), b"")
+        head = archive.head(name)
         # Code objects run on the GPU; the coverage gate and the inspection check them.
         if not head.startswith(MAGIC) or is_code_object(head):
             return None

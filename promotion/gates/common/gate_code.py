@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,10 +24,8 @@ def code_digest() -> str:
 
     A table of a single gate is covered by the settings of that gate.
     """
-    sums = hashlib.sha256()
-    for path in sources():
-        sums.update(f"{path.name} {sha256_of(path)}\n".encode())
-    return sums.hexdigest()
+    lines = (f"{path.name} {sha256_of(path)}\n" for path in sources())
+    return sha256_of("".join(lines).encode())
 
 
 def sources() -> Iterator[Path]:

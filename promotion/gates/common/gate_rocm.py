@@ -5,7 +5,6 @@ The manifest in the set, or a tree that the user names.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -53,7 +52,7 @@ class RocmTree:
 
 def manifest_digest(manifest: RocmManifest) -> str:
     """Return the SHA-256 of a manifest, which covers all libraries."""
-    return hashlib.sha256(dump_manifest(manifest)).hexdigest()
+    return sha256_of(dump_manifest(manifest))
 
 
 def set_manifest(context: GateContext) -> RocmManifest | None:

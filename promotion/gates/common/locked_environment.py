@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.errors import MachineError, ProcessError
 from core.process import Runner
 from core.store import ContentStore
@@ -31,7 +31,7 @@ def locked_environment(
     """
     store = ContentStore(root)
     identity = "\n".join((sys.version, sys.base_prefix, lock.read_text()))
-    key = f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    key = f"{name}-{sha256_of(identity.encode())[:16]}"
     folder = store.folder(key)
     if not folder.is_dir():
         store.sweep()

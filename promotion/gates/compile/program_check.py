@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from core.digests import sha256_of
 from core.errors import ElfError, GateError
 from core.model import Finding, GfxTarget
 from promotion.corpus.expectations import Expectation, ExpectationKind
@@ -115,8 +115,7 @@ class TargetContext:
                     )
                 )
             else:
-                digest = hashlib.sha256(data).hexdigest()
-                code.append({"size": len(data), "sha256": digest})
+                code.append({"size": len(data), "sha256": sha256_of(data)})
         return code, damage
 
 

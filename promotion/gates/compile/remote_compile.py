@@ -6,7 +6,6 @@ Their inputs, and their execution by a worker.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import tempfile
 import threading
@@ -236,7 +235,7 @@ def site_of(
         "rocm": rocm.sha256 if rocm else "",
         "digest": arguments["digest"],
     }
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    key = sha256_of(json.dumps(parts, sort_keys=True).encode())
     root = context.cache / "sites" / key[:32]
     root.mkdir(parents=True, exist_ok=True)
     with _lock, hold_lock(root.with_suffix(".lock")):

@@ -139,8 +139,8 @@ def _libraries(
     shared = SharedLibraries(context, wheel)
     present: list[str] = []
     for item in archive.members:
-        head = next(iter(archive.chunks(item.name)), b"")
-        if not item.name.endswith(".co") and head.startswith(MAGIC):
+        is_elf = archive.head(item.name).startswith(MAGIC)
+        if is_elf and not item.name.endswith(".co"):
             present.append(item.name)
     expected = {*owed, *(path for path, targets in promised.items() if targets)}
     for path in (*present, *sorted(expected.difference(present))):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import platform as host
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -197,13 +198,13 @@ def quotas(root: Path) -> Iterator[float]:
 
 def memory(root: Path) -> int:
     """Return the bytes of RAM that this process may use."""
-    limits = []
-    for line in _text(root / "proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            limits.append(int(line.split()[1]) << 10)
+    total = re.findall(
+        r"^MemTotal:\s*(\d+)", _text(root / "proc/meminfo"), re.MULTILINE
+    )
+    limits = [int(number) << 10 for number in total]
     for folder in control_groups(root):
-        limit = _number(folder / "memory.max")
-        limits += [] if limit is None else [limit]
+        if (limit := _number(folder / "memory.max")) is not None:
+            limits.append(limit)
     return min(limits, default=0)
 
 

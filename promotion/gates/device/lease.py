@@ -114,6 +114,11 @@ class Allotment:
     memory: int
     why: str = ""
 
+    @property
+    def workers(self) -> int:
+        """Return the number of workers for which cores and memory suffice."""
+        return min(self.cores, self.memory // RAM_SHARE, MOST_WORKERS)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
@@ -204,8 +209,8 @@ def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> in
     if not devices:
         return 1
     free = [device.memory if device.free is None else device.free for device in devices]
-    workers = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS)
-    return max(1, min(min(free) // DEVICE_SHARE, workers // len(devices)))
+    workers = allotment.workers // len(devices)
+    return max(1, min(min(free) // DEVICE_SHARE, workers))
 
 
 def leases(
@@ -226,10 +231,9 @@ def leases(
     Raises:
         MachineError: there is no device.
     """
-    owners: list[tuple[GpuDevice, ...]] = []
+    owners: Sequence[tuple[GpuDevice, ...]]
     if platform is JaxPlatform.CPU:
-        fitting = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS)
-        owners = [()] * max(1, fitting)
+        owners = [()] * max(1, allotment.workers)
     elif not devices:
         raise MachineError(
             f"No {platform} device is available.",
@@ -238,8 +242,7 @@ def leases(
     else:
         # Devices alternate, so that a session with fewer workers than leases still uses
         # every device.
-        for _ in range(per_device):
-            owners += [(device,) for device in devices]
+        owners = [(device,) for device in devices] * per_device
     shares = _share_cores(allotment, len(owners))
     threads = max(1, allotment.cores // len(owners))
     shared = per_device > 1

@@ -85,11 +85,11 @@ def check_host(
         )
         yield preflight_check("/dev/kfd", problem, remedy)
     yield _shared_memory(root / _SHM.lstrip("/"))
-    poor = []
-    for device in devices:
-        if device.free is not None and device.free < DEVICE_SHARE:
-            memory = f"{human(device.free)} of {human(device.memory)}"
-            poor.append(f"device {device.token} has {memory} free")
+    poor = [
+        f"device {device.token} has {human(device.free)} of {human(device.memory)} free"
+        for device in devices
+        if device.free is not None and device.free < DEVICE_SHARE
+    ]
     yield preflight_check(
         "device memory",
         "; ".join(poor),
@@ -153,9 +153,9 @@ def check_jax(
     if expected.platform is JaxPlatform.ROCM:
         # A version override in the environment changes the runtime's names of the
         # devices.
-        names = _plain(str(device["capability"]) for device in answer["devices"])
-        strange = sorted({*names} - {*_plain(expected.targets)})
-        strange = [name for name in strange if name.startswith("gfx")]
+        names = {*_plain(str(one["capability"]) for one in answer["devices"])}
+        others = sorted(names.difference(_plain(expected.targets)))
+        strange = [name for name in others if name.startswith("gfx")]
         problem = ""
         if strange:
             problem = f"the runtime reports the devices as {', '.join(strange)}"
@@ -163,7 +163,7 @@ def check_jax(
             "gfx name",
             problem,
             "Unset HSA_OVERRIDE_GFX_VERSION.",
-            facts={"gfx": sorted({*names})},
+            facts={"gfx": sorted(names)},
         )
     yield check_libraries(answer["libraries"], expected)
     if expected.platform is JaxPlatform.ROCM:

@@ -162,9 +162,8 @@ def killed_workers(
     """Yield a warning about tests that passed after their process was killed from outside."""
     killed = []
     for result in results:
-        if result.verdict is not TestVerdict.PASSED:
-            continue
-        if any(attempt.ending is Ending.KILLED for attempt in attempts[result.id]):
+        endings = {attempt.ending for attempt in attempts[result.id]}
+        if result.verdict is TestVerdict.PASSED and Ending.KILLED in endings:
             killed.append(result.id)
     if killed:
         text = (

@@ -6,7 +6,6 @@ Distributing tests over several runners, and storing and finding each runner's r
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -123,7 +122,7 @@ def shard_tests(tests: Iterable[str], shard: Shard) -> list[str]:
 
 def digest_of_tests(collected: Sequence[str]) -> str:
     """Return the SHA-256 of test names, independent of their order."""
-    return hashlib.sha256("\n".join(sorted(collected)).encode()).hexdigest()
+    return sha256_of("\n".join(sorted(collected)).encode())
 
 
 def upload_shard(
@@ -192,9 +191,7 @@ def collect_shards(
             f" {settings.get('suite')}{_differences(stored, required)}.",
             hint="Run `gate device --shard 1/N` and so on.",
         )
-    complete = [
-        shards for (_, count, _, _), shards in runs.items() if len(shards) == count
-    ]
+    complete = [shards for key, shards in runs.items() if len(shards) == key[1]]
     if not complete:
         raise GateError(
             f"No run is complete: {'; '.join(_missing(runs))}.",
@@ -220,12 +217,10 @@ def join_results(shards: Sequence[ShardResult]) -> tuple[TestResult, ...]:
                 hint = "Run all shards again with the same version of the gate."
                 raise GateError(f"{result.id} was run by two shards.", hint=hint)
             pair = (result, other or result)
-            joined[result.id] = min(pair, key=_badness)
+            joined[result.id] = min(
+                pair, key=lambda result: _WORST_FIRST.index(result.verdict)
+            )
     return tuple(joined[test] for test in sorted(joined))
-
-
-def _badness(result: TestResult) -> int:
-    return _WORST_FIRST.index(result.verdict)
 
 
 def _differences(stored: Sequence[ShardResult], required: Mapping[str, str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -298,9 +297,9 @@ def _git(runner: Runner, folder: Path, *arguments: str) -> str:
 
 def _digest(folder: Path, names: Sequence[str] = (".",)) -> str:
     """Return the SHA-256 of the Python files and settings below these names."""
-    sums = hashlib.sha256()
+    lines = []
     for top in (folder / name for name in names):
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             if path.is_file() and path.suffix in (".py", ".ini", ".toml"):
-                sums.update(f"{path.relative_to(folder)} {sha256_of(path)}\n".encode())
-    return sums.hexdigest()
+                lines.append(f"{path.relative_to(folder)} {sha256_of(path)}\n")
+    return sha256_of("".join(lines).encode())

@@ -64,19 +64,16 @@ class EventWriter:
 
         Exit if this fails, since the results of the process would be unknown.
         """
-        line = (
-            _dumps({"event": event, "at": round(_now(), 3), **more}) + "\n"
-        ).encode()
-        try:
-            file = _open(
-                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
-            )
+        text = _dumps({"event": event, "at": round(_now(), 3), **more})
+        line = f"{text}\n".encode()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            file = _open(self._path, flags, 0o644)
             done = _write(file, line)
             _close(file)
-        except OSError:
-            _leave(LOST)
-        if done != len(line):
-            _leave(LOST)
+            if done == len(line):
+                return
+        _leave(LOST)
 
 
 class WorkerPlugin:
@@ -101,21 +98,23 @@ class WorkerPlugin:
             self.lease, most=self.plan["most_left"], least=self.plan["least_free"]
         )
         self._cpus = set(self.lease["cpus"]) & os.sched_getaffinity(0)
-        _environ.update(self.lease["env"])
-        for key in [key for key, value in self.lease["env"].items() if not value]:
+        for key, value in self.lease["env"].items():
             _environ.pop(key, None)
+            if value:
+                _environ[key] = value
         if self._cpus:
             os.sched_setaffinity(0, self._cpus)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         self._held = {
             key: _environ.get(key) for key in self.lease["env"] if key.endswith(_MASKS)
         }
-        lease = {
-            "slot": self.lease["slot"],
-            "device": self.lease["device"],
-            "late": "jax" in sys.modules,
-        }
-        self.journal.write("worker", pid=self.journal.pid, **lease)
+        self.journal.write(
+            "worker",
+            pid=self.journal.pid,
+            slot=self.lease["slot"],
+            device=self.lease["device"],
+            late="jax" in sys.modules,
+        )
 
     def _claim(self) -> dict[str, Any]:
         """Lock and return the first free lease.
@@ -198,13 +197,11 @@ class WorkerPlugin:
             FileExistsError
         ):  # the first worker's list, since all workers collect the same
             os.link(part, self.folder / "items.json")
-        only = None if self.plan["only"] is None else set(self.plan["only"])
-        selected = [item for item in items if only is None or item.nodeid in only]
-        kept = set(map(id, selected))
-        config.hook.pytest_deselected(
-            items=[item for item in items if id(item) not in kept]
-        )
-        items[:] = selected
+        if (only := self.plan["only"]) is not None:
+            chosen = set(only)
+            others = [item for item in items if item.nodeid not in chosen]
+            items[:] = [item for item in items if item.nodeid in chosen]
+            config.hook.pytest_deselected(items=others)
         for skip in self.plan["skips"]:
             matches = re.compile(skip["regex"]).fullmatch
             for item in items:

@@ -255,10 +255,8 @@ class Harness:
 
     def _retry_one(self, pass_: Pass, test: str) -> None:
         state = self._states[pass_.name]
-        if any(
-            item.round is Round.RETRY
-            for item in (*state.tests.get(test, ()), *state.files.get(test, ()))
-        ):
+        tries = (*state.tests.get(test, ()), *state.files.get(test, ()))
+        if any(item.round is Round.RETRY for item in tries):
             return
         if test in state.files:
             self._retry_file(pass_, test)
@@ -366,12 +364,15 @@ class Harness:
         """
         ended = {attempt.id for attempt in journal.ended}
         items = journal.items() or ()
-        counts = [
-            state.counts(ended, items) if state is current else state.counts()
-            for state in self._states.values()
-        ]
-        if total := sum(number for _, number in counts):
-            self.on_progress(sum(done for done, _ in counts), total)
+        finished = 0
+        total = 0
+        for state in self._states.values():
+            running = (ended, items) if state is current else ()
+            done, number = state.counts(*running)
+            finished += done
+            total += number
+        if total:
+            self.on_progress(finished, total)
 
     def _report(self) -> RunReport:
         attempts: dict[str, tuple[Attempt, ...]] = {}
