@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import ProcessError
+from core.errors import GateError, ProcessError
 from core.process import HostRunner
 from core.units import human
 from promotion.gates.common.gate_context import signal_name
+from promotion.gates.common.gate_site import RocmLibraries, Site
 
 _TAIL_CHARACTERS = 3000
 _KEPT_CHARACTERS = 1 << 16
@@ -86,6 +88,20 @@ class Result:
     seconds: float = 0.0
     files: tuple[Path, ...] = ()
     killed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Programs for one target."""
+
+    target: str
+    programs: tuple[str, ...]
+
+
+Share = tuple[Batch, ...]
+"""Batches that are compiled by one process at a time, in turn."""
+Compiler = tuple[Site, RocmLibraries]
+"""Environment that compiles, and its ROCm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,41 +300,59 @@ class ChildWatch:
 
 def run_child(
     runner: HostRunner,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    requests: Sequence[Mapping[str, Any]],
+    compiler: Compiler,
+    child: Path,
+    share: Share,
     *,
+    specs: Mapping[str, str],
+    work: Path,
     limits: ProcessLimits,
     stop: threading.Event,
-    on_event: Callable[[str, CompileStatus | None], None],
+    on_event: Callable[[str, CompileStatus | None], None] = lambda _program, _fate: (
+        None
+    ),
 ) -> tuple[ChildRun, ...]:
-    """Run a child for some requests until it exits or is stopped.
+    """Run a child for some batches until it exits or is stopped.
 
     Args:
-        argv: interpreter and program of the child.
-        env: changes to the environment, see `Runner.run`.
-        requests: requests to the child (see promotion/corpus/child.py), each with an
-            existing, empty directory as `out`.
+        child: program that compiles, see promotion/corpus/child.py.
+        specs: target -> description of its GPU.
+        work: directory for the code objects.
         on_event: callback, see `ChildJournal`.
 
     Returns:
-        A result for each request that the child completed, and for the one that it was
+        A result for each batch that the child completed, and for the one that it was
         executing.
+
+    Raises:
+        GateError: the gate was stopped before.
     """
+    if stop.is_set():
+        raise GateError("The gate was stopped.")
+    site, rocm = compiler
     files = []
     journals = []
-    for request in requests:
-        folder = Path(request["out"])
+    for batch in share:
+        prefix = f"{batch.target.replace(':', '~')}-"
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=work))
+        request = {
+            "target": batch.target,
+            "spec": specs[batch.target],
+            "programs": batch.programs,
+            "out": str(folder),
+        }
         files.append(folder / "request.json")
         files[-1].write_text(json.dumps(request))
-        journals.append(ChildJournal(folder, request["programs"], on_event))
+        journals.append(ChildJournal(folder, batch.programs, on_event))
+    # faulthandler prints the traceback of a crash, which is recorded in the evidence.
+    argv = (*site.isolated, "-X", "faulthandler", str(child))
     watch = ChildWatch(journals, limits, stop)
     returncode = 0
     output = ""
     try:
         ended = runner.run(
             (*argv, *map(str, files)),
-            env=env,
+            env={**site.env, **rocm.env},
             cwd=str(files[0].parent),
             check=False,
             watch=watch,

@@ -13,15 +13,12 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import tempfile
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from core.errors import GateError
 from core.model import Finding, GfxTarget, Tier
 from core.process import HostRunner
 from core.tasks import Tasks
@@ -31,25 +28,21 @@ from promotion.corpus.program_catalog import CompileCorpus
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
 from promotion.gates.common.gate_rocm import RocmTree
-from promotion.gates.common.gate_site import (
-    RocmLibraries,
-    Site,
-    make_site,
-    rocm_libraries,
-)
+from promotion.gates.common.gate_site import make_site, rocm_libraries
 from promotion.gates.compile.child_run import (
+    Batch,
     ChildRun,
+    Compiler,
     CompileStatus,
     ProcessLimits,
     Result,
+    Share,
     run_child,
 )
 from promotion.gates.compile.program_check import TargetContext, compiled_for
 from promotion.gates.compile.remote_compile import MANY, MEMORY, RemoteBatches
 from promotion.gates.compile.schedule import (
-    Batch,
     BatchResult,
-    Share,
     available_memory,
     compile_shares,
     share_machine,
@@ -61,9 +54,7 @@ COMPILER = "compiler"
 """Name of the check of a target's processes; unlike the names of programs, it contains no dot."""
 
 
-def install_compiler(
-    context: GateContext, rocm: RocmTree | None
-) -> tuple[Site, RocmLibraries]:
+def install_compiler(context: GateContext, rocm: RocmTree | None) -> Compiler:
     """Install the staged wheels for the first Python of the set that this machine has.
 
     Raises:
@@ -95,9 +86,7 @@ class CompileOptions:
     jobs: int | None = None
     rocm: RocmTree | None = None
     limits: ProcessLimits | None = None
-    compiler: Callable[[GateContext, RocmTree | None], tuple[Site, RocmLibraries]] = (
-        install_compiler
-    )
+    compiler: Callable[[GateContext, RocmTree | None], Compiler] = install_compiler
     tasks: Tasks | None = None
 
 
@@ -198,16 +187,20 @@ class _CompileRun:
 
     def _compile_here(self, runner: HostRunner) -> Iterator[tuple[BatchResult, str]]:
         """Yield the results of all batches, and the kind of ROCm, on this machine."""
-        site, rocm = self.options.compiler(self.context, self.options.rocm)
-        # faulthandler prints the traceback of a crash, which is recorded in the
-        # evidence.
-        argv = (*site.isolated, "-X", "faulthandler", str(self.corpus.child))
-        run = functools.partial(run_child, runner, argv, {**site.env, **rocm.env})
+        compiler = self.options.compiler(self.context, self.options.rocm)
         count, memory = share_machine(
             len(os.sched_getaffinity(0)), available_memory(), self.options.jobs
         )
-        limits = self.options.limits or ProcessLimits(memory=memory)
-
+        run = functools.partial(
+            run_child,
+            runner,
+            compiler,
+            self.corpus.child,
+            specs=self.specs,
+            work=self.context.work,
+            limits=self.options.limits or ProcessLimits(memory=memory),
+            stop=self.stop,
+        )
         first = threading.Lock()
         imported = threading.Event()
 
@@ -217,14 +210,14 @@ class _CompileRun:
                 # read.
                 imported.wait()
             try:
-                return self._run_share(run, share, limits, imported)
+                return self._run_share(run, share, imported)
             finally:
                 imported.set()
 
         for batch_result in compile_shares(
             shares(self.compiled, count), start, count, self.stop
         ):
-            yield batch_result, rocm.kind
+            yield batch_result, compiler[1].kind
 
     def _compile_there(self, tasks: Tasks) -> Iterator[tuple[BatchResult, str]]:
         """Yield the results of all batches, and the kind of ROCm, on the workers of a cluster."""
@@ -245,16 +238,12 @@ class _CompileRun:
         self,
         run: Callable[..., Sequence[ChildRun]],
         share: Share,
-        limits: ProcessLimits,
         imported: threading.Event,
     ) -> Sequence[ChildRun]:
         """Run one process for some batches.
 
         `imported` is set when it begins with its first program.
         """
-        if self.stop.is_set():
-            raise GateError("The gate was stopped.")
-        requests = [self._request(batch) for batch in share]
         done = 0
         total = sum(len(batch.programs) for batch in share)
         with self.context.progress.task(
@@ -267,19 +256,7 @@ class _CompileRun:
                 done += fate is not None
                 task.count(done, total, program, unit="programs")
 
-            return run(requests, limits=limits, stop=self.stop, on_event=show)
-
-    def _request(self, batch: Batch) -> dict[str, Any]:
-        """Return the request to a process for a batch, with a directory for its code objects."""
-        out = tempfile.mkdtemp(
-            prefix=f"{batch.target.replace(':', '~')}-", dir=self.context.work
-        )
-        return {
-            "target": batch.target,
-            "spec": self.specs[batch.target],
-            "programs": list(batch.programs),
-            "out": out,
-        }
+            return run(share, on_event=show)
 
     def _program_checks(
         self, target: str, batch_results: Sequence[BatchResult]

@@ -23,21 +23,18 @@ from core.wheels_json import load_wheel_set
 from promotion.corpus.program_catalog import CHILD
 from promotion.gates.common.gate_context import GateContext
 from promotion.gates.common.gate_rocm import RocmTree
-from promotion.gates.common.gate_site import (
-    RocmLibraries,
-    Site,
-    make_site,
-    rocm_libraries,
-)
+from promotion.gates.common.gate_site import make_site, rocm_libraries
 from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.compile.child_run import (
+    Batch,
     ChildRun,
+    Compiler,
     CompileStatus,
     ProcessLimits,
     Result,
     run_child,
 )
-from promotion.gates.compile.schedule import Batch, BatchResult, Share, compile_share
+from promotion.gates.compile.schedule import BatchResult, compile_share
 from promotion.storage.bucket import fetch_to
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
@@ -52,7 +49,7 @@ They do not depend on how many processes share a machine.
 MANY = 1 << 20
 """Number of processes for which `batches` makes the smallest batches."""
 _CHILD = "child"
-_sites: dict[str, tuple[Site, RocmLibraries]] = {}
+_sites: dict[str, Compiler] = {}
 _lock = threading.Lock()
 
 
@@ -161,7 +158,7 @@ def _loaded(batch: Batch, value: Mapping[str, Any], folder: Path) -> BatchResult
 def compile_programs(
     arguments: Mapping[str, Any],
     context: TaskContext,
-    compiler: tuple[Site, RocmLibraries],
+    compiler: Compiler,
 ) -> dict[str, Any]:
     """Compile one batch on a worker, and leave the code objects as the task's result.
 
@@ -171,35 +168,21 @@ def compile_programs(
     Returns:
         Kind of the ROCm, results and runs, see `BatchResult`.
     """
-    site, rocm = compiler
     child = CHILD
     if _CHILD in context.inputs:
         child = context.inputs[_CHILD] / arguments["child"]
-    argv = (*site.isolated, "-X", "faulthandler", str(child))
-    limits = ProcessLimits(**arguments["limits"])
-    run = functools.partial(run_child, context.runner, argv, {**site.env, **rocm.env})
-
-    def start(share: Share) -> Sequence[ChildRun]:
-        if context.stop.is_set():
-            raise GateError("The gate was stopped.")
-        requests = []
-        for batch in share:
-            request = {
-                "target": batch.target,
-                "spec": arguments["spec"],
-                "programs": list(batch.programs),
-                "out": tempfile.mkdtemp(dir=context.scratch),
-            }
-            requests.append(request)
-        return run(
-            requests,
-            limits=limits,
-            stop=context.stop,
-            on_event=lambda _program, _fate: None,
-        )
-
+    run = functools.partial(
+        run_child,
+        context.runner,
+        compiler,
+        child,
+        specs={arguments["target"]: arguments["spec"]},
+        work=context.scratch,
+        limits=ProcessLimits(**arguments["limits"]),
+        stop=context.stop,
+    )
     batch = Batch(target=arguments["target"], programs=tuple(arguments["programs"]))
-    (done,) = compile_share((batch,), start)
+    (done,) = compile_share((batch,), run)
     results = []
     for number, result in enumerate(done.results):
         folder = context.folder / str(number)
@@ -213,7 +196,7 @@ def compile_programs(
         {"problem": run.problem, "seconds": run.seconds, "peak": run.peak}
         for run in done.runs
     ]
-    return {"rocm": rocm.kind, "results": results, "runs": runs}
+    return {"rocm": compiler[1].kind, "results": results, "runs": runs}
 
 
 def site_of(
@@ -221,7 +204,7 @@ def site_of(
     context: TaskContext,
     rocm: RocmTree | None,
     progress: Progress,
-) -> tuple[Site, RocmLibraries]:
+) -> Compiler:
     """Return this worker's environment with the wheels of a task.
 
     It stays for later tasks and processes.

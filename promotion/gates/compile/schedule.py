@@ -13,9 +13,11 @@ from pathlib import Path
 
 from promotion.gates.compile.child_run import (
     FINISHED,
+    Batch,
     ChildRun,
     CompileStatus,
     Result,
+    Share,
 )
 
 PROCESS_MEMORY = 1 << 30
@@ -30,14 +32,6 @@ _MOST_FAILURES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """Programs for one target."""
-
-    target: str
-    programs: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class BatchResult:
     """Results of a batch: one for each program, and one for each process."""
 
@@ -46,8 +40,6 @@ class BatchResult:
     runs: tuple[ChildRun, ...]
 
 
-Share = tuple[Batch, ...]
-"""Batches that are compiled by one process at a time, in turn."""
 RunShare = Callable[[Share], Sequence[ChildRun]]
 """Function that runs one process for some batches and returns the started runs."""
 

@@ -12,10 +12,10 @@ from core.model import Finding, GfxTarget
 from core.targets import machs
 from promotion.corpus.expectations import COMPILES, Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
-from promotion.gates.compile.child_run import ChildRun, CompileStatus, Result
+from promotion.gates.compile.child_run import Batch, ChildRun, CompileStatus, Result
 from promotion.gates.compile.compile_gate import _problems
 from promotion.gates.compile.program_check import TargetContext
-from promotion.gates.compile.schedule import Batch, BatchResult
+from promotion.gates.compile.schedule import BatchResult
 from tests.support.made_code import MI300, made_code
 from tests.unit.gate_table.model import Row, Scene
 

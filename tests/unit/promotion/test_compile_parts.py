@@ -16,17 +16,17 @@ from core.errors import GateError, RequestError
 from promotion.corpus.program_catalog import CompileCorpus
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.compile.child_run import (
+    Batch,
     ChildJournal,
     ChildRun,
     ChildWatch,
     CompileStatus,
     ProcessLimits,
     Result,
+    Share,
     interpret_exit,
 )
 from promotion.gates.compile.schedule import (
-    Batch,
-    Share,
     available_memory,
     compile_share,
     compile_shares,
