@@ -28,7 +28,7 @@ _CHANNEL = "nightly"
 """Channel of an index before its first promotion."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class GateResult:
     """The latest result of a gate for a target.
 
@@ -44,7 +44,7 @@ class GateResult:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class NightResult:
     """A night with its numbers.
 

@@ -27,7 +27,7 @@ _TIME = "%Y%m%dT%H%M%S%fZ"
 _NAME = re.compile(r"(\d{8}T\d{12}Z)_([0-9a-f]{64})_([0-9a-f]{64})(\.checked)?\.json")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Night:
     """A recorded night.
 

@@ -79,7 +79,7 @@ Evidence and results go into the bucket that --bucket names.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class GateBundle:
     """A request to add the tools and tests of the gate device.
 

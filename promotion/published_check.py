@@ -43,7 +43,7 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PublishedSet:
     """A set of a published index.
 

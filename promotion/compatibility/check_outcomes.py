@@ -27,7 +27,7 @@ _OUTCOMES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckOutcome:
     """The outcome of one check in one evidence file.
 
@@ -41,7 +41,7 @@ class CheckOutcome:
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class EvidenceChecks:
     """Evidence and the outcomes of its checks.
 

@@ -26,7 +26,7 @@ _MOST = 20
 """Number of checks of a module that are listed as not passed."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class JaxModule:
     """A part of JAX and the checks that cover it; see `compatibility.toml`."""
 
@@ -39,7 +39,7 @@ class JaxModule:
         return any(re.fullmatch(regex_of(pattern), check) for pattern in self.checks)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class DocumentedLibrary:
     """A library of ROCm; see `compatibility.toml`."""
 
@@ -49,7 +49,7 @@ class DocumentedLibrary:
     used_in: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CompatibilitySpec:
     """Content of `compatibility.toml`."""
 

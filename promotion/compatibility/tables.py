@@ -28,7 +28,7 @@ _TEMPLATE = Path(__file__).with_name("compatibility.md.jinja")
 _SPECIAL = re.compile(r"[\\|<>*_`]")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Tables:
     """All tables of one index.
 

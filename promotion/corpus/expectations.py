@@ -35,7 +35,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Expectation:
     """Entry of `expectations.toml`, or the default for programs without an entry.
 
@@ -69,7 +69,7 @@ class Expectation:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class _ExpectationFile:
     """Content of `expectations.toml`."""
 

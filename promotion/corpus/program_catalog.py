@@ -31,7 +31,7 @@ CHILD = FOLDER / "child.py"
 _DATA = ("*.py", "*.toml", "programs/*.py", "specs/*.txtpb")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CompileCorpus:
     """Programs, GPUs and expectations for the compile gate.
 

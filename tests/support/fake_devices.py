@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from promotion.gates.device.config import DeviceGateConfig
@@ -17,7 +18,8 @@ def device_config(
     kept = {
         name: more.pop(name) for name in ("devices", "shard", "python") if name in more
     }
-    asked = {name: more.pop(name) for name in DeviceRequest.__slots__ if name in more}
+    names = [field.name for field in fields(DeviceRequest)]
+    asked = {name: more.pop(name) for name in names if name in more}
     family = "gfx94X-dcgpu" if platform == "rocm" else ""
     request = DeviceRequest(
         **{

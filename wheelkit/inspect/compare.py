@@ -14,7 +14,7 @@ from wheelkit.elf.elf_tables import open_image
 _STEP = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Difference:
     """One difference between two wheels.
 

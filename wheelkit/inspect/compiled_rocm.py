@@ -36,7 +36,7 @@ _ROCM_FOLDER = re.compile(r"/rocm[^/]*(/|$)", re.IGNORECASE)
 _INSTALLED = PurePosixPath("/opt/rocm")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class BuildRocm:
     """The ROCm that was given to a build.
 
@@ -55,7 +55,7 @@ class BuildRocm:
     folders: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CompiledRocm:
     """Result of a comparison.
 

@@ -12,7 +12,7 @@ from core.model import Finding, MemberInfo
 from wheelkit.gpu.fatbin import DeviceCode, TargetCode
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ContentPart:
     """Bytes of one kind of content.
 
@@ -26,7 +26,7 @@ class ContentPart:
     stored: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ElfFacts:
     """Facts about one library.
 
@@ -71,7 +71,7 @@ class ElfFacts:
     sections: tuple[ContentPart, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class WheelMetadata:
     """METADATA, WHEEL and entry_points.txt of a wheel.
 
@@ -97,7 +97,7 @@ class WheelMetadata:
     stamped: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PlatformSupport:
     """The platform tag that the libraries allow.
 
@@ -110,7 +110,7 @@ class PlatformSupport:
     external: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class WheelReport:
     """Result of the inspection of one wheel.
 

@@ -60,7 +60,7 @@ class Libraries(Protocol):
         """Return the verified device code of a library."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Expectations:
     """Expected properties of a wheel.
 

@@ -47,7 +47,7 @@ _LOADERS = {
 """Dynamic loader of each machine (psABI); auditwheel does not list loaders as libraries."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PlatformVerdict:
     """The platform that the libraries of a wheel support.
 
@@ -69,7 +69,7 @@ class PlatformVerdict:
         return not any(f.severity is Severity.ERROR for f in self.findings)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class _JudgedLibrary:
     """One library as read by auditwheel and by `Elf`.
 

@@ -25,7 +25,7 @@ AMD's earlier packages use those of the distribution.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RocmMark:
     """One statement about the ROCm of a wheel.
 

@@ -18,7 +18,7 @@ from wheelkit.inspect.inspection_model import WheelReport
 from wheelkit.inspect.metadata_rules import JAX_ROCM, rocm_in_summary, same_release
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SetReport:
     """Reports of several wheels, and the findings between them."""
 

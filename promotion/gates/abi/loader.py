@@ -35,7 +35,7 @@ _PREFIX = PurePosixPath(f"${ROCM_PATH}")
 _FAMILY = "{family}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class InstalledLibrary:
     """A library on disk.
 
@@ -68,7 +68,7 @@ def _expanded(
     return tuple(PurePosixPath(posixpath.normpath(word)) for word in words)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """A machine with one installation of ROCm.
 

@@ -29,7 +29,7 @@ _REPLACED = "needed-not-allowed"
 """Code of platform findings that the gate drops, since it reports needs itself."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ElfMember:
     """One library of a wheel.
 

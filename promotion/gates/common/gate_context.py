@@ -25,7 +25,7 @@ T = TypeVar("T")
 _RESERVED = frozenset({"name", "outcome", "why", "findings"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Check:
     """Result of one check of a gate; a check fails if one of its findings is an error.
 
@@ -94,7 +94,7 @@ class SharedResults:
             return result
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class GateContext:
     """A staged set under test, with the bucket, runner and directories of the gate.
 
@@ -172,7 +172,7 @@ class GateContext:
         return self.bucket.fetch(self.staged.file(name), self.work)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Gate:
     """A named gate.
 

@@ -105,7 +105,7 @@ _UNSET = (
 """Variables of the user that gates unset."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Site:
     """A Python environment with the staged wheels, jax and its dependencies.
 
@@ -151,7 +151,7 @@ class Site:
                 shutil.copyfile(compiled, cache / compiled.name)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RocmLibraries:
     """A ROCm to load wheels with.
 

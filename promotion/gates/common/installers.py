@@ -56,7 +56,7 @@ _RUNNER = "lib/python*/site-packages/pip/__pip-runner__.py"
 """Program of an unpacked pip that runs with any interpreter, as the option --python of pip does."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """Arguments of one process and its changes to the environment (see `Runner.run`)."""
 

@@ -11,7 +11,7 @@ from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.gpu.fatbin import FatbinReport, read_targets
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SharedLibraries:
     """The libraries of one wheel, each unpacked and decoded once in a run of gates."""
 

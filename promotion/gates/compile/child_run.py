@@ -70,7 +70,7 @@ FINISHED = (CompileStatus.COMPILED, CompileStatus.FAILED)
 """Results after which the process goes on."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """Result of compiling one program, with its code.
 
@@ -90,7 +90,7 @@ class Result:
     killed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """Programs for one target."""
 
@@ -104,7 +104,7 @@ Compiler = tuple[Site, RocmLibraries]
 """Environment that compiles, and its ROCm."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ProcessLimits:
     """Limits of a process.
 
@@ -120,7 +120,7 @@ class ProcessLimits:
     memory: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ChildRun:
     """Result of one request to a process.
 

@@ -65,7 +65,7 @@ def install_compiler(context: GateContext, rocm: RocmTree | None) -> Compiler:
     return site, rocm_libraries(context, site, rocm)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CompileOptions:
     """Options of the compile gate.
 

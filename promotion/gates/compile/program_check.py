@@ -43,7 +43,7 @@ def compiled_for(target: str, spec: str) -> GfxTarget:
     return named
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TargetContext:
     """Checks of the programs on one target.
 

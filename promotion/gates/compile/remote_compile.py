@@ -53,7 +53,7 @@ _sites: dict[str, Compiler] = {}
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RemoteBatches:
     """Batches of one run of the gate.
 

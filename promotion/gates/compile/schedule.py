@@ -31,7 +31,7 @@ _MOST_FAILURES = 4
 """Number of consecutive processes without a finished program after which a batch ends."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class BatchResult:
     """Results of a batch: one for each program, and one for each process."""
 

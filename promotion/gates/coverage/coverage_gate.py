@@ -49,7 +49,7 @@ RocPRIM compiles some for the configurations of other GPUs.
 _REBUILD = "Build and stage the set again."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class _LibraryCode:
     """Device code of one library.
 

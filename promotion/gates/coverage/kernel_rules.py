@@ -20,7 +20,7 @@ RULES_FILE = Path(__file__).with_suffix(".toml")
 _SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelRule:
     """One entry of `kernel_rules.toml`, which documents the fields."""
 
@@ -39,7 +39,7 @@ class KernelRule:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class _RuleFile:
     """Content of `kernel_rules.toml`."""
 

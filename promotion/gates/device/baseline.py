@@ -37,7 +37,7 @@ Maximum share of the tests skipped there, plus slack.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Baseline:
     """Evidence of one gate and one target for the set promoted last.
 

@@ -27,7 +27,7 @@ _NOT_REPEATED = ("size", "tests", "shard", "inside", "work")
 """Options that do not affect how a single test runs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class DeviceGateConfig:
     """Configuration of one run of the device gate.
 

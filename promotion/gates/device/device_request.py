@@ -11,7 +11,7 @@ from core.errors import RequestError
 from promotion.policy.families import IMAGE
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class DeviceRequest:
     """Options of the device gate, named like the options of the command line.
 

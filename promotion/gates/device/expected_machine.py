@@ -17,7 +17,7 @@ PREFIX = "preflight: "
 """Prefix of the names of preflight checks."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ExpectedMachine:
     """Expected state of the machine.
 

@@ -30,7 +30,7 @@ _NVIDIA_NODE = "/dev/nvidiactl"
 _QUERY = "index,uuid,compute_cap,memory.total,memory.free,name,driver_version"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class MachineInfo:
     """Devices of a machine and their state.
 

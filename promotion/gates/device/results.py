@@ -41,7 +41,7 @@ class Round(enum.StrEnum):
     RETRY = "retry"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One run of one test, or one import of a file.
 

@@ -52,7 +52,7 @@ Target, number of shards, digest of all tests, machine settings.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Shard:
     """Shard `number` of `count`, both counted from 1."""
 
@@ -63,7 +63,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ShardResult:
     """Results of one shard.
 
@@ -87,7 +87,7 @@ class ShardResult:
     warnings: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class _StoredShard:
     """Content of a stored shard: digest of its set, name of its gate, and results."""
 

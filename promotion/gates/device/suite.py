@@ -34,7 +34,7 @@ import it instead of the installed jax.
 _FETCH_SECONDS = 1800.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SuiteSource:
     """Location of JAX's tests.
 
@@ -52,7 +52,7 @@ class SuiteSource:
         return _REMOTE.fullmatch(self.location) is not None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SuiteSize:
     """Extent of a suite; see jax_suite.toml."""
 
@@ -60,7 +60,7 @@ class SuiteSize:
     multi: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class _SuiteConditions:
     """Conditions of JAX's CI on one platform; see jax_suite.toml."""
 
@@ -68,7 +68,7 @@ class _SuiteConditions:
     deselect: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class _SuiteTable:
     """Content of jax_suite.toml."""
 

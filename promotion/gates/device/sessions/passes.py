@@ -52,7 +52,7 @@ _OTHERS = (
 """Variables of an outer pytest or of the user, which would change the session."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Pass:
     """Tests that run under the same conditions.
 
@@ -67,7 +67,7 @@ class Pass:
     leases: tuple[Lease, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Suite:
     """Test files on disk.
 

@@ -52,7 +52,7 @@ A suite may print any amount; its results are in the journals.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionLimits:
     """Limits of a session: durations in seconds, and crashes.
 
@@ -72,7 +72,7 @@ class SessionLimits:
     crashes: int = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionOutcome:
     """Outcome of a session.
 

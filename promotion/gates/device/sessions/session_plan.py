@@ -13,7 +13,7 @@ from promotion.gates.device.sessions.passes import Pass, Suite
 from promotion.gates.device.sessions.session import SessionLimits
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RunPlan:
     """Plan of a run.
 
@@ -36,7 +36,7 @@ class RunPlan:
     identity: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RunReport:
     """Report of a run.
 
