@@ -13,8 +13,8 @@ from promotion.index.operations import utc_now
 from promotion.index.publish import read_head
 from promotion.nights import Night, is_staged, list_nights, read_night
 from promotion.policy.promotion_policy import load_policy
-from promotion.policy.tier_requirements import counted_evidence
-from promotion.policy.verdict import NO_TIER, tiers_of
+from promotion.policy.tier_requirements import EvidenceCase
+from promotion.policy.verdict import tiers_of
 from promotion.promote import promotion_of
 from promotion.set_report import code_size, seconds_of
 from promotion.stage import read_staged
@@ -139,11 +139,10 @@ def _tiers_so_far(
         return {}
     head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
     policy = load_policy(staged.index, channel=channel_of(head, entries) or _CHANNEL)
-    now = utc_now()
     files = read_all(bucket, staged).values()
-    counted = counted_evidence(wheel_set, files, policy, now)
-    tiers = tiers_of(wheel_set, counted, policy, now)
-    return {target: tier.value if tier else NO_TIER for target, tier in tiers.items()}
+    return tiers_of(
+        EvidenceCase(wheel_set=wheel_set, files=files, policy=policy, now=utc_now())
+    )
 
 
 def description_of(

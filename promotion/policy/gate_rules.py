@@ -19,14 +19,14 @@ _ALL = 100
 """Percent of all checks."""
 
 
-def at_least(tier: Tier | None, required: Tier) -> bool:
-    """Return whether a tier is at least as strong as `required`.
+def at_least(tier: str, required: Tier) -> bool:
+    """Return whether a tier, or "none", is at least as strong as `required`.
 
     A tier outside of TIER_ORDER matches only itself.
     """
     if tier not in TIER_ORDER or required not in TIER_ORDER:
-        return tier is required
-    return TIER_ORDER.index(tier) >= TIER_ORDER.index(required)
+        return tier == required
+    return TIER_ORDER.index(Tier(tier)) >= TIER_ORDER.index(required)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,7 @@ class GateRule:
             raise ValueError("max_skipped is not a percentage")
 
     def required_targets(
-        self, wheel_set: WheelSet, tier_of: Callable[[str], Tier | None]
+        self, wheel_set: WheelSet, tier_of: Callable[[str], Tier]
     ) -> tuple[str, ...]:
         """Return the targets for which the gate needs evidence.
 

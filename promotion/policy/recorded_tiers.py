@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 from core.errors import CiBuildError
-from core.model import WHEELS_JSON, WheelSet
+from core.model import WHEELS_JSON, Verdict, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.page_diff import tier_rank, weakest
 from promotion.policy.promotion_policy import Policy, with_recorded_rules
-from promotion.policy.tier_requirements import has_accepted_key
-from promotion.policy.verdict import NO_TIER, EvidenceVerdict, judge_evidence
+from promotion.policy.tier_requirements import EvidenceCase, has_accepted_key
+from promotion.policy.verdict import judge_evidence
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
 
@@ -60,7 +60,7 @@ def tier_problems(
             f" {', '.join(wheel_set.targets)}."
         )
     for target, tier in promoted.tiers.items():
-        given = {_tier_name(one, target) for one in judged}
+        given = {one.tiers.get(target, "none") for one in judged}
         if tier not in given:
             strongest = sorted(given, key=tier_rank)[-1]
             yield (
@@ -102,7 +102,7 @@ def _judged(
     wheel_set: WheelSet,
     files: Collection[EvidenceFile],
     policy: Policy,
-) -> tuple[EvidenceVerdict, ...]:
+) -> tuple[Verdict, ...]:
     """Return the verdicts that a promotion may have had."""
     accepted = [file for file in files if has_accepted_key(file, policy)]
     recorded = with_recorded_rules(policy, released.index, entry.policy)
@@ -110,14 +110,11 @@ def _judged(
     if now is None:
         raise ValueError(f"its time is invalid: {entry.time!r}.")
     return tuple(
-        judge_evidence(wheel_set, accepted, one, now)
+        judge_evidence(
+            EvidenceCase(wheel_set=wheel_set, files=accepted, policy=one, now=now)
+        )
         for one in (recorded, _at_check(recorded))
     )
-
-
-def _tier_name(judged: EvidenceVerdict, target: str) -> str:
-    tier = judged.tiers.get(target)
-    return tier.value if tier else NO_TIER
 
 
 def _at_check(policy: Policy) -> Policy:

@@ -6,7 +6,9 @@ Which are met, and why the others are not.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import chain
 
 from core.model import Evidence, Outcome, Requirement, Severity, WheelSet
@@ -19,11 +21,7 @@ from promotion.evidence.evidence import (
     latest_by_target,
     time_of,
 )
-from promotion.policy.exceptions import (
-    PolicyException,
-    failing_tests,
-    unexcused_tests,
-)
+from promotion.policy.exceptions import failing_tests, unexcused_tests
 from promotion.policy.gate_rules import GateRule
 from promotion.policy.promotion_policy import VERSION, Policy
 
@@ -39,40 +37,160 @@ _NOT_PASSED = {
 }
 
 
-def requirements(
-    wheel_set: WheelSet, files: Collection[EvidenceFile], policy: Policy, now: datetime
-) -> Iterator[Requirement]:
-    """Yield every requirement of a policy for the evidence of a set, in the order of the gates."""
-    counted = [*_counted(wheel_set, files, policy, now)]
-    own = latest_by_target(counted)
-    for gate, rule in policy.gates.items():
-        for target in rule.required_targets(wheel_set, policy.required_tier):
-            latest = own.get((gate, target), ())
-            if latest:
-                own_rule = rule.of(target)
-                problems = evidence_problems(latest, own_rule, wheel_set, policy, now)
-                flaky = [
-                    *_earlier_failures(
-                        gate, target, latest, counted, policy.accepted_exceptions, now
-                    )
-                ]
-                failed = bool(flaky) or any(_failures(latest, own_rule, policy, now))
-                problems += flaky
-            else:
-                rejected = _rejected_evidence(
-                    wheel_set, files, policy, gate, target, now
-                )
-                problems = [f"{NEVER_RAN}{rejected}."]
-                failed = False
-            yield Requirement(
-                gate=gate,
-                target=target,
-                ended=latest[0].ended if latest else "",
-                problems=tuple(problems),
-                failed=failed,
-                settings=dict(rule.of(target).settings),
-                evidence=tuple(map(_summary, latest)),
-            )
+@dataclass(frozen=True, kw_only=True)
+class EvidenceCase:
+    """The evidence of a set, and the policy that judges it at a time with a time zone."""
+
+    wheel_set: WheelSet
+    files: Collection[EvidenceFile]
+    policy: Policy
+    now: datetime
+
+    @cached_property
+    def counted(self) -> tuple[Evidence, ...]:
+        """All evidence of the set that counts."""
+        own = (file for file in self.files if self.is_own(file))
+        return tuple(file.evidence for file in own if not self.refusal(file))
+
+    @cached_property
+    def latest(self) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
+        """The latest evidence of the set that counts; see `latest_by_target`."""
+        return latest_by_target(self.counted)
+
+    def is_own(self, file: EvidenceFile) -> bool:
+        """Return whether evidence is of the set."""
+        return file.evidence.set_digest == self.wheel_set.digest
+
+    def required_targets(self, rule: GateRule) -> tuple[str, ...]:
+        """Return the targets for which the policy requires evidence of a gate."""
+        return rule.required_targets(self.wheel_set, self.policy.required_tier)
+
+    def refusal(self, file: EvidenceFile) -> str:
+        """Return why evidence does not count, as part of a sentence; empty if it counts.
+
+        Neither passes nor failures count from an unknown key, from another version of
+        the gate, or from the future.
+        """
+        evidence = file.evidence
+        ended = time_of(evidence.ended)
+        if ended is not None and ended > self.now + CLOCK_SKEW:
+            return f"it ended at {evidence.ended}, in the future: a clock is wrong"
+        rule = self.policy.gates.get(evidence.gate)
+        used = evidence.settings.get(VERSION, "none")
+        if rule is not None and used != str(rule.version):
+            return f"it is of version {used} of the gate, not {rule.version}"
+        return _key_problem(file, self.policy)
+
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield every requirement of the policy for evidence, in the order of the gates."""
+        for gate, rule in self.policy.gates.items():
+            for target in self.required_targets(rule):
+                yield self._requirement(gate, target, rule.of(target))
+
+    def _requirement(self, gate: str, target: str, rule: GateRule) -> Requirement:
+        latest = self.latest.get((gate, target), ())
+        if latest:
+            problems = self.problems(latest, rule)
+            flaky = [*self._earlier_failures(gate, target, latest)]
+            failed = bool(flaky) or any(self._failures(latest, rule))
+            problems += flaky
+        else:
+            problems = [f"{NEVER_RAN}{self._rejected(gate, target)}."]
+            failed = False
+        return Requirement(
+            gate=gate,
+            target=target,
+            ended=latest[0].ended if latest else "",
+            problems=tuple(problems),
+            failed=failed,
+            settings=dict(rule.settings),
+            evidence=tuple(map(_summary, latest)),
+        )
+
+    def _rejected(self, gate: str, target: str) -> str:
+        """Return the reasons why existing evidence does not count, as part of a sentence.
+
+        Empty without evidence.
+        """
+        reasons = {
+            self.refusal(file)
+            for file in self.files
+            if (file.evidence.gate, file.evidence.target) == (gate, target)
+            and self.is_own(file)
+        }
+        if not reasons:
+            return ""
+        return f" with accepted evidence: {'; '.join(sorted(reasons))}"
+
+    def problems(self, latest: Sequence[Evidence], rule: GateRule) -> list[str]:
+        """Return why the latest evidence of a gate's parts does not satisfy the policy.
+
+        Every part must have passed without a failing test that no exception names, and
+        one part must satisfy the rule.
+        """
+        problems = [[*self._run_problems(evidence, rule)] for evidence in latest]
+        if latest[0].outcome is not Outcome.PASSED:
+            return problems[0]
+        if tests := self._unexcused(latest):
+            names = ", ".join(tests)
+            return [f"has failing tests without a valid exception: {names}."]
+        return next((reasons for reasons in problems if not reasons), problems[0])
+
+    def _tests(self, evidence: Evidence) -> Iterator[tuple[str, str]]:
+        """Yield each failing test without a valid exception; see `unexcused_tests`."""
+        return unexcused_tests(evidence, self.policy.accepted_exceptions, self.now)
+
+    def _unexcused(self, latest: Iterable[Evidence]) -> tuple[str, ...]:
+        """Return the failing tests without a valid exception, and why those are not valid."""
+        tests = dict.fromkeys(chain.from_iterable(map(self._tests, latest)))
+        return tuple(f"{test} ({why})" if why else test for test, why in tests)
+
+    def _failures(self, latest: Sequence[Evidence], rule: GateRule) -> Iterator[str]:
+        """Yield what failed in the latest evidence of a gate's parts.
+
+        Everything else is a part of the gate that did not run.
+        """
+        yield from self._unexcused(latest)
+        for evidence in latest:
+            if is_failure(evidence):
+                yield first_finding(evidence)
+            yield from _known_problems(evidence, rule)
+            if evidence.counts.get("failed"):
+                yield "failures"
+
+    def _earlier_failures(
+        self, gate: str, target: str, latest: Iterable[Evidence]
+    ) -> Iterator[str]:
+        """Yield the failures of a gate's earlier runs, whose latest run passed.
+
+        The set did not change meanwhile, so its tests are flaky. A run of other code of
+        the gate says nothing about the set.
+        """
+        passed = [one for one in latest if one.outcome is Outcome.PASSED]
+        for old in self.counted:
+            if (old.gate, old.target) != (gate, target) or not is_failure(old):
+                continue
+            again = any(new.ended > old.ended and _same_run(new, old) for new in passed)
+            tests = [test for test, _ in self._tests(old)]
+            if again and (tests or not failing_tests(old)):
+                what = ", ".join(tests) or first_finding(old)
+                yield f"failed at {old.ended} and then passed on the same set: {what}."
+
+    def _run_problems(self, evidence: Evidence, rule: GateRule) -> Iterator[str]:
+        """Yield the reasons why evidence of one run of a gate does not satisfy the policy."""
+        if evidence.outcome is not Outcome.PASSED:
+            yield f"{_NOT_PASSED[evidence.outcome]}: {first_finding(evidence)}"
+            return
+        if evidence.tier is not rule.tier:
+            yield f"has tier {evidence.tier}; the policy requires {rule.tier}."
+        for name, expected in rule.settings.items():
+            if (used := evidence.settings.get(name, "")) != expected:
+                yield f"ran with {name} {used!r}; {expected!r} is required."
+        ended = time_of(evidence.ended)
+        days = self.policy.max_age_days
+        if ended and days is not None and self.now - ended > timedelta(days=days):
+            yield f"ended at {evidence.ended}, more than {days} days ago."
+        yield from _count_problems(evidence, rule.least(self.wheel_set), rule)
 
 
 def _summary(evidence: Evidence) -> Mapping[str, str]:
@@ -106,135 +224,6 @@ def _key_problem(file: EvidenceFile, policy: Policy) -> str:
     return f"it is signed with {file.key}, which the policy does not permit"
 
 
-def refusal(file: EvidenceFile, policy: Policy, now: datetime) -> str:
-    """Return why evidence does not count, as part of a sentence; empty if it counts.
-
-    Neither passes nor failures count from an unknown key, from another version of the
-    gate, or from the future.
-    """
-    evidence = file.evidence
-    ended = time_of(evidence.ended)
-    if ended is not None and ended > now + CLOCK_SKEW:
-        return f"it ended at {evidence.ended}, in the future: a clock is wrong"
-    rule = policy.gates.get(evidence.gate)
-    used = evidence.settings.get(VERSION, "none")
-    if rule is not None and used != str(rule.version):
-        return f"it is of version {used} of the gate, not {rule.version}"
-    return _key_problem(file, policy)
-
-
-def counted_evidence(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
-) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
-    """Return the latest evidence of the set that counts; see `latest_by_target`."""
-    return latest_by_target(_counted(wheel_set, files, policy, now))
-
-
-def _counted(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
-) -> Iterator[Evidence]:
-    """Yield all evidence of the set that counts."""
-    for file in files:
-        mine = file.evidence.set_digest == wheel_set.digest
-        if mine and not refusal(file, policy, now):
-            yield file.evidence
-
-
-def _rejected_evidence(
-    wheel_set: WheelSet,
-    files: Iterable[EvidenceFile],
-    policy: Policy,
-    gate: str,
-    target: str,
-    now: datetime,
-) -> str:
-    """Return the reasons why existing evidence does not count, as part of a sentence.
-
-    Empty without evidence.
-    """
-    reasons = {
-        refusal(file, policy, now)
-        for file in files
-        if (file.evidence.gate, file.evidence.target) == (gate, target)
-        and file.evidence.set_digest == wheel_set.digest
-    }
-    return f" with accepted evidence: {'; '.join(sorted(reasons))}" if reasons else ""
-
-
-def evidence_problems(
-    latest: Sequence[Evidence],
-    rule: GateRule,
-    wheel_set: WheelSet,
-    policy: Policy,
-    now: datetime,
-) -> list[str]:
-    """Return why the latest evidence of a gate's parts does not satisfy the policy.
-
-    Every part must have passed without a failing test that no exception names, and one
-    part must satisfy the rule.
-    """
-    least = rule.least(wheel_set)
-    problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
-    if latest[0].outcome is not Outcome.PASSED:
-        return problems[0]
-    if tests := _unexcused(latest, policy, now):
-        return [f"has failing tests without a valid exception: {', '.join(tests)}."]
-    return next((reasons for reasons in problems if not reasons), problems[0])
-
-
-def _unexcused(
-    latest: Iterable[Evidence], policy: Policy, now: datetime
-) -> tuple[str, ...]:
-    """Return the failing tests without a valid exception, and why those are not valid."""
-    tests = chain.from_iterable(
-        unexcused_tests(evidence, policy.accepted_exceptions, now)
-        for evidence in latest
-    )
-    return tuple(
-        f"{test} ({why})" if why else test for test, why in dict.fromkeys(tests)
-    )
-
-
-def _failures(
-    latest: Sequence[Evidence], rule: GateRule, policy: Policy, now: datetime
-) -> Iterator[str]:
-    """Yield what failed in the latest evidence of a gate's parts.
-
-    Everything else is a part of the gate that did not run.
-    """
-    yield from _unexcused(latest, policy, now)
-    for evidence in latest:
-        if is_failure(evidence):
-            yield first_finding(evidence)
-        yield from _known_problems(evidence, rule)
-        if evidence.counts.get("failed"):
-            yield "failures"
-
-
-def _earlier_failures(
-    gate: str,
-    target: str,
-    latest: Iterable[Evidence],
-    counted: Iterable[Evidence],
-    exceptions: Sequence[PolicyException],
-    now: datetime,
-) -> Iterator[str]:
-    """Yield the failures of a gate's earlier runs, whose latest run passed.
-
-    The set did not change meanwhile, so its tests are flaky. A run of other code of the
-    gate says nothing about the set.
-    """
-    passed = [one for one in latest if one.outcome is Outcome.PASSED]
-    for old in counted:
-        if (old.gate, old.target) != (gate, target) or not is_failure(old):
-            continue
-        again = any(new.ended > old.ended and _same_run(new, old) for new in passed)
-        tests = [test for test, _ in unexcused_tests(old, exceptions, now)]
-        if again and (tests or not failing_tests(old)):
-            what = ", ".join(tests) or first_finding(old)
-            yield f"failed at {old.ended} and then passed on the same set: {what}."
-
-
 def _same_run(one: Evidence, other: Evidence) -> bool:
     """Return whether two runs of a gate have the same code and part."""
     names = ("code", *PARTS)
@@ -245,28 +234,6 @@ def is_failure(evidence: Evidence) -> bool:
     """Return whether a gate failed, for other reasons than those of the machine."""
     bad = evidence.outcome in (Outcome.FAILED, Outcome.ERROR)
     return bad and not is_machine_failure(evidence)
-
-
-def _problems(
-    evidence: Evidence, rule: GateRule, least: int, policy: Policy, now: datetime
-) -> Iterator[str]:
-    """Yield the reasons why the evidence of one run of a gate does not satisfy the policy."""
-    if evidence.outcome is not Outcome.PASSED:
-        yield f"{_NOT_PASSED[evidence.outcome]}: {first_finding(evidence)}"
-        return
-    if evidence.tier is not rule.tier:
-        yield f"has tier {evidence.tier.value}; the policy requires {rule.tier.value}."
-    for name, expected in rule.settings.items():
-        if (used := evidence.settings.get(name, "")) != expected:
-            yield f"ran with {name} {used!r}; {expected!r} is required."
-    ended = time_of(evidence.ended)
-    if (
-        ended is not None
-        and policy.max_age_days is not None
-        and now - ended > timedelta(days=policy.max_age_days)
-    ):
-        yield f"ended at {evidence.ended}, more than {policy.max_age_days} days ago."
-    yield from _count_problems(evidence, least, rule)
 
 
 def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[str]:

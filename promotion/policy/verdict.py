@@ -7,7 +7,7 @@ the policy accepts its key; a failed gate whose evidence does not count causes a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 
@@ -25,7 +25,13 @@ from promotion.evidence.attestations import (
     attestation_problems,
     wheels_by_signer,
 )
-from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, time_of
+from promotion.evidence.evidence import (
+    ANY,
+    EvidenceFile,
+    is_machine_failure,
+    latest,
+    time_of,
+)
 from promotion.index.ledger import PromotedSet
 from promotion.policy.exceptions import (
     NOT_RUN,
@@ -46,16 +52,7 @@ from promotion.policy.set_rules import (
     size_problems,
     variant_problems,
 )
-from promotion.policy.tier_requirements import (
-    counted_evidence,
-    evidence_problems,
-    first_finding,
-    refusal,
-    requirements,
-)
-
-NO_TIER = "none"
-"""Tier of a target without sufficient evidence, as the ledger records it."""
+from promotion.policy.tier_requirements import EvidenceCase, first_finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,63 +69,37 @@ class _Reason:
     failed: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvidenceVerdict:
-    """The part of a verdict that depends on evidence and exceptions alone.
-
-    Attributes:
-        requirements: all evidence that the policy requires.
-        counted: the latest evidence that counts.
-        tiers: gfx target -> strongest tier at which it was tested.
-        blocked_by: a sentence for each reason that no exception excuses.
-        excused: a sentence for each reason and failing test that an exception excuses.
-        invalid: a sentence for each expired or unused exception for the set.
-        notes: a sentence for each failure that does not block.
-    """
-
-    requirements: tuple[Requirement, ...]
-    counted: tuple[Evidence, ...]
-    tiers: Mapping[str, Tier | None]
-    blocked_by: tuple[str, ...]
-    excused: tuple[str, ...]
-    invalid: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def judge_evidence(
-    wheel_set: WheelSet,
-    files: Collection[EvidenceFile],
-    policy: Policy,
-    now: datetime,
-) -> EvidenceVerdict:
-    """Return the verdict of a policy on the evidence of a set."""
-    own = counted_evidence(wheel_set, files, policy, now)
-    required = tuple(requirements(wheel_set, files, policy, now))
-    unrequired = tuple(_unrequired_failures(wheel_set, files, policy, now))
+def judge_evidence(case: EvidenceCase) -> Verdict:
+    """Return the part of a verdict that depends on evidence and exceptions alone."""
+    wheel_set = case.wheel_set
+    policy = case.policy
+    required = tuple(case.requirements())
+    unrequired = tuple(_unrequired_failures(case))
     reasons = (
         *_gate_problems(required),
         *(reason for reason, on_rocm in unrequired if on_rocm),
     )
-    tiers = tiers_of(wheel_set, own, policy, now)
+    tiers = tiers_of(case)
     entries = [one for one in policy.accepted_exceptions if one.is_for(wheel_set)]
-    valid = [entry for entry in entries if not entry.state(now)]
+    valid = [entry for entry in entries if not entry.state(case.now)]
     blocked, passed_over = _apply(valid, reasons, tiers, policy)
-    counted = tuple(chain.from_iterable(own.values()))
+    counted = tuple(chain.from_iterable(case.latest.values()))
     passed = [one for one in counted if one.outcome is Outcome.PASSED]
     by_test = dict(_excused_tests(passed, valid))
     used = [entry for _, entry in (*passed_over, *_excused_tests(counted, valid))]
-    return EvidenceVerdict(
+    return Verdict(
+        set_digest=wheel_set.digest,
         requirements=required,
-        counted=counted,
         tiers=tiers,
-        blocked_by=(*_foreign_evidence(wheel_set, files), *blocked),
+        blocked_by=(*_foreign_evidence(case), *blocked),
         excused=(
             *(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
             *sorted(f"{entry}. {text}" for text, entry in by_test.items()),
         ),
-        invalid=tuple(_invalid(entries, used, now)),
-        notes=(
-            *_refused_failures(wheel_set, files, policy, now),
+        invalid_exceptions=tuple(_invalid(entries, used, case.now)),
+        missing_exceptions=_missing_exceptions(case, required, counted),
+        warnings=(
+            *_refused_failures(case),
             *(
                 f"{reason.text} It does not block."
                 for reason, on_rocm in unrequired
@@ -163,8 +134,9 @@ def verdict(
         allow_lower: whether a version that pip would not select, or one for an older
             ROCm, causes only a warning.
     """
-    files = tuple(files)
-    judged = judge_evidence(wheel_set, files, policy, now)
+    judged = judge_evidence(
+        EvidenceCase(wheel_set=wheel_set, files=tuple(files), policy=policy, now=now)
+    )
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     lower = tuple(order_problems(wheel_set, offered or {}, yanked))
     blocked = (
@@ -187,47 +159,39 @@ def verdict(
     invalid = (
         *policy.void,
         *(f"{refused}: {entry}." for entry in forbidden),
-        *judged.invalid,
+        *judged.invalid_exceptions,
     )
     notes = chain.from_iterable(report.notes for report in attested)
-    return Verdict(
-        set_digest=wheel_set.digest,
+    return replace(
+        judged,
         blocked_by=blocked,
-        tiers={
-            target: tier.value if tier else NO_TIER
-            for target, tier in judged.tiers.items()
-        },
-        excused=judged.excused,
-        missing_exceptions=_missing_exceptions(wheel_set, judged, policy, now),
         attested=wheels_by_signer(attested),
         invalid_exceptions=invalid,
-        requirements=judged.requirements,
         warnings=(
             *invalid,
             *dict.fromkeys(notes),
             *(grown if policy.growth.verdict == "warn" else ()),
             *(lower if allow_lower else ()),
-            *judged.notes,
+            *judged.warnings,
         ),
     )
 
 
 def _missing_exceptions(
-    wheel_set: WheelSet, judged: EvidenceVerdict, policy: Policy, now: datetime
+    case: EvidenceCase, required: Iterable[Requirement], counted: Iterable[Evidence]
 ) -> tuple[str, ...]:
     """Return the entries of the policy that would excuse missing GPU tests and flaky tests."""
     never_ran = [
-        item.target
-        for item in judged.requirements
-        if item.gate == GATE and not item.evidence
+        item.target for item in required if item.gate == GATE and not item.evidence
     ]
+    policy = case.policy
     entries = suggested_exceptions(
-        wheel_set,
+        case.wheel_set,
         policy.channel,
         never_ran,
-        judged.counted,
+        counted,
         policy.accepted_exceptions,
-        now,
+        case.now,
     )
     return tuple(sorted(set(entries)))
 
@@ -235,7 +199,7 @@ def _missing_exceptions(
 def _apply(
     exceptions: Sequence[PolicyException],
     reasons: Iterable[_Reason],
-    tiers: Mapping[str, Tier | None],
+    tiers: Mapping[str, str],
     policy: Policy,
 ) -> tuple[list[str], list[tuple[_Reason, PolicyException]]]:
     """Return the texts of reasons and weak tiers, without and with a valid exception."""
@@ -253,10 +217,7 @@ def _apply(
         required = policy.required_tier(target)
         if at_least(tier, required):
             continue
-        text = (
-            f"{target} was tested at tier {tier.value if tier else NO_TIER};"
-            f" {required.value} is required."
-        )
+        text = f"{target} was tested at tier {tier}; {required} is required."
         entry = _excuse(target, passed_over, policy)
         if entry is None:
             blocked.append(text)
@@ -313,14 +274,11 @@ def _excuse(
     return None
 
 
-def _foreign_evidence(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile]
-) -> Iterator[str]:
+def _foreign_evidence(case: EvidenceCase) -> Iterator[str]:
     """Yield a sentence for evidence of another set or with invalid times."""
-    evidences = [file.evidence for file in files]
-    for digest in sorted(
-        {evidence.set_digest for evidence in evidences} - {wheel_set.digest}
-    ):
+    evidences = [file.evidence for file in case.files]
+    digests = {evidence.set_digest for evidence in evidences}
+    for digest in sorted(digests - {case.wheel_set.digest}):
         yield f"The set has evidence of another set: {digest}."
     for evidence in evidences:
         started = time_of(evidence.started)
@@ -345,27 +303,21 @@ def _gate_problems(required_evidence: Iterable[Requirement]) -> Iterator[_Reason
         )
 
 
-def _unrequired_failures(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
-) -> Iterator[tuple[_Reason, bool]]:
+def _unrequired_failures(case: EvidenceCase) -> Iterator[tuple[_Reason, bool]]:
     """Yield each failed gate that the policy does not require, and whether it is about ROCm.
 
     Skipped gates and machine failures do not block. Tests on a CPU or on CUDA use code
     that the set does not contain, and block only if the policy requires them.
     """
     required = set()
-    for gate, rule in policy.gates.items():
-        targets = rule.required_targets(wheel_set, policy.required_tier)
-        required |= {(gate, target) for target in targets}
+    for gate, rule in case.policy.gates.items():
+        required |= {(gate, target) for target in case.required_targets(rule)}
     ran = [
-        file
-        for file in files
-        if file.evidence.outcome is not Outcome.SKIPPED
-        and not is_machine_failure(file.evidence)
+        evidence
+        for evidence in case.counted
+        if evidence.outcome is not Outcome.SKIPPED and not is_machine_failure(evidence)
     ]
-    for (gate, target), (evidence, *_) in counted_evidence(
-        wheel_set, ran, policy, now
-    ).items():
+    for (gate, target), evidence in latest(ran).items():
         if (gate, target) not in required and evidence.outcome is not Outcome.PASSED:
             text = (
                 f"The gate {gate} for {target} did not pass: {first_finding(evidence)}"
@@ -376,50 +328,28 @@ def _unrequired_failures(
             )
 
 
-def _refused_failures(
-    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy, now: datetime
-) -> Iterator[str]:
+def _refused_failures(case: EvidenceCase) -> Iterator[str]:
     """Yield a sentence for each failed gate whose evidence does not count."""
-    for file in files:
+    for file in filter(case.is_own, case.files):
         found = file.evidence
-        mine = found.set_digest == wheel_set.digest
-        why = refusal(file, policy, now)
-        if mine and found.outcome is Outcome.FAILED and why:
+        why = case.refusal(file)
+        if found.outcome is Outcome.FAILED and why:
             where = f"{found.gate} for {found.target}"
             yield f"The gate {where} failed; its evidence does not count: {why}."
 
 
-def tiers_of(
-    wheel_set: WheelSet,
-    own: Mapping[tuple[str, str], tuple[Evidence, ...]],
-    policy: Policy,
-    now: datetime,
-) -> Mapping[str, Tier | None]:
-    """Return gfx target -> strongest tier at which it was tested.
-
-    Args:
-        own: evidence of the set that counts, see `counted_evidence`.
-    """
-    return {
-        target: _tier_of(target, wheel_set, own, policy, now)
-        for target in wheel_set.targets
-    }
+def tiers_of(case: EvidenceCase) -> Mapping[str, str]:
+    """Return gfx target -> strongest tier at which it was tested, or "none"."""
+    return {target: _tier_of(target, case) for target in case.wheel_set.targets}
 
 
-def _tier_of(
-    target: str,
-    wheel_set: WheelSet,
-    own: Mapping[tuple[str, str], tuple[Evidence, ...]],
-    policy: Policy,
-    now: datetime,
-) -> Tier | None:
-    """Return the strongest tier at which a target was tested."""
+def _tier_of(target: str, case: EvidenceCase) -> str:
     tiers = [
         rule.tier
-        for (gate, about), latest in own.items()
+        for (gate, about), found in case.latest.items()
         if about == target
-        and (rule := policy.gates.get(gate)) is not None
+        and (rule := case.policy.gates.get(gate)) is not None
         and rule.tier in TIER_ORDER
-        if not evidence_problems(latest, rule.of(target), wheel_set, policy, now)
+        and not case.problems(found, rule.of(target))
     ]
-    return max(tiers, key=TIER_ORDER.index, default=None)
+    return max(tiers, key=TIER_ORDER.index).value if tiers else "none"

@@ -17,7 +17,7 @@ from ci_build.wheelset.source.pins import load_pins
 from core.targets import expand
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.promotion_policy import load_policy
-from promotion.policy.tier_requirements import requirements
+from promotion.policy.tier_requirements import EvidenceCase
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
@@ -167,11 +167,8 @@ def test_jobs_of_the_workflows_can_meet_the_policy(
                         evidence=replace(item, settings=settings, counts=counts)
                     )
                 )
-    device = [
-        item
-        for item in requirements(wheel_set, found, policy, NOW)
-        if item.gate == "device"
-    ]
+    case = EvidenceCase(wheel_set=wheel_set, files=found, policy=policy, now=NOW)
+    device = [item for item in case.requirements() if item.gate == "device"]
     assert device
     assert {item.target: item.problems for item in device if item.problems} == {}
 
