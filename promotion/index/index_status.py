@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from core.digests import sha256_of
@@ -18,15 +17,12 @@ from promotion.index.ledger import Entries, LedgerEntry
 from promotion.index.ledger_state import IndexState
 from promotion.index.listing import listing_row
 from promotion.index.overview import Overview, overview_page
-from promotion.index.page_diff import EntryOf, WheelFiles, index_files
+from promotion.index.page_diff import WheelFiles, index_files
 from promotion.index.pages import Page, install_requirements, root_pair
 from promotion.index.rocm_packages import extras_of, rocm_index
 from promotion.index.set_summary import SUMMARY, SetContent, load_summary, written_with
 from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import ReleasedIndex
-
-SummaryOf = Callable[[LedgerEntry], SetContent | None]
-"""Function that returns the numbers of a promoted set."""
 
 MAX_ROWS = 50
 """Number of sets with a row in status.json and on the overview page, newest first."""
@@ -61,18 +57,10 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
         "optional": " ".join(optional),
         "extras": extras,
         "rocm_index": rocm_index(promoted.rocm_version, extras, promoted.rocm_packages),
-        **set_marks(entry.number, state),
+        "yanked": state.yanked.get(entry.number, ""),
+        "pinned": state.pinned.get(entry.number, ""),
+        "quarantined": state.quarantined.get(entry.number, ""),
     }
-
-
-def set_marks(number: int, state: IndexState) -> Mapping[str, str]:
-    """Return the reasons of the marks of a set; empty without a mark."""
-    marks = {
-        "yanked": state.yanked,
-        "pinned": state.pinned,
-        "quarantined": state.quarantined,
-    }
-    return {name: reasons.get(number, "") for name, reasons in marks.items()}
 
 
 def history_row(entry: LedgerEntry) -> Mapping[str, Any]:
@@ -95,43 +83,25 @@ def history_row(entry: LedgerEntry) -> Mapping[str, Any]:
 
 
 def overview_of(
-    state: IndexState, last: int, read: Callable[[Iterable[int]], Iterable[LedgerEntry]]
+    last: LedgerEntry, read: Callable[[Iterable[int]], Iterable[LedgerEntry]]
 ) -> Overview:
-    """Return what the page of an index shows after entry `last`.
+    """Return what the page of an index shows after its last entry.
 
     Args:
         read: reader of the ledger entries with some numbers.
     """
-    visible = sorted(state.visible, reverse=True)[:MAX_ROWS]
+    state = last.state
+    visible = [*read(sorted(state.visible, reverse=True)[:MAX_ROWS])]
     quarantined = sorted({*state.quarantined} & {*state.held}, reverse=True)[:MAX_ROWS]
-    history = range(last, max(last - MAX_ROWS, 0), -1)
+    history = range(last.number, max(last.number - MAX_ROWS, 0), -1)
+    rows = [set_row(entry, state) for entry in visible]
     return Overview(
-        rows=[set_row(entry, state) for entry in read(visible)],
+        last=last,
+        newest=next((one for one in visible if one.number not in state.yanked), None),
+        stale=stale_after(rows),
+        rows=rows,
         hidden=[set_row(entry, state) for entry in read(quarantined)],
         history=[history_row(entry) for entry in read(history)],
-    )
-
-
-def render_overview(
-    released: ReleasedIndex,
-    shown: Overview,
-    last: LedgerEntry,
-    entry_of: EntryOf,
-    summary_of: SummaryOf,
-) -> bytes:
-    """Return the page of an index for people.
-
-    The content is that of the newest set that is not yanked.
-    """
-    first = next((row for row in shown.rows if not row["yanked"]), None)
-    entry = entry_of(first["entry"]) if first else None
-    return overview_page(
-        released,
-        shown,
-        last=last,
-        stale=stale_after(shown.rows),
-        newest=entry,
-        summary=summary_of(entry) if entry else None,
     )
 
 
@@ -175,10 +145,11 @@ def index_pages(entries: Entries, last: LedgerEntry, ledger_sha256: str) -> Inde
     state = last.state
     entries.read(state.visible)
     projects = index_files(released, state.visible, state, entries.at)
-    shown = overview_of(state, last.number, entries.read)
-    summary_of = partial(read_summary, entries.bucket, released)
-    overview = render_overview(released, shown, last, entries.at, summary_of)
-    status = dump_status(released, shown, last, ledger_sha256)
+    shown = overview_of(last, entries.read)
+    newest = shown.newest
+    summary = read_summary(entries.bucket, released, newest) if newest else None
+    overview = overview_page(released, shown, summary)
+    status = dump_status(released, shown, ledger_sha256)
     return IndexPages(
         projects=projects,
         root=root_pair(released.simple, projects),
@@ -195,10 +166,9 @@ def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
     return (last + timedelta(days=days)).strftime(TIME) if last and days else ""
 
 
-def dump_status(
-    released: ReleasedIndex, shown: Overview, last: LedgerEntry, ledger_sha256: str
-) -> bytes:
+def dump_status(released: ReleasedIndex, shown: Overview, ledger_sha256: str) -> bytes:
     """Return the text of status.json after an entry with this sha256."""
+    last = shown.last
     newest = shown.rows[0] if shown.rows else {"digest": "", "promoted": ""}
     quarantined = sorted(last.state.quarantined.items())
     body = {
@@ -215,7 +185,7 @@ def dump_status(
         "visible": len(last.state.visible),
         "last_set": newest["digest"],
         "last_promoted": newest["promoted"],
-        "stale_after": stale_after(shown.rows),
+        "stale_after": shown.stale,
         "quarantined": {str(number): reason for number, reason in quarantined},
         "sets": shown.rows,
         "hidden": shown.hidden,

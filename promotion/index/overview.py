@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from core.targets import load_table, sort_key
 from promotion.index.install_commands import InstallCommand, install_commands
-from promotion.index.ledger import LedgerEntry
+from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.set_summary import REPORT, SetContent, written_with
 from promotion.storage.object_keys import SETS_FOLDER, ReleasedIndex
 from promotion.website.render import render
@@ -79,54 +79,47 @@ class Overview:
     """Everything that the page of an index shows besides the newest set's content.
 
     Attributes:
+        last: the newest ledger entry.
+        newest: entry of the newest visible set that is not yanked, whose content is
+            shown.
+        stale: time when the index becomes stale, or empty.
         rows: the newest visible sets, newest first.
         hidden: the newest quarantined sets, newest first.
         history: the newest ledger entries, newest first.
     """
 
+    last: LedgerEntry
+    newest: LedgerEntry | None
+    stale: str
     rows: Sequence[Mapping[str, Any]]
     hidden: Sequence[Mapping[str, Any]]
     history: Sequence[Mapping[str, Any]]
 
 
 def overview_page(
-    released: ReleasedIndex,
-    shown: Overview,
-    *,
-    last: LedgerEntry,
-    stale: str,
-    newest: LedgerEntry | None,
-    summary: SetContent | None,
+    released: ReleasedIndex, shown: Overview, summary: SetContent | None
 ) -> bytes:
     """Return the page.
 
     Args:
-        last: the newest ledger entry.
-        stale: time when the index becomes stale, or empty.
-        newest: entry of the set whose content is shown.
-        summary: content of that set; None if it is lost.
+        summary: content of the newest set; None if it is lost.
     """
     offered = [row for row in shown.rows if not row["yanked"]]
-    files = newest.promoted.files if newest and newest.promoted else ()
+    newest = shown.newest.promoted if shown.newest else None
     return render(
         "index.html",
         {
             "title": f"JAX for ROCm: {released.index}",
             "index": released.index,
-            "last": last,
-            "stale": stale,
+            "shown": shown,
             "gpus": [*_gpus(offered)],
             "tiers": TIERS,
             "answers": ANSWERS,
             "spans": [*_spans(offered)],
-            "older": len(last.state.visible) > len(shown.rows),
-            "rows": shown.rows,
-            "hidden": shown.hidden,
-            "history": shown.history,
-            "newest": newest,
-            "wheels": [*_wheels(newest, summary)],
+            "older": len(shown.last.state.visible) > len(shown.rows),
+            "wheels": [*_wheels(newest, summary)] if newest else [],
             "summary": summary,
-            "files": _files(files),
+            "files": _files(newest.files if newest else ()),
             "report_of": _report_of,
             "by_tier": _by_tier,
             "sets": SETS_FOLDER,
@@ -231,13 +224,11 @@ def _release_key(version: str) -> tuple[int, Version | str]:
 
 
 def _wheels(
-    newest: LedgerEntry | None, summary: SetContent | None
+    newest: PromotedSet, summary: SetContent | None
 ) -> Iterator[Mapping[str, Any]]:
     """Yield name, size, digest, link and targets of each wheel."""
-    if newest is None or newest.promoted is None:
-        return
     targets = summary.wheels if summary else {}
-    for wheel in sorted(newest.promoted.wheels, key=lambda wheel: wheel.filename):
+    for wheel in sorted(newest.wheels, key=lambda wheel: wheel.filename):
         yield {
             "filename": wheel.filename,
             "size": wheel.size,

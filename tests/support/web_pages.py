@@ -16,11 +16,12 @@ from core.number_ranges import NumberRanges
 from core.targets import load_table
 from promotion.compatibility.check_outcomes import CheckOutcome, EvidenceChecks
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.index.index_status import overview_of, render_overview
+from promotion.index.index_status import overview_of
 from promotion.index.json_types import ListedIndex
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.listing import listing_page
+from promotion.index.overview import overview_page
 from promotion.index.set_summary import ModuleTest, SetContent
 from promotion.set_report import report_page
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
@@ -206,10 +207,9 @@ def index_page(
     def entry_of(number: int) -> LedgerEntry:
         return entries[number - 1]
 
-    shown = overview_of(last.state, last.number, partial(map, entry_of))
-    return render_overview(
-        INDEX, shown, last, entry_of, partial(summary_of_set, text=text)
-    )
+    shown = overview_of(last, partial(map, entry_of))
+    summary = summary_of_set(shown.newest, text=text) if shown.newest else None
+    return overview_page(INDEX, shown, summary)
 
 
 def hostile_index_page() -> bytes:
