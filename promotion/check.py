@@ -82,17 +82,19 @@ def check(
         attested=attested,
         allow_lower=allow_lower,
     )
-    unprotected = source.problem(policy.protected_refs) if source else ""
-    if source and unprotected and source.owner and policy.unprotected:
-        warnings = (
-            *decision.warnings,
-            f"{unprotected} {source.owner} permits it: {source.reason}",
-        )
-        decision = dataclasses.replace(decision, warnings=warnings)
-        unprotected = ""
+    warnings = decision.warnings
+    refused = []
+    if source and (problem := source.problem(policy.protected_refs)):
+        if not policy.unprotected:
+            refused.append(f"{problem} {NEVER_UNPROTECTED}")
+        elif source.owner:
+            permitted = f"{problem} {source.owner} permits it: {source.reason}"
+            warnings = (*warnings, permitted)
+        else:
+            refused.append(f"{problem} {ALLOW_UNPROTECTED}")
     reasons = (
         *decision.blocked_by,
-        *_unprotected_problems(unprotected, policy),
+        *refused,
         *_staged_problems(bucket, staged, wheel_set, files),
         *content_problems(wheel_set),
         *_conflicts(released, head, entries, wheel_set),
@@ -103,15 +105,12 @@ def check(
     for file in files:
         digests.update(file.digests)
     return dataclasses.replace(
-        decision, blocked_by=reasons, provenances=provenances, evidence=digests
+        decision,
+        blocked_by=reasons,
+        warnings=warnings,
+        provenances=provenances,
+        evidence=digests,
     )
-
-
-def _unprotected_problems(unprotected: str, policy: Policy) -> Iterator[str]:
-    """Yield the reason against a checkout that the policy does not accept, and the way out."""
-    if unprotected:
-        way_out = ALLOW_UNPROTECTED if policy.unprotected else NEVER_UNPROTECTED
-        yield f"{unprotected} {way_out}"
 
 
 def _visible(
@@ -159,25 +158,19 @@ def verify_attestations(
     wheels = {wheel.filename: wheel for wheel in wheel_set.wheels}
     released = ReleasedIndex(index=staged.index)
     results = []
-    files = (key.removeprefix(staged.root) for key in bucket.list(staged.root))
-    for name in sorted(
-        file.removesuffix(PROVENANCE_SUFFIX)
-        for file in files
-        if file.endswith(PROVENANCE_SUFFIX)
-    ):
+    for key in bucket.list(staged.root):
+        if not key.endswith(PROVENANCE_SUFFIX):
+            continue
+        name = key.removeprefix(staged.root).removesuffix(PROVENANCE_SUFFIX)
         if (wheel := wheels.get(name)) is None:
             results.append(AttestationReport(wheel=name))
             continue
-        versions = [bucket.get(staged.file(provenance_name(name)))]
+        versions = [bucket.get(key)]
         if there := bucket.read(provenance_name(released.wheel(wheel.name, name))):
             versions.append(there[0])
-        reports = (
-            (data, verify(data, name, wheel.sha256)) for data in dict.fromkeys(versions)
-        )
-        results += [
-            dataclasses.replace(report, sha256=sha256_of(data))
-            for data, report in reports
-        ]
+        for data in dict.fromkeys(versions):
+            report = verify(data, name, wheel.sha256)
+            results.append(dataclasses.replace(report, sha256=sha256_of(data)))
     return tuple(results)
 
 

@@ -20,7 +20,7 @@ from core.model import WHEELS_JSON, to_json
 from promotion.index.operations import utc_now
 from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.object_keys import StagedSet, nights_folder
-from promotion.storage.stored_records import stored_record
+from promotion.storage.stored_records import dump_record, stored_record
 
 SCHEMA = 1
 _TIME = "%Y%m%dT%H%M%S%fZ"
@@ -97,7 +97,6 @@ def record_night(
         staged=staged,
     )
     body = {
-        "schema": SCHEMA,
         "time": night.time,
         "set": str(staged),
         "version": version,
@@ -139,7 +138,7 @@ def record_check(bucket: Bucket, night: Night, checks: Mapping[str, str]) -> Non
     Args:
         checks: name of each check -> its outcome.
     """
-    body = {"schema": SCHEMA, "set": str(night.staged), "checks": dict(checks)}
+    body = {"set": str(night.staged), "checks": dict(checks)}
     with suppress(ConflictError):
         _put(bucket, night.key.removesuffix(".json") + ".checked.json", body)
 
@@ -150,5 +149,5 @@ def is_staged(bucket: Bucket, staged: StagedSet) -> bool:
 
 
 def _put(bucket: Bucket, key: str, body: Mapping[str, Any]) -> None:
-    data = (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+    data = dump_record(body, schema=SCHEMA)
     bucket.put_if_absent(key, data, sha256=sha256_of(data))

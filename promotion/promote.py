@@ -16,6 +16,7 @@ from core.digests import sha256_of
 from core.errors import BucketError, BusyError, PromotionBlockedError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from core.number_ranges import NumberRanges
+from core.report import NoProgress
 from core.wheelset import sha256sums
 from promotion.check import check, metadata_of, raise_if_blocked
 from promotion.copy_set import copy_set
@@ -114,6 +115,7 @@ def promote(
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
     source = source or PolicySource()
+    report = progress or NoProgress()
     authority = policy.authority(signer, source)
     head, entries = read_head(bucket, released, authority)
     _refuse_channel(released, policy, head, entries)
@@ -122,7 +124,7 @@ def promote(
     new = False
     warnings: tuple[str, ...] = ()
     if entry is None:
-        _step(progress, "check evidence and stored bytes")
+        report.step("check evidence and stored bytes")
         verdict = check(
             bucket,
             staged,
@@ -135,7 +137,7 @@ def promote(
         warnings = verdict.warnings
         promoted, made = _promoted(bucket, staged, wheel_set, policy, verdict)
         authority.check_signer(now().astimezone(UTC).strftime(TIME))
-        _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
+        report.step(f"copy {len(promoted.wheels)} wheels to {released.root}")
         with claimed(bucket, released, "promotion", now=now) as claim:
             copy_set(bucket, staged, released, promoted, claim, made)
             draft = _draft(wheel_set, staged, policy, head, claim, promoted)
@@ -145,7 +147,7 @@ def promote(
         assert change.entry is not None
         entry = change.entry
         new = change.new
-    _step(progress, f"write the pages of {released.simple}")
+    report.step(f"write the pages of {released.simple}")
     written = publish(bucket, released, authority=authority)
     return Promotion(
         wheel_set=wheel_set,
@@ -169,11 +171,6 @@ def install_line(wheel_set: WheelSet, index_url: str) -> str:
         words += ["--extra-index-url", url]
     needs = install_requirements(wheel_set.wheels, wheel_set.pins)
     return shlex.join((*words, *with_extra(needs, extras[0] if extras else "")))
-
-
-def _step(progress: Progress | None, text: str) -> None:
-    if progress is not None:
-        progress.step(text)
 
 
 def _offered(

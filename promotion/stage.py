@@ -126,26 +126,9 @@ def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
     Raises:
         BucketError: the bucket does not have the set, or a file differs from it.
     """
-    released = ReleasedIndex(index=staged.index)
-    file_key = staged.file
-    in_staging = bucket.head(staged.file(WHEELS_JSON)) is not None
-    if not in_staging:
-        file_key = functools.partial(released.set_file, staged.digest)
-    if bucket.head(file_key(WHEELS_JSON)) is None:
-        raise BucketError(
-            f"The bucket has no set {staged}.",
-            hint="Give INDEX/DIGEST as `ci_build set stage` prints it.",
-        )
-    wheel_set = load_wheel_set(bucket.get(file_key(WHEELS_JSON)), file_key(WHEELS_JSON))
-    for name in (WHEELS_JSON, SHA256SUMS, *wheel_set.files):
-        fetch_to(bucket, file_key(name), folder / name)
-    for wheel in wheel_set.wheels:
-        name = wheel.filename
-        fetch_to(
-            bucket,
-            staged.file(name) if in_staging else released.wheel(wheel.name, name),
-            folder / name,
-        )
+    wheel_set, keys = _locate(bucket, staged)
+    for name, key in keys.items():
+        fetch_to(bucket, key, folder / name)
     wrong = file_problems(folder, wheel_set)
     if wrong or (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
         raise BucketError(
@@ -156,6 +139,28 @@ def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
             ),
         )
     return wheel_set
+
+
+def _locate(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str]]:
+    """Return a staged or released set, and the key of each of its files by name."""
+    released = ReleasedIndex(index=staged.index)
+    key_of = staged.file
+    in_staging = bucket.head(key_of(WHEELS_JSON)) is not None
+    if not in_staging:
+        key_of = functools.partial(released.set_file, staged.digest)
+    if bucket.head(key_of(WHEELS_JSON)) is None:
+        raise BucketError(
+            f"The bucket has no set {staged}.",
+            hint="Give INDEX/DIGEST as `ci_build set stage` prints it.",
+        )
+    wheel_set = load_wheel_set(bucket.get(key_of(WHEELS_JSON)), key_of(WHEELS_JSON))
+    names = (WHEELS_JSON, SHA256SUMS, *wheel_set.files)
+    keys = {name: key_of(name) for name in names}
+    for wheel in wheel_set.wheels:
+        name = wheel.filename
+        there = staged.file(name) if in_staging else released.wheel(wheel.name, name)
+        keys[name] = there
+    return wheel_set, keys
 
 
 def carry(
@@ -173,16 +178,14 @@ def carry(
     """
     wheel_set = fetch_set(source, staged, folder)
     stage(target, folder, progress=report)
-    released = ReleasedIndex(index=staged.index)
-    in_staging = source.head(staged.file(WHEELS_JSON)) is not None
-    root = staged.root if in_staging else released.set_file(staged.digest, "")
+    _, keys = _locate(source, staged)
+    root = keys[WHEELS_JSON].removesuffix(WHEELS_JSON)
     files = {
         key.removeprefix(root): key for key in source.list(f"{root}{EVIDENCE_FOLDER}/")
     }
     for wheel in wheel_set.wheels:
         name = wheel.filename
-        key = staged.file(name) if in_staging else released.wheel(wheel.name, name)
-        files[name + PROVENANCE_SUFFIX] = key + PROVENANCE_SUFFIX
+        files[name + PROVENANCE_SUFFIX] = keys[name] + PROVENANCE_SUFFIX
     # A signature precedes its evidence, see `evidence.record`.
     for name in sorted(files, key=lambda name: (name.endswith(".json"), name)):
         if (stored := source.read(files[name])) is not None:

@@ -18,7 +18,7 @@ from core.model import Evidence, WheelSet
 from core.number_ranges import PATTERN, NumberRanges
 from promotion.evidence import evidence
 from promotion.evidence.signing import SCHEMA_VERSION as SIGNATURE_VERSION
-from promotion.evidence.signing import SignatureFile
+from promotion.evidence.signing import Signature
 from promotion.index import ledger
 from promotion.index import set_summary as summary
 from promotion.index.index_reader import STATUS_SCHEMA
@@ -119,7 +119,7 @@ SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "signature.schema.json": partial(
         _file,
         "Signature of evidence",
-        SignatureFile,
+        Signature,
         SIGNATURE_VERSION,
         key={"pattern": "^ssh-ed25519 [A-Za-z0-9+/=]+$"},
         signature=_BASE64,

@@ -7,7 +7,6 @@ without its signature.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -26,7 +25,7 @@ from promotion.evidence.signing import (
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import StagedSet
-from promotion.storage.stored_records import stored_record
+from promotion.storage.stored_records import dump_record, stored_record
 
 SCHEMA_VERSION = 3
 ENVIRONMENT = "environment"
@@ -69,8 +68,7 @@ def now() -> str:
 
 def dump_evidence(evidence: Evidence) -> bytes:
     """Return the text of an evidence file."""
-    body = {"schema": SCHEMA_VERSION, **to_json(evidence)}
-    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+    return dump_record(to_json(evidence), schema=SCHEMA_VERSION)
 
 
 def load_evidence(data: bytes, key: str) -> Evidence:

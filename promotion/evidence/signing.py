@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -40,23 +40,22 @@ _KIND = "ssh-ed25519"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    """A detached signature.
+    """A detached signature, in the file beside what it signs.
 
     Attributes:
         key: public key in OpenSSH format, without comment: `ssh-ed25519 AAAA…`.
-        value: the signature, 64 bytes.
+        signature: signature of the file and its media type (DSSE), in base64.
     """
 
     key: str
-    value: bytes
+    signature: str
+
+    def __post_init__(self) -> None:
+        base64.b64decode(self.signature, validate=True)
 
     def dump(self) -> bytes:
         """Return the text of a signature file."""
-        body = {
-            "schema": SCHEMA_VERSION,
-            "key": self.key,
-            "signature": base64.b64encode(self.value).decode(),
-        }
+        body = {"schema": SCHEMA_VERSION, **asdict(self)}
         return (json.dumps(body, indent=1) + "\n").encode()
 
 
@@ -87,7 +86,8 @@ class Signer:
 
     def sign(self, data: bytes, kind: str) -> Signature:
         """Sign a document; the signature is valid for the media type `kind` only."""
-        return Signature(key=self.key, value=self._key.sign(_encoded(data, kind)))
+        value = base64.b64encode(self._key.sign(_encoded(data, kind)))
+        return Signature(key=self.key, signature=value.decode())
 
 
 def load_signer(path: Path) -> Signer:
@@ -140,19 +140,6 @@ def new_key(path: Path) -> Signer:
     return Signer(text, origin=str(path))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SignatureFile:
-    """Signature of evidence, in the file beside it.
-
-    Attributes:
-        key: public key.
-        signature: signature of the file and its media type (DSSE).
-    """
-
-    key: str
-    signature: str
-
-
 def load_signature(data: bytes, name: str) -> Signature:
     """Parse a signature file.
 
@@ -160,9 +147,8 @@ def load_signature(data: bytes, name: str) -> Signature:
         RequestError: a field is missing, unknown or invalid.
     """
     try:
-        body = read_json(data, SignatureFile, name, schema=SCHEMA_VERSION)
-        value = base64.b64decode(body.signature, validate=True)
-        return Signature(key=public_key(body.key), value=value)
+        found = read_json(data, Signature, name, schema=SCHEMA_VERSION)
+        return replace(found, key=public_key(found.key))
     except (FormatError, ValueError) as error:
         raise RequestError(
             f"{name} is not a signature: {error}.", hint="Run the gate again."
@@ -190,7 +176,7 @@ def is_valid_signature(data: bytes, kind: str, signature: Signature) -> bool:
     key = load_ssh_public_key(signature.key.encode())
     assert isinstance(key, Ed25519PublicKey)
     try:
-        key.verify(signature.value, _encoded(data, kind))
+        key.verify(base64.b64decode(signature.signature), _encoded(data, kind))
     except InvalidSignature:
         return False
     return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +22,7 @@ from promotion.index.rocm_packages import extras_of, rocm_index
 from promotion.index.set_summary import SUMMARY, SetContent, load_summary, written_with
 from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import ReleasedIndex
+from promotion.storage.stored_records import dump_record
 
 MAX_ROWS = 50
 """Number of sets with a row in status.json and on the overview page, newest first."""
@@ -172,7 +172,6 @@ def dump_status(released: ReleasedIndex, shown: Overview, ledger_sha256: str) ->
     newest = shown.rows[0] if shown.rows else {"digest": "", "promoted": ""}
     quarantined = sorted(last.state.quarantined.items())
     body = {
-        "schema": STATUS_SCHEMA,
         "index": released.index,
         "entries": last.number,
         "ledger_sha256": ledger_sha256,
@@ -191,4 +190,4 @@ def dump_status(released: ReleasedIndex, shown: Overview, ledger_sha256: str) ->
         "hidden": shown.hidden,
         "history": shown.history,
     }
-    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+    return dump_record(body, schema=STATUS_SCHEMA)

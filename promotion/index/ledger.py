@@ -9,8 +9,6 @@ later entries are found by number.
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +28,7 @@ from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import ReleasedIndex
-from promotion.storage.stored_records import stored_record
+from promotion.storage.stored_records import dump_record, stored_record
 
 if TYPE_CHECKING:  # Start-up time: it would load cryptography.
     from promotion.evidence.signing import Signer
@@ -110,10 +108,7 @@ class LedgerEntry:
         Raises:
             RequestError: a text is not UTF-8.
         """
-        body = {
-            "schema": SCHEMA_VERSION,
-            **to_json(replace(self, key=signer.key if signer else "")),
-        }
+        body = to_json(replace(self, key=signer.key if signer else ""))
         try:
             data = _dump(body)
         except UnicodeEncodeError as error:
@@ -124,18 +119,12 @@ class LedgerEntry:
             ) from error
         if signer is None:
             return data
-        return _dump(
-            {
-                **body,
-                "signature": (
-                    base64.b64encode(signer.sign(data, ENTRY_TYPE).value).decode()
-                ),
-            }
-        )
+        signature = signer.sign(data, ENTRY_TYPE).signature
+        return _dump({**body, "signature": signature})
 
 
 def _dump(body: Mapping[str, Any]) -> bytes:
-    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+    return dump_record(body, schema=SCHEMA_VERSION)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -325,10 +314,7 @@ def _check_signature(
     # Start-up time: cryptography is loaded only for signed entries.
     from promotion.evidence.signing import Signature, is_valid_signature, public_key
 
-    body = {"schema": SCHEMA_VERSION, **body}
-    made = Signature(
-        key=public_key(body["key"]), value=base64.b64decode(signature, validate=True)
-    )
+    made = Signature(key=public_key(body["key"]), signature=signature)
     if _dump({**body, "signature": signature}) != data or not is_valid_signature(
         _dump(body), ENTRY_TYPE, made
     ):

@@ -193,30 +193,21 @@ class DirBucket:
         _sync_folder(self.path(key).parent)
         return False
 
-    def _claim(self, existing: Path, key: str, sha256: str) -> bool:
-        """Link `existing` to a free key atomically; compare the bytes when the key exists."""
+    def _claim(self, temporary: Path, key: str, sha256: str) -> bool:
+        """Link a file to a free key atomically; compare the bytes when the key exists."""
         path = self.path(key)
         try:
-            os.link(existing, path)
+            os.link(temporary, path)
         except FileExistsError:
             return self._same_bytes(key, sha256)
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
-            return self._claim_without_links(existing, key, sha256)
+            with self._locked():
+                if self.head(key) is not None:
+                    return self._same_bytes(key, sha256)
+                temporary.rename(path)
         _sync_folder(path.parent)
-        return True
-
-    def _claim_without_links(self, existing: Path, key: str, sha256: str) -> bool:
-        """Copy `existing` to a free key under the lock, for file systems without hard links."""
-        with (
-            self._temporary(key, existing, mode=_IMMUTABLE) as temporary,
-            self._locked(),
-        ):
-            if self.head(key) is not None:
-                return self._same_bytes(key, sha256)
-            temporary.rename(self.path(key))
-            _sync_folder(self.path(key).parent)
         return True
 
     @contextlib.contextmanager

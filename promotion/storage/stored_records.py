@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from core.errors import BucketError, FormatError
 from core.records import read_json
 
 RESTORE = "Restore it from a backup. Nothing was changed."
 _T = TypeVar("_T")
+
+
+def dump_record(body: Mapping[str, Any], *, schema: int) -> bytes:
+    """Return the text of an object to store, from JSON values."""
+    body = {"schema": schema, **body}
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def stored_record(
