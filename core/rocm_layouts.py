@@ -122,38 +122,22 @@ def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
 
 
 def search_dirs(
-    layout: str | InstallLayout,
+    layout: str,
     *,
     site_packages: Path,
-    rocm_path: Path | None = None,
+    rocm_path: Path = Path(),
     targets: Sequence[GfxTarget] | None = None,
 ) -> tuple[Path, ...]:
     """Return the folders of one layout in search order, whether or not they exist.
 
     Args:
-        layout: a layout or its name.
+        layout: its name.
         rocm_path: prefix of the layouts whose root is ROCM_PATH.
-
-    Raises:
-        RequestError: the layout is unknown, or needs a prefix but `rocm_path` is None.
     """
-    if isinstance(layout, str):
-        layouts = load_layouts().layouts
-        if layout not in layouts:
-            raise RequestError(
-                f"{layout!r} is not a ROCm layout.",
-                hint=f"Use one of {', '.join(layouts)}.",
-            )
-        layout = layouts[layout]
-    if layout.root == ROCM_PATH and rocm_path is None:
-        raise RequestError(
-            f"ROCm layout {layout.name} needs a prefix.",
-            hint="Pass the folder of ROCm as `rocm_path`.",
-        )
-    root = {SITE_PACKAGES: site_packages, ROCM_PATH: rocm_path}.get(
-        layout.root
-    ) or Path(layout.root)
-    return tuple(root / folder for folder in _folders(layout, targets))
+    row = load_layouts().layouts[layout]
+    roots = {SITE_PACKAGES: site_packages, ROCM_PATH: rocm_path}
+    root = roots.get(row.root, Path(row.root))
+    return tuple(root / folder for folder in _folders(row, targets))
 
 
 def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:

@@ -6,15 +6,14 @@ import hashlib
 import json
 import shutil
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import FormatError
 from core.model import Finding, Wheel, to_json
-from core.own_files import own_files
+from core.own_files import ROOT, own_files
 from core.records import read_json
 from core.store import ContentStore, mark_used
 
@@ -25,15 +24,15 @@ _SOURCES = (".py", ".toml", ".txt", ".json", ".lock", ".cc", ".h", ".hip", ".inc
 _OWN_FOLDERS = ("ci_build", "core", "kernels", "pjrt", "plugin", "wheelkit")
 
 
-def own_digest(root: Path, folders: Sequence[str] = _OWN_FOLDERS) -> str:
+def own_digest() -> str:
     """Return the SHA-256 of this program's sources.
 
     A changed program does not reuse old results.
     """
     total = hashlib.sha256()
-    for path in own_files(root, folders):
+    for path in own_files(ROOT, _OWN_FOLDERS):
         if path.suffix in _SOURCES:
-            total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+            total.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode())
             total.update(path.read_bytes())
     return total.hexdigest()
 
@@ -42,7 +41,7 @@ def tool_versions() -> dict[str, str]:
     """Return the digest of this program and the versions of the libraries that write wheels."""
     versions = {name: metadata.version(name) for name in _LIBRARIES}
     return {
-        "ci_build": own_digest(Path(__file__).parents[1]),
+        "ci_build": own_digest(),
         "zlib": zlib.ZLIB_RUNTIME_VERSION,
         **versions,
     }
@@ -79,15 +78,6 @@ class FinishedStep:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Result:
-    """Content of result.json; see `FinishedStep`."""
-
-    wheel: Wheel
-    saved: str
-    findings: tuple[Finding, ...]
-
-
 class StepStore(ContentStore):
     """Results of steps: `<root>/<key>/` with the wheel, `debug/` and result.json."""
 
@@ -96,38 +86,26 @@ class StepStore(ContentStore):
         folder = self.folder(key)
         mark_used(folder)
         try:
-            result = read_json((folder / _RESULT).read_bytes(), _Result, _RESULT)
+            step = read_json((folder / _RESULT).read_bytes(), FinishedStep, _RESULT)
         except (OSError, FormatError):
             return None
-        wheel = result.wheel
-        path = folder / wheel.filename
-        if not path.is_file() or sha256_of(path) != wheel.sha256:
+        path = folder / step.wheel.filename
+        if not path.is_file() or sha256_of(path) != step.wheel.sha256:
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        return FinishedStep(
-            wheel=wheel, folder=folder, saved=result.saved, findings=result.findings
-        )
+        return replace(step, folder=folder)
 
-    def keep(
-        self,
-        key: str,
-        folder: Path,
-        wheel: Wheel,
-        saved: str = "",
-        findings: tuple[Finding, ...] = (),
-    ) -> FinishedStep:
-        """Store the folder of a finished step.
+    def keep(self, key: str, step: FinishedStep) -> FinishedStep:
+        """Move the folder of a finished step into the store.
 
         If another run was first, return its result, which may be in use.
         """
-        body = to_json(_Result(wheel=wheel, saved=saved, findings=findings))
-        (folder / _RESULT).write_text(json.dumps(body, indent=1), encoding="utf-8")
-        if not self.publish(folder, key):
+        text = json.dumps(to_json(step), indent=1, default=str)
+        (step.folder / _RESULT).write_text(text, encoding="utf-8")
+        if not self.publish(step.folder, key):
             if first := self.find(key):
                 return first
             shutil.rmtree(self.folder(key), ignore_errors=True)  # it is damaged
-            if not self.publish(folder, key) and (first := self.find(key)):
+            if not self.publish(step.folder, key) and (first := self.find(key)):
                 return first
-        return FinishedStep(
-            wheel=wheel, folder=self.folder(key), saved=saved, findings=findings
-        )
+        return replace(step, folder=self.folder(key))

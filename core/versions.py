@@ -87,15 +87,9 @@ def native_release(jax_version: str) -> str:
     )
 
 
-def set_version(request: BuildRequest, *, every_target: bool = False) -> str:
-    """Return the version of the pjrt and plugin wheels of a request.
-
-    Args:
-        every_target: whether the targets were requested as `all`.
-    """
-    variant = variant_label(
-        None if every_target else request.targets, stripped=request.strip
-    )
+def set_version(request: BuildRequest) -> str:
+    """Return the version of the pjrt and plugin wheels of a request."""
+    variant = variant_label(request.targets, stripped=request.strip)
     return wheel_version(
         request.jax_version,
         rocm=_named_rocm(request),

@@ -24,8 +24,6 @@ from wheelkit.repair.wheel_repair import repair, retag, wheel_record
 
 DEBUG = "debug"
 """Folder of a finished step for separate debug symbols."""
-_Result = tuple[Wheel, str, tuple[Finding, ...]]
-"""A finished wheel, a line about removed targets and symbols, and findings."""
 
 
 class _Part(NoProgress):
@@ -88,17 +86,17 @@ class WheelMaker:
                 folder = scratch / "step"
                 folder.mkdir()
                 if isinstance(step, Repair):
-                    result = self._repair(step.recipe, item, folder, part)
+                    made = self._repair(step.recipe, item, folder, part)
                 else:
-                    result = self._keep(item, folder, part, step.platform)
-                finished = self.steps.keep(key, folder, *result)
+                    made = self._keep(item, folder, part, step.platform)
+                finished = self.steps.keep(key, made)
             self.seconds[finished.wheel.filename] = time.monotonic() - started
         return finished
 
     def _repair(
         self, recipe: RepairPlan, item: Resolved, folder: Path, progress: Progress
-    ) -> _Result:
-        """Repair a wheel into a folder, and return it with a line about removals."""
+    ) -> FinishedStep:
+        """Repair a wheel into a folder."""
         source = self.inputs.path(item)
         # The URL and the digest of ci_build are left out: another mirror, or a change
         # of ci_build that does not affect the result, must give the same wheel.
@@ -128,15 +126,14 @@ class WheelMaker:
         # Code objects of kernels run with a feature on or off.
         if recipe.project != KERNELS_PROJECT:
             _refuse_other_targets(self.request, done)
-        return done.wheel, saved(done), done.findings
+        return FinishedStep(
+            wheel=done.wheel, folder=folder, saved=saved(done), findings=done.findings
+        )
 
     def _keep(
         self, item: Resolved, folder: Path, progress: Progress, platform: str
-    ) -> _Result:
-        """Copy a wheel into a folder, perhaps with another platform tag.
-
-        Nothing is removed, so the text is empty.
-        """
+    ) -> FinishedStep:
+        """Copy a wheel into a folder, perhaps with another platform tag."""
         source = self.inputs.path(item)
         problem = "cannot be used unchanged"
         findings = tuple[Finding, ...]()
@@ -161,7 +158,7 @@ class WheelMaker:
             source_sha256=item.sha256,
             source_size=source.stat().st_size,
         )
-        return wheel, "", findings
+        return FinishedStep(wheel=wheel, folder=folder, saved="", findings=findings)
 
 
 def _refuse_other_targets(request: BuildRequest, done: RepairResult) -> None:

@@ -198,7 +198,7 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
         request.build,
         context.runner,
         own=OWN,
-        own_digest=lambda: steps.own_digest(OWN),
+        own_digest=lambda: steps.own_digest(),
         own_commit=request.own_commit,
         fetch=None if context.rocm is None else fetch,
     )

@@ -188,15 +188,6 @@ class Session(requests.Session):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """HTTP response with its whole body; header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Client:
     """Settings of HTTP requests.
 
@@ -210,28 +201,21 @@ class Client:
     policy: RetryPolicy = RetryPolicy()
     notice: Notice = lambda _: None
 
-    def fetch(
-        self,
-        url: str,
-        *,
-        accept: Collection[int] = (),
-        limit: int,
-    ) -> Answer:
-        """Download a small file into memory.
+    def text(self, url: str, *, limit: int = 32 << 20) -> str | None:
+        """Return a small text file, such as a listing or a checksum; None if it is missing.
 
         Args:
-            accept: statuses other than 200 that are not errors.
             limit: maximum size in bytes.
 
         Raises:
-            InputError: all tries failed, the status is not accepted, or the file is
-                larger than `limit`.
+            InputError: all tries failed, or the file is larger than `limit`.
         """
         url = canonical(url)
         with Session(url, self) as session:
             while True:
-                answer = session.open(url, {}, accept)
-                with closing(answer) as response:
+                with closing(session.open(url, {}, ABSENT)) as response:
+                    if response.status_code in ABSENT:
+                        return None
                     try:
                         body = response.raw.read(limit + 1, decode_content=True)
                     except TRANSIENT as error:
@@ -242,20 +226,7 @@ class Client:
                         f"{session.name} is larger than {limit} bytes.",
                         hint="Check the URL.",
                     )
-                fields = {
-                    name.lower(): value for name, value in response.headers.items()
-                }
-                return Answer(status=response.status_code, headers=fields, body=body)
-
-    def text(self, url: str, *, limit: int = 32 << 20) -> str | None:
-        """Return a small text file, such as a listing or a checksum; None if it is missing.
-
-        Raises as `fetch` does.
-        """
-        answer = self.fetch(url, accept=ABSENT, limit=limit)
-        return (
-            None if answer.status in ABSENT else answer.body.decode("utf-8", "replace")
-        )
+                return bytes(body).decode("utf-8", "replace")
 
 
 def _retry_after(response: requests.Response) -> float:

@@ -91,7 +91,7 @@ def scenarios(
     found = []
     for layout in load_layouts().layouts.values():
         folders = search_dirs(
-            layout,
+            layout.name,
             site_packages=Path(SITE),
             rocm_path=Path(_PREFIX),
             targets=targets,

@@ -38,7 +38,7 @@ def keep(store: StepStore, saved: str) -> FinishedStep:
         folder = Path(name) / "step"
         folder.mkdir()
         (folder / WHEEL.filename).write_bytes(DATA)
-        return store.keep(KEY, folder, WHEEL, saved)
+        return store.keep(KEY, FinishedStep(wheel=WHEEL, folder=folder, saved=saved))
 
 
 def test_store_keeps_first_of_two_equal_results(tmp_path: Path) -> None:
