@@ -7,9 +7,9 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from core.frozen import frozen
 from core.store import in_use, remove
 
 _TREES = "rocm/trees"
@@ -28,7 +28,7 @@ _YOUNG = 3600
 """Seconds after the last use during which an entry always stays."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class CacheEntry:
     """One entry of the cache.
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from core.frozen import frozen
 
 _DEPTH = 3
 """Levels below the folder that are searched; stores and their entries are within these."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class LockHolder:
     """A process with locks.
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.number_ranges import NumberRanges
 from core.source_request import SourceRequest
 
@@ -34,7 +35,7 @@ class Severity(enum.StrEnum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Finding:
     """One defect of one wheel, with a one-line remedy.
 
@@ -50,7 +51,7 @@ class Finding:
     member: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class GfxTarget:
     """One AMDGPU compiler target, such as gfx942, gfx9-4-generic or gfx90a:sramecc+:xnack-.
 
@@ -81,7 +82,7 @@ class GfxTarget:
 
 
 @functools.total_ordering
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmVersion:
     """A ROCm version in TheRock's numbering: 7.10.0, 7.10.0a20251120, 7.10.0rc1, 7.10.0.dev0+abc.
 
@@ -139,7 +140,7 @@ class Channel(enum.StrEnum):
     RELEASED = "v2"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class KernelRequest:
     """Kernel modules of the `jax_aiter` wheel and the options of their build.
 
@@ -169,7 +170,7 @@ class KernelRequest:
     instances: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class BuildRequest:
     """Parsed and checked options of a wheel set; equal requests produce equal plans.
 
@@ -205,7 +206,7 @@ class BuildRequest:
     find_links: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class MemberInfo:
     """One ELF file of a wheel.
 
@@ -226,7 +227,7 @@ class MemberInfo:
     symbol_versions: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Wheel:
     """One wheel file of a set.
 
@@ -267,7 +268,7 @@ class Wheel:
         return self.sha256 == self.source_sha256
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class InputFile:
     """An input file of a set, with its origin."""
 
@@ -277,7 +278,7 @@ class InputFile:
     url: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmPackage:
     """A wheel of ROCm on AMD's server, which the wheels of a set are installed with.
 
@@ -368,7 +369,7 @@ TIER_ORDER = (Tier.STRUCTURE, Tier.COMPILED, Tier.DEVICE)
 """The tiers of a gfx target, weakest first."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Evidence:
     """Result of one gate for one set.
 
@@ -400,7 +401,7 @@ class Evidence:
     logs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Requirement:
     """The evidence of one gate for one target that a policy requires.
 
@@ -424,7 +425,7 @@ class Requirement:
     evidence: tuple[Mapping[str, str], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Verdict:
     """Decision of the policy on a set; promotion needs `blocked_by` to be empty.
 

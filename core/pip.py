@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from core.digests import sha256_of
 from core.errors import InputError
+from core.frozen import frozen
 from core.process import ByteSink, LineSink, Runner, render, without_credentials
 from core.store import ContentStore, mark_used
 
@@ -39,7 +40,7 @@ Pip installs nothing here.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Resolved:
     """One distribution that pip chose for one Python.
 

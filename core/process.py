@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, NoReturn, Protocol, Self
 
 from core.errors import ProcessError
+from core.frozen import frozen
 from core.interrupts import END_LOCK
 
 _TAIL_LINES = 20
@@ -82,7 +83,7 @@ ByteSink = Callable[[int, int], None]
 Watch = Callable[[int], str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ProcessResult:
     """Result of a finished process.
 

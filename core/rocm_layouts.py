@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import GfxTarget, RocmVersion
 from core.records import read_toml
 from core.targets import load_table, processors_of
@@ -25,7 +25,7 @@ ROCM_PATH = "ROCM_PATH"
 _HIP = "libamdhip64.so."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class InstallLayout:
     """A documented way of installing ROCm.
 
@@ -43,7 +43,7 @@ class InstallLayout:
     folders: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class LayoutTable:
     """Content of `rocm_layouts.toml`.
 
@@ -62,7 +62,7 @@ class LayoutTable:
     sonames: Mapping[tuple[int, int], frozenset[str]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _LayoutFile:
     """Content of `rocm_layouts.toml`, which documents the tables."""
 

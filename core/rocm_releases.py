@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import GfxTarget, RocmVersion
 from core.records import read_toml
 from core.rocm_servers import package_server
@@ -27,7 +27,7 @@ _EXTRA = re.compile(
 _POST = re.compile(r"\.post\d+$")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmWheels:
     """AMD's wheels of ROCm.
 
@@ -40,7 +40,7 @@ class RocmWheels:
     devices: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmReleases:
     """Content of `rocm_releases.toml`.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import CiBuildError
+from core.frozen import frozen
 from core.records import read_toml
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmServer:
     """A server of ROCm builds.
 

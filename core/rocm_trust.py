@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from core.frozen import frozen
 
 ROCM_TRUST = "rocm_trust"
 """Key of `WheelSet.request`; sets without a ROCm do not have it."""
@@ -29,7 +30,7 @@ class ChecksumOrigin(enum.StrEnum):
     """none, for files of this machine"""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmTrust:
     """Checksum and transport of a ROCm's files.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from core.frozen import frozen
 
 
 class Compiler(enum.StrEnum):
@@ -13,7 +14,7 @@ class Compiler(enum.StrEnum):
     GCC = "gcc"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Checkout:
     """One source tree.
 
@@ -31,7 +32,7 @@ class Checkout:
     folder: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Remote:
     """Remote execution (REAPI).
 
@@ -45,7 +46,7 @@ class Remote:
     accept_cached: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Container:
     """Container of a build, or this machine without a container.
 
@@ -65,7 +66,7 @@ class Container:
     args: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SourceRequest:
     """The part of a build request that only a build from source has.
 
@@ -103,7 +104,7 @@ class SourceRequest:
         return "" if "://" in self.cache else self.cache
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SourceInputs:
     """Commits and digests of everything that a build from source uses, resolved from its request.
 

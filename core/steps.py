@@ -6,12 +6,13 @@ import hashlib
 import json
 import shutil
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import FormatError
+from core.frozen import frozen
 from core.model import Finding, Wheel, to_json
 from core.own_files import ROOT, own_files
 from core.records import read_json
@@ -61,7 +62,7 @@ def _bytes_as_text(value: object) -> str:
     raise TypeError(f"{type(value).__name__} cannot be part of a step's key")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class FinishedStep:
     """Result of a step.
 

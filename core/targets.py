@@ -10,11 +10,12 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from core import kfd
 from core.errors import MachineError, RequestError, UnknownTargetError
+from core.frozen import frozen
 from core.model import Finding, GfxTarget, Severity
 from core.records import read_toml
 
@@ -30,7 +31,7 @@ UNSUPPORTED = "unsupported"
 """The word that permits targets that XLA rejects at run time; see `requested`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TargetInfo:
     """One row of the table; the file has its first fields, except the name.
 
@@ -65,7 +66,7 @@ class TargetInfo:
     aiter: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TargetTable:
     """The whole table.
 
@@ -82,7 +83,7 @@ class TargetTable:
     indexes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Lists:
     """Lists of `targets.toml`, which documents them."""
 
@@ -93,7 +94,7 @@ class _Lists:
     indexes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _TargetFile:
     """Content of `targets.toml`."""
 

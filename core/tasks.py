@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
 from core.errors import CiBuildError, MachineError
+from core.frozen import frozen
 from core.process import HostRunner
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Task:
     """One piece of work for any machine.
 
@@ -33,7 +34,7 @@ class Task:
     memory_mb: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TaskResult:
     """Result of a task.
 
@@ -73,7 +74,7 @@ class Tasks(Protocol):
         """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TaskContext:
     """The context of a task's function, besides its arguments.
 

@@ -11,13 +11,14 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from core.digests import sha256_of
 from core.errors import InputError, KernelError, RequestError
+from core.frozen import frozen
 from core.model import InputFile, Progress
 from core.pip import pip_argv, run_pip
 from core.process import Runner
@@ -32,7 +33,7 @@ _LIMITS = Limits(size=4_000_000_000, entries=200_000)
 _SHOWN = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SourceTree:
     """An upstream source on disk.
 

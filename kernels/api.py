@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from core import targets
 from core.atomic import write_whole
 from core.errors import InputError, RequestError
+from core.frozen import frozen
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
 from kernels import aiter_sources, estimate
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class WheelPlan:
     """Plan of a wheel in a set.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from core.digests import sha256_of
+from core.frozen import frozen
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
 from core.steps import step_key, tool_versions
@@ -24,7 +24,7 @@ from kernels.toolchains import Toolchain, obtain_pypi
 from wheelkit.repair.repair_plan import RepairPlan
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class KernelWheel:
     """Wheel of a kernel build, before or after its repair.
 

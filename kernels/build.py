@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import KernelError, RequestError
+from core.frozen import frozen
 from core.model import GfxTarget, InputFile, KernelRequest, Progress
 from core.process import Runner
 from core.tasks import Tasks
@@ -27,7 +27,7 @@ from kernels.remote_steps import run_steps
 from kernels.toolchains import Toolchain
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class KernelBuildResult:
     """Result of a kernel build.
 

@@ -7,19 +7,20 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from core.atomic import write_whole
 from core.digests import sha256_of
 from core.errors import FormatError
+from core.frozen import frozen
 from core.records import read_json
 from core.store import ContentStore
 
 _RECORD = "record.json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Cost:
     """Cost of a unit.
 
@@ -32,7 +33,7 @@ class Cost:
     memory_mb: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class StoredFile:
     """A stored file, with the label and the cost of its unit."""
 
@@ -42,7 +43,7 @@ class StoredFile:
     cost: Cost
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Record:
     """Content of record.json; see `StoredFile`."""
 

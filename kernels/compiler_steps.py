@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 
 from core.errors import KernelError
+from core.frozen import frozen
 from kernels.compiled_checks import COMMON_EXPORTS
 from kernels.compiled_store import key_of
 from kernels.modules import KernelModule
@@ -24,7 +25,7 @@ _FORMAT = 1
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class CompileStep:
     """One command that creates one file.
 

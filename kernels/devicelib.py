@@ -11,9 +11,10 @@ so exceptions cannot pass between libraries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from core.frozen import frozen
 from kernels.aiter_sources import SourceTree, digest_of
 from kernels.compiled_checks import COMMON_EXPORTS
 from kernels.compiled_store import key_of
@@ -37,7 +38,7 @@ _REGISTERING = ("__hipRegisterFatBinary", "__hipRegisterFunction")
 """HIP functions that compiled host code calls by name; `hip_calls.cc` defines them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class LinkInputs:
     """Inputs of the link of a device-lib.
 

@@ -7,11 +7,11 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import KernelError, ProcessError
+from core.frozen import frozen
 from core.model import Progress
 from core.process import Runner
 from kernels.aiter_sources import SourceTree, digest_of
@@ -22,7 +22,7 @@ from kernels.modules import GENERATORS, Generator, KernelModule
 _CHILD = Path(__file__).with_name("generator_child.py")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Generated:
     """Output of a module's generators.
 

@@ -13,10 +13,11 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from core.errors import KernelError
+from core.frozen import frozen
 from core.model import Progress
 from core.process import Runner
 from kernels.compiled_store import Cost, KernelStore
@@ -45,7 +46,7 @@ def available_mb() -> int:
     return max(256, int(most * _KEEP_FREE))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Capacity:
     """Resources of a build.
 
@@ -60,7 +61,7 @@ class Capacity:
     memory_mb: int = field(default_factory=available_mb)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class JobLimits:
     """Limits of concurrent jobs. A heavy job needs more than an equal share of the memory.
 
@@ -75,7 +76,7 @@ class JobLimits:
     heavy_mb: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Forecast:
     """Remaining work.
 

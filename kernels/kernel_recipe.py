@@ -9,7 +9,7 @@ import json
 import runpy
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from core import versions
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
 from kernels.modules import Catalog, KernelModule, ModuleKind
 from wheelkit import recipe_base
@@ -38,7 +39,7 @@ PROJECT_FOLDER = Path(__file__).parent
 _VERSION_FILE = PROJECT_FOLDER / "payload" / PACKAGE / "version.py"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class NativeFile:
     """One native file of the wheel.
 

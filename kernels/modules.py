@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from core import targets as table
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import GfxTarget
 
 GENERATORS = Path(__file__).with_name("generators")
@@ -42,7 +43,7 @@ class Support(enum.StrEnum):
     UNSUPPORTED = "unsupported"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class UpstreamSource:
     """Origin of a module's upstream files.
 
@@ -63,7 +64,7 @@ class UpstreamSource:
     folder: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class FfiHandler:
     """One XLA FFI handler.
 
@@ -87,7 +88,7 @@ class FfiHandler:
     attrs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class CodeObjectSet:
     """Code objects of a co-launcher for some targets, and the table that names them.
 
@@ -123,7 +124,7 @@ class CodeObjectSet:
     compute_units: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Unit:
     """One piece of device code that is compiled once for each target.
 
@@ -142,7 +143,7 @@ class Unit:
     memory_mb: int = 200
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Generator:
     """A program of the source that writes translation units.
 
@@ -170,7 +171,7 @@ class Generator:
     driver: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class KernelModule:
     """One module of `modules.toml`.
 
@@ -243,7 +244,7 @@ class KernelModule:
         return f"lib{self.name}.so"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Catalog:
     """Content of `modules.toml`, in dependency order."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from core.atomic import write_whole
 from core.digests import sha256_of
 from core.errors import InputError
+from core.frozen import frozen
 from kernels.toolchains import Toolchain
 
 INSIDE = Path("/opt/rocm")
@@ -19,7 +20,7 @@ OLDEST_CLANG = 20
 """Oldest clang that the C++ library headers in `build/requirements-kernels.lock` support."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class CompilerLocation:
     """Location of a ROCm compiler.
 

@@ -9,13 +9,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from core.defaults import defaults
 from core.digests import sha256_of
 from core.errors import InputError, MachineError
+from core.frozen import frozen
 from core.model import Progress
 from core.pip import fetch_argv, run_pip
 from core.process import Runner
@@ -40,7 +41,7 @@ _ZIG = re.compile(
 _LINKER = '#!/bin/sh\nshift 2\nexec "${0%/bin/lld}/ziglang/zig" ld.lld "$@"\n'
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Toolchain:
     """An available toolchain.
 

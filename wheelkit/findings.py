@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from core.frozen import frozen
 from core.model import Finding, Severity
 from core.records import read_toml
 from core.versions import parse_package_name
@@ -36,7 +37,7 @@ _LINKING = (
 """Findings that matter only to those who link the libraries."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class FindingKind:
     """One kind of finding.
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 from core.errors import ArchiveError, FormatError
+from core.frozen import frozen
 from core.model import Finding, GfxTarget, MemberInfo
 from core.records import read_json
 from wheelkit.archive.record import RecordEntry
@@ -38,7 +38,7 @@ _OBJECT = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PackagedModule:
     """One kernel module of the manifest.
 
@@ -61,7 +61,7 @@ class PackagedModule:
     instances: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class KernelManifest:
     """Content of a wheel's manifest.json.
 

@@ -15,12 +15,13 @@ import functools
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from packaging.version import Version
 
+from core.frozen import frozen
 from core.model import RocmVersion, to_json
 from core.records import read_json
 from wheelkit.elf import libstdcxx
@@ -35,7 +36,7 @@ _PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 """Names of CPython's C API, provided by the interpreter."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmLibrary:
     """One shared library of a ROCm.
 
@@ -63,7 +64,7 @@ class RocmLibrary:
     symbols: Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmManifest:
     """The libraries of one ROCm.
 

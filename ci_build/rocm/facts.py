@@ -12,7 +12,6 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ci_build.rocm.tree import LIBRARY_FOLDERS, folders_in, read_tree, version_o
 from core import targets
 from core.digests import sha256_of
 from core.errors import InputError
+from core.frozen import frozen
 from core.model import GfxTarget, Progress, RocmVersion
 from core.records import read_table
 from core.rocm_layouts import needed_sonames
@@ -28,7 +28,7 @@ from core.unpack.tree_contents import Contents
 from wheelkit.rocm_manifest import RocmManifest
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmFacts:
     """Facts of a ROCm tree.
 

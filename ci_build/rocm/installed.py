@@ -7,11 +7,11 @@ distributions only.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.rocm.pip_rocm import Packages
 from core.errors import InputError
+from core.frozen import frozen
 from core.process import Runner
 from core.unpack.decompress import chunks_of
 
@@ -26,7 +26,7 @@ COPY_COMMAND = (
 _SHA256_DIGITS = 64
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class DnfRocm:
     """A ROCm in an image.
 

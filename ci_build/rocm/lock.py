@@ -6,13 +6,13 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tomli_w
 
 from core.atomic import write_whole
+from core.frozen import frozen
 from core.records import parse_toml, read_toml
 
 if TYPE_CHECKING:  # reading a lock needs no facts
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # reading a lock needs no facts
 SCHEMA = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmLock:
     """A pinned ROCm.
 

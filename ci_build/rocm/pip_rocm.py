@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.errors import ArchiveError, InputError
+from core.frozen import frozen
 from core.model import RocmPackage
 from core.unpack.decompress import chunks_of, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
@@ -44,7 +45,7 @@ _PIECE = 1 << 20
 _END = bytes(2 * 512)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Packages:
     """The packages of one ROCm.
 

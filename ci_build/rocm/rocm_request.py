@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +16,7 @@ from ci_build.rocm.tarball_listing import MULTIARCH, WINDOWS, parse_name
 from core import targets
 from core.defaults import defaults
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import GfxTarget
 from core.os_errors import why_unwritable
 from core.process import without_credentials
@@ -30,7 +30,7 @@ _LONGEST_NAME = 255
 """Maximum bytes of a file name on Linux."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TarballUrl:
     """A tarball on a server.
 
@@ -54,7 +54,7 @@ class TarballUrl:
         return f"download {self} unless it is in the cache, and verify it"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TarballFile:
     """A tarball on this machine; its attributes are those of `TarballUrl`."""
 
@@ -72,7 +72,7 @@ class TarballFile:
         return f"unpack {self} unless it is in the cache"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Folder:
     """A ROCm on this machine, used in place."""
 
@@ -88,7 +88,7 @@ class Folder:
         return f"use {self} without copying it"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PipIndex:
     """An index of ROCm's pip packages.
 
@@ -108,7 +108,7 @@ class PipIndex:
         return f"download {self} unless it is in the cache, and verify it"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class DnfRepository:
     """A repository from which dnf installs ROCm in the builder image."""
 
@@ -163,7 +163,7 @@ def parse_source(text: str, version: str = "") -> RocmSource:
     return TarballFile(path=path, name=name, family=family, version=named)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmRequest:
     """A ROCm to obtain, and requirements for it.
 
@@ -194,7 +194,7 @@ class RocmRequest:
         return self.source.version or self.version
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RocmStorage:
     """Settings of the cache of ROCms.
 

@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from ci_build.rocm.pip_rocm import Packages
 from ci_build.rocm.tree import link_device_libraries
 from core.digests import sha256_of
 from core.errors import ArchiveError, InputError
+from core.frozen import frozen
 from core.http.client import Client
 from core.http.download import ChangedError, Hash, RemoteFile, load_version
 from core.http.part import PartFile
@@ -49,7 +50,7 @@ class WrongDigestError(InputError):
     """A tarball whose sha256 differs from the required one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class StoredTree:
     """A complete tree.
 
@@ -69,7 +70,7 @@ class StoredTree:
     unpacked: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Selection:
     """The files to unpack from a tarball; the selection's name is part of the tree's name."""
 

@@ -6,7 +6,6 @@ The source's name is checked before the download, and its files before the build
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from ci_build.rocm.rocm_store import RocmStore, StoredTree
 from ci_build.rocm.set_lock import locked_source
 from core import cache_entries as cache
 from core.errors import CiBuildError, InputError, RequestError
+from core.frozen import frozen
 from core.http.client import Client, Connect, canonical, without_user
 from core.model import Progress, RocmPackage
 from core.pip import InputStore
@@ -47,7 +47,7 @@ _MOST_SHOWN = 5
 """Differences of a tree or a lock that a message shows."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Rocm:
     """A ROCm that meets its request.
 
@@ -70,7 +70,7 @@ class Rocm:
     wheels: tuple[RocmPackage, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Files:
     """The files of a source.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import (
@@ -29,6 +28,7 @@ from packaging.version import InvalidVersion, Version
 
 from core import targets
 from core.errors import InputError, RequestError
+from core.frozen import frozen
 from core.process import without_credentials
 
 if TYPE_CHECKING:  # names are parsed without a connection
@@ -55,7 +55,7 @@ _NIGHTLY = re.compile(r"[0-9.]+(?:a|rc)([0-9]{8})")
 _CONTINUATION = ("continuation-token", "start-after", "marker")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ListedTarball:
     """One tarball of a listing."""
 

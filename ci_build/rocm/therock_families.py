@@ -6,10 +6,11 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from core.errors import InputError
+from core.frozen import frozen
 from core.targets import TargetTable
 from promotion.policy.families import Families, Machines
 
@@ -22,7 +23,7 @@ _FAMILY = re.compile(r'^\[family\."?([\w-]+)"?\]\n(?:(?!\[).*\n)*', re.MULTILINE
 _DEVICES = re.compile(r"(\d+)gpu")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Runners:
     """Machines of a family by label; see `promotion.policy.families.Family`."""
 
@@ -30,7 +31,7 @@ class Runners:
     multi: Mapping[str, Machines] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TheRock:
     """The part of a commit of TheRock that this project's tables repeat.
 

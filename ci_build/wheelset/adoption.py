@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
@@ -22,6 +22,7 @@ from ci_build.wheelset.published import jax_release
 from core import targets, versions, wheelset
 from core.defaults import defaults
 from core.errors import ArchiveError, InputError, RequestError
+from core.frozen import frozen
 from core.model import (
     WHEELS_JSON,
     GfxTarget,
@@ -47,7 +48,7 @@ _CHANGED = ("member-damaged", "record-wrong-hash", "record-wrong-size")
 _JAXLIB = "jaxlib"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _InputWheel:
     """A wheel to adopt.
 

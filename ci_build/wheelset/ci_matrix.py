@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from ci_build.wheelset.source.pins import pins_for
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import Payload, RocmVersion
 from core.rocm_releases import published_rocm
 from core.targets import expand
@@ -24,7 +24,7 @@ _SPLIT = ","
 _HELP_HINT = "See `ci_build ci matrix --help`."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Axes:
     """Axes of the matrix.
 
@@ -40,7 +40,7 @@ class Axes:
     families: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Cell:
     """One build of the matrix.
 
@@ -65,7 +65,7 @@ class Cell:
     run: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Excluded:
     """A combination that is not built, and the reason."""
 

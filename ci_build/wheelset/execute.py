@@ -35,6 +35,7 @@ from ci_build.wheelset.source.native import SourceBuilder
 from core import wheelset
 from core.digests import sha256_of
 from core.errors import FormatError, InputError, WheelSetError
+from core.frozen import frozen
 from core.interrupts import EndableCalls
 from core.model import ROCM_LOCK, Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
@@ -52,7 +53,7 @@ _TOGETHER = (Resolve, Fetch)
 _MOST_STEPS = 2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class BuildResult:
     """A finished wheel set.
 

@@ -17,7 +17,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from ci_build.wheelset.set_plan import Repair, Take
 from core import versions
 from core.digests import sha256_of
 from core.errors import ArchiveError, CiBuildError, InputError, RequestError
+from core.frozen import frozen
 from core.model import (
     BuildRequest,
     GfxTarget,
@@ -54,7 +54,7 @@ _JAXLIB = "jaxlib"
 _MANYLINUX = re.compile(r"manylinux\w*_x86_64")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RepairRequest:
     """A request to repair wheels.
 
@@ -81,7 +81,7 @@ class RepairRequest:
     cache: Path
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PlannedRepair:
     """The repair of one wheel.
 
@@ -102,7 +102,7 @@ class PlannedRepair:
         return WheelName.parse(self.filename).version
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class FinishedRepair:
     """A finished repair."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ci_build.wheelset.execute import SetExecution
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import wheelset
 from core.errors import RequestError
+from core.frozen import frozen
 from core.http.client import Connect
 from core.model import Payload, WheelSet
 from core.process import HostRunner
@@ -36,7 +37,7 @@ _WITHOUT_EFFECT = (
 """Parts of a recorded request that do not change the wheels."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Reproduction:
     """Result of building a set again.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -17,6 +16,7 @@ from ci_build.wheelset.source.build_py import (
 )
 from ci_build.wheelset.source.source_checkouts import HEAD, fetch_commands, head_command
 from core import targets, versions
+from core.frozen import frozen
 from core.model import (
     CONSTRAINTS,
     PYLOCK,
@@ -35,7 +35,7 @@ from wheelkit.repair.repair_plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Resolve:
     """pip's resolution of the set for one Python.
 
@@ -48,7 +48,7 @@ class Resolve:
     command: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Fetch:
     """The download of the distributions that were resolved for one Python."""
 
@@ -56,7 +56,7 @@ class Fetch:
     python: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class FetchTree:
     """The checkout of a source tree in a folder."""
 
@@ -66,7 +66,7 @@ class FetchTree:
     commands: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Build:
     """The build of a wheel from source."""
 
@@ -79,7 +79,7 @@ class Build:
         return self.command.project
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class BuildKernels:
     """The build of the wheel of AITER's kernels."""
 
@@ -87,7 +87,7 @@ class BuildKernels:
     project: str = versions.KERNELS_PROJECT
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Repair:
     """The repair of a wheel.
 
@@ -102,7 +102,7 @@ class Repair:
     recipe: RepairPlan
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Take:
     """A wheel that goes into the set without a repair; see `Repair`.
 
@@ -116,7 +116,7 @@ class Take:
     platform: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Write:
     """The files beside the wheels."""
 
@@ -126,7 +126,7 @@ class Write:
 Step = Resolve | Fetch | FetchTree | Build | BuildKernels | Repair | Take | Write
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Stage:
     """A group of steps, in order.
 
@@ -140,7 +140,7 @@ class Stage:
     expected_wheels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class BuildPlan:
     """All work of a request.
 

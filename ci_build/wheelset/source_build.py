@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ from ci_build.wheelset.source.source_dry_run import (
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import steps
 from core.errors import NoContainerEngineError, RequestError
+from core.frozen import frozen
 from core.process import HostRunner, LineSink, Runner
 from core.report import Reporter
 from core.source_request import Checkout, SourceInputs, SourceRequest
@@ -62,7 +63,7 @@ OWN = Path(__file__).parents[3]
 """Root of this repository."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PreparedBuild:
     """A plan, and what its execution or its dry run needs.
 
@@ -80,7 +81,7 @@ class PreparedBuild:
     container: ContainerSpec | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SourceBuildContext:
     """A build from source: its request, its ROCm and its connections.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.rocm.rocm_request import RocmRequest, RocmStorage
+from core.frozen import frozen
 from core.model import BuildRequest
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class WheelSetRequest:
     """A wheel set to build: its content, its ROCm, and its folders.
 

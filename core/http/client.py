@@ -6,7 +6,6 @@ import ssl
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
@@ -15,6 +14,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, InvalidHeader
 
 from core.errors import InputError, RequestError
+from core.frozen import frozen
 from core.process import without_credentials
 from core.units import parse_url
 
@@ -34,7 +34,7 @@ Connect = Callable[[], "Client"]
 """Factory that creates a client on first use, because many commands never need this module."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RetryPolicy:
     """Timeouts and waits in seconds, and the limit of tries without a new byte."""
 
@@ -187,7 +187,7 @@ class Session(requests.Session):
         return {"http": proxy, "https": proxy} if proxy else {}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Client:
     """Settings of HTTP requests.
 

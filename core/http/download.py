@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,7 @@ import urllib3
 from urllib3.exceptions import ProtocolError
 
 from core.errors import InputError
+from core.frozen import frozen
 from core.http.client import TRANSIENT, Client, Session, StoppedError, canonical
 
 _READ = 256 << 10
@@ -40,7 +41,7 @@ class Hash(Protocol):
         """Return the digest of the bytes so far as hexadecimal text."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class FileVersion:
     """Version of a file on a server.
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from isal import isal_zlib
 
 from core.errors import ArchiveError
+from core.frozen import frozen
 from core.unpack.decompress import Chunks, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 from core.unpack.tree_contents import Contents, Item
@@ -32,12 +32,15 @@ _DEEPEST = 64
 Wanted = Callable[[str], bool]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Limits:
     """Limits of an archive; a full ROCm for every target has about 60 GB in 100,000 files."""
 
     size: int = 200_000_000_000
     entries: int = 1_000_000
+
+
+_LIMITS = Limits()
 
 
 def extract(
@@ -46,7 +49,7 @@ def extract(
     into: Path,
     *,
     wanted: Wanted = lambda _: True,
-    limits: Limits = Limits(),
+    limits: Limits = _LIMITS,
     cancel: Callable[[], None] = lambda: None,
 ) -> Contents:
     """Unpack a tarball into an empty folder.

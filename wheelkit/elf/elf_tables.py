@@ -10,12 +10,12 @@ import contextlib
 import mmap
 import struct
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from itertools import compress, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from core.errors import ElfError
+from core.frozen import frozen
 from wheelkit.elf.constants import (
     DT_NULL,
     DYNAMIC,
@@ -130,7 +130,7 @@ class RawSymbol(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ElfImage:
     """Parsed tables of a file. The caller owns `data`; every access to it is range-checked.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ElfError
+from core.frozen import frozen
 from wheelkit.archive.output_file import ByteRange
 from wheelkit.elf import constants
 from wheelkit.elf import elf_tables as reader
@@ -35,7 +35,7 @@ _NAMES = frozenset(
 """Dynamic tags whose value is an offset in the string table."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Table:
     """Dynamic table up to its end, with its string table.
 

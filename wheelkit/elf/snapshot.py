@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from core.frozen import frozen
 from core.rocm_releases import rocm_of_compiler
 from wheelkit.elf import constants, symbol_versions
 from wheelkit.elf import elf_tables as reader
@@ -38,7 +38,7 @@ In hipBLAS and similar libraries, a lower-case letter follows (hipblasCreate).
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Symbol:
     """One undefined symbol of a file.
 
@@ -55,7 +55,7 @@ class Symbol:
     bind: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Elf:
     """Snapshot of one ELF file.
 

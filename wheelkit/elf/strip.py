@@ -11,12 +11,12 @@ import contextlib
 import os
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from isal import isal_zlib
 
 from core.errors import ElfError
+from core.frozen import frozen
 from wheelkit.archive.output_file import ByteRange, reserve
 from wheelkit.elf import constants
 from wheelkit.elf import elf_tables as reader
@@ -33,7 +33,7 @@ _BLOCK = 1 << 20
 _SHNDX = struct.Struct("<H")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class StripReport:
     """Result of stripping; sizes in bytes.
 

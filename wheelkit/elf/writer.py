@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from core.frozen import frozen
 from wheelkit.elf import constants as elf
 from wheelkit.elf.symbol_versions import DEFINITION, DEFINITION_NAME
 
@@ -18,7 +19,7 @@ _PAGE = 0x1000
 _SEGMENTS = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Export:
     """One exported symbol of a library.
 

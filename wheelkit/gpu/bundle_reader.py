@@ -17,6 +17,7 @@ from typing import TypeVar
 import zstandard
 
 from core.errors import FatbinError
+from core.frozen import frozen
 from wheelkit.elf import elf_tables as reader
 from wheelkit.elf.elf_tables import ElfImage
 from wheelkit.gpu.offload_bundle import (
@@ -41,7 +42,7 @@ _AGAIN = "The file is damaged. Download it again."
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class BundleLocation:
     """One bundle in a file.
 

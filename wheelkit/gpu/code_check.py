@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from core.errors import ElfError, RequestError
+from core.frozen import frozen
 from core.model import GfxTarget
 from wheelkit.elf import constants
 from wheelkit.elf.elf_tables import ElfImage, RawSymbol
@@ -37,7 +38,7 @@ class CodeProblem(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class CodeCheck:
     """Kernels and defects of one code object.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from core.errors import FatbinError
+from core.frozen import frozen
 from core.model import Finding
 from wheelkit.findings import finding
 from wheelkit.gpu.bundle_reader import (
@@ -22,7 +23,7 @@ from wheelkit.gpu.offload_bundle import BundleEntry
 from wheelkit.gpu.registration import bundle_pointers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TargetCode:
     """Device code of one gfx target.
 
@@ -36,7 +37,7 @@ class TargetCode:
     bundles: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class DeviceCode:
     """The fat binaries of one library.
 
@@ -55,7 +56,7 @@ class DeviceCode:
     targets: tuple[TargetCode, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class FatbinReport:
     """The fat binaries of one file.
 

@@ -13,11 +13,11 @@ import math
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import zstandard
 
 from core.errors import FatbinError, RequestError
+from core.frozen import frozen
 from core.model import GfxTarget
 from core.targets import covers
 
@@ -42,7 +42,7 @@ _ENTRY = struct.Struct("<QQQ")
 _LAYOUTS = {2: struct.Struct("<4sHHIIQ"), 3: struct.Struct("<4sHHQQQ")}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class BundleEntry:
     """One row of a bundle's entry table.
 
@@ -83,7 +83,7 @@ def _target_of(entry_id: str) -> GfxTarget | None:
         return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class CompressedHeader:
     """The header of a compressed bundle.
 
@@ -233,7 +233,7 @@ def pack(
     return header + body
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class EntrySelection:
     """Entries of a bundle to keep and to drop, and targets that no entry serves."""
 

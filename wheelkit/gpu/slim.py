@@ -10,10 +10,10 @@ unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import FatbinError
+from core.frozen import frozen
 from core.model import GfxTarget
 from wheelkit.archive.output_file import ByteRange
 from wheelkit.gpu.bundle_reader import (
@@ -39,7 +39,7 @@ _LARGE = 64 << 20
 """Size in bytes of new bundles that are built one at a time, to bound memory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SlimReport:
     """Result of slimming; all sizes in bytes.
 
@@ -58,7 +58,7 @@ class SlimReport:
     stored_after: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _BundlePlan:
     """Plan of one bundle's new content.
 

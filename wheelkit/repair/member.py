@@ -6,11 +6,11 @@ Device code, RUNPATH, NEEDED and symbols, and the byte ranges that they change.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from core.errors import CiBuildError, RepairError
+from core.frozen import frozen
 from core.model import MemberInfo
 from core.rocm_releases import rocm_of_compiler
 from wheelkit.archive.output_file import ByteRange
@@ -22,7 +22,7 @@ from wheelkit.gpu.slim import SlimReport, slim
 from wheelkit.repair.repair_plan import RepairPlan
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class MemberEdit:
     """Result of editing one library.
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from core.frozen import frozen
 from core.model import Finding, GfxTarget, Wheel
 from wheelkit.repair.platform_tags import AUTO
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RepairPlan:
     """Plan of a repair: the changes to a wheel; all other bytes stay.
 
@@ -77,7 +78,7 @@ class RepairPlan:
     allowed_sonames: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RepairResult:
     """A repaired wheel on disk, and the parts that the repair removed.
 

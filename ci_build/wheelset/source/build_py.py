@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from packaging.version import Version
 
@@ -33,6 +33,7 @@ from ci_build.wheelset.source.pins import BuildRepository, Interface, interface_
 from core import rocm_layouts as layouts
 from core import targets
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import BuildRequest
 from core.source_request import (
     Checkout,
@@ -43,7 +44,7 @@ from core.source_request import (
 from core.versions import jaxlib_version, package_name
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class BuildPaths:
     """Absolute paths as seen by the commands of a build.
 
@@ -96,7 +97,7 @@ IN_CONTAINER = BuildPaths(
 """Paths inside the builder image."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SourceLayout:
     """Paths of a build from source.
 
@@ -117,7 +118,7 @@ CONTAINER_LAYOUT = SourceLayout()
 """Paths of a build in the builder container."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class BuildCommand:
     """The build of one wheel.
 

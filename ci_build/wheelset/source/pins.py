@@ -6,12 +6,13 @@ import enum
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from packaging.version import Version
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.records import read_toml
 from core.source_request import Compiler
 
@@ -26,7 +27,7 @@ class BuildRepository(enum.StrEnum):
     ROCM_JAX = "rocm-jax"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Interface:
     """Build interface of a range of JAX releases.
 
@@ -67,7 +68,7 @@ class Interface:
         return self.clang_options if given and self.clang_options else self.options
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SourcePins:
     """The commits of one JAX release, 40 hexadecimal digits each.
 
@@ -84,7 +85,7 @@ class SourcePins:
     rocm_jax: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PinTable:
     """Content of `pins.toml`.
 
@@ -101,7 +102,7 @@ class PinTable:
     amd: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Sources:
     """Content of `sources.toml`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from ci_build.wheelset.source.pins import (
 )
 from core.atomic import write_whole
 from core.errors import InputError
+from core.frozen import frozen
 from core.model import Progress
 from core.process import Runner
 
@@ -51,7 +52,7 @@ _Row = TypeVar("_Row")
 _ROCM_JAX_FILES = "jax_rocm_plugin/third_party/{}/workspace.bzl"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TaggedRepository:
     """A git repository with tags; bare repositories are accepted.
 

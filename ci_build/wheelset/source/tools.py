@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -15,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 from ci_build.images.image_pins import DOCKER
 from ci_build.wheelset.source.build_py import source_of
 from ci_build.wheelset.source.pins import interface_for
+from core.frozen import frozen
 from core.model import BuildRequest
 from core.process import Runner
 
@@ -26,7 +26,7 @@ The builder image also runs it as a self-test.
 _BAZEL = re.compile(r"bazel\s+(\S+)")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ToolReport:
     """Tools of a build environment.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.rocm import therock_families
@@ -19,6 +18,7 @@ from ci_build.wheelset.source.source_updates import (
 )
 from core.atomic import write_whole
 from core.errors import InputError
+from core.frozen import frozen
 from core.model import Progress
 from core.process import Runner
 from core.targets import load_table
@@ -27,7 +27,7 @@ from promotion.policy.families import FAMILIES_FILE, load_families
 _REPOSITORIES = ("jax", "rocm-jax", "amd-jax", "therock")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class UpstreamTables:
     """Content of this project's tables after an update.
 
