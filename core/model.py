@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from core.digests import sha256_of
 from core.errors import RequestError
 from core.frozen import frozen
 from core.number_ranges import NumberRanges
@@ -338,7 +338,7 @@ class WheelSet:
             separators=(",", ":"),
             ensure_ascii=False,
         )
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return sha256_of(canonical.encode())
 
 
 class Outcome(enum.StrEnum):

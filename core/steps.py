@@ -53,12 +53,12 @@ def step_key(**parts: object) -> str:
     canonical = json.dumps(
         to_json(parts), sort_keys=True, separators=(",", ":"), default=_bytes_as_text
     )
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return sha256_of(canonical.encode())
 
 
 def _bytes_as_text(value: object) -> str:
     if isinstance(value, bytes):
-        return hashlib.sha256(value).hexdigest()
+        return sha256_of(value)
     raise TypeError(f"{type(value).__name__} cannot be part of a step's key")
 
 

@@ -23,7 +23,6 @@ index must not contain both.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -31,6 +30,7 @@ from typing import Literal
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from core.digests import sha256_of
 from core.errors import VersionRuleError
 from core.model import BuildRequest, GfxTarget, RocmVersion
 from core.targets import families_equal_to, in_order, is_default
@@ -271,7 +271,7 @@ def _targets_label(targets: Sequence[GfxTarget]) -> str:
     if len(ordered) <= SPELLED_OUT:
         return spelled
     names = "\n".join(sorted(map(str, ordered)))
-    return f"targets{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+    return f"targets{sha256_of(names.encode())[:8]}"
 
 
 def _target_label(target: GfxTarget) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -142,11 +141,11 @@ class KernelStore(ContentStore):
             return None
 
     def _note(self, label: str) -> Path:
-        name = hashlib.sha256(label.encode()).hexdigest()[:32]
+        name = sha256_of(label.encode())[:32]
         return self.root / "measured" / f"{name}.json"
 
 
 def key_of(parts: Mapping[str, object]) -> str:
     """Return the SHA-256 of everything that a result depends on."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_of(text.encode())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path, PurePosixPath
 
+from core.digests import sha256_of
 from core.errors import KernelError
 from core.frozen import frozen
 from kernels.compiled_checks import COMMON_EXPORTS
@@ -170,7 +170,7 @@ def unit_steps(
 
 def cuid(*parts: str) -> str:
     """Return the machine-independent identifier of a translation unit in its library."""
-    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
+    return sha256_of("/".join(parts).encode())[:16]
 
 
 def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
@@ -196,7 +196,7 @@ def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
                 f"kernels/src/{name} cannot be read: {error.strerror}.",
                 hint="Restore the file.",
             ) from error
-        digests[name] = hashlib.sha256(content).hexdigest()
+        digests[name] = sha256_of(content)
         for included in _INCLUDE.findall(content):
             # The preprocessor searches the including file's folder first, then the
             # include path.

@@ -103,7 +103,7 @@ def with_rocm(
     return replace(
         pypi,
         name=name,
-        digest=hashlib.sha256(" ".join(parts).encode()).hexdigest(),
+        digest=sha256_of(" ".join(parts).encode()),
         places={**pypi.places, **places},
         environment=environment,
         launcher=(place.launcher,) if place.launcher else (),
@@ -128,7 +128,7 @@ def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
     for path in files:
         stat = path.stat()
         stats.append((str(path), stat.st_size, stat.st_mtime_ns))
-    key = hashlib.sha256(json.dumps(stats).encode()).hexdigest()
+    key = sha256_of(json.dumps(stats).encode())
     recorded = cache / "rocm-digests" / f"{key}.json"
     if recorded.is_file():
         return str(json.loads(recorded.read_text(encoding="utf-8")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -127,7 +126,7 @@ def obtain_pypi(
             "Kernels are built on x86-64 Linux only.",
             hint="Use an x86-64 Linux machine.",
         )
-    digest = hashlib.sha256(_LAYOUT.encode() + lock.read_bytes()).hexdigest()
+    digest = sha256_of(_LAYOUT.encode() + lock.read_bytes())
     root = cache / "toolchains" / f"pypi-{digest[:16]}"
     if not (root / _READY).is_file():
         root.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ Build information, supported Pythons, payload files.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from packaging.version import Version
 
 from core import rocm_layouts as layouts
 from core import targets, versions
+from core.digests import sha256_of
 from core.model import BuildRequest, RocmVersion, to_json
 from core.rocm_releases import load_releases, rocm_extras
 from core.rocm_servers import load_servers, package_server
@@ -140,10 +140,8 @@ def recipe_digest(payload: Sequence[Path]) -> str:
     The gate `inspection` compares wheels with the same digest with what their recipe
     writes.
     """
-    files = {
-        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in payload
-    }
-    licence = hashlib.sha256(license_text()).hexdigest()
+    files = {file.name: sha256_of(file.read_bytes()) for file in payload}
+    licence = sha256_of(license_text())
     parts = [
         _FORMAT,
         files,
@@ -153,7 +151,7 @@ def recipe_digest(payload: Sequence[Path]) -> str:
         to_json(load_releases().wheels),
         to_json(load_servers()),
     ]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return sha256_of(json.dumps(parts, sort_keys=True).encode())
 
 
 def requires_python(jax_version: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -62,7 +61,7 @@ def selection(*, full: bool) -> Selection:
     patterns: Sequence[str] = parts()["selection"]["left_out"]
     left_out = re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
     # The digest is part of the tree's name, so other patterns give another tree.
-    digest = hashlib.sha256("\n".join(patterns).encode()).hexdigest()[:8]
+    digest = sha256_of("\n".join(patterns).encode())[:8]
     return Selection(
         name=f"build.{digest}", wanted=lambda path: left_out.match(path) is None
     )

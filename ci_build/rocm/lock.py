@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from core.atomic import write_whole
+from core.digests import sha256_of
 from core.frozen import frozen
 from core.records import parse_toml, read_toml
 
@@ -99,9 +99,7 @@ def make_lock(
         files=(
             ""
             if sha256
-            else hashlib.sha256(
-                "".join(_listing(root)).encode(errors="surrogateescape")
-            ).hexdigest()
+            else sha256_of("".join(_listing(root)).encode(errors="surrogateescape"))
         ),
         version=facts.version,
         families=(family,) if family else (),

@@ -13,7 +13,6 @@ build_tools/packaging/python/templates/rocm (2026-08).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import posixpath
 import tarfile
@@ -24,6 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core.digests import sha256_of
 from core.errors import ArchiveError, InputError
 from core.frozen import frozen
 from core.model import RocmPackage
@@ -71,7 +71,7 @@ class Packages:
         lines = "".join(
             f"{digest}  {name}\n" for name, digest in sorted(self.sha256.items())
         )
-        return hashlib.sha256(lines.encode()).hexdigest()
+        return sha256_of(lines.encode())
 
     @property
     def size(self) -> int:

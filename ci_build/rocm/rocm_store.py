@@ -134,7 +134,7 @@ class RocmStore:
         """
         if tree := self._find_download(client, url, name, selection, sha256):
             return tree
-        folder = self.root / "parts" / hashlib.sha256(url.encode()).hexdigest()
+        folder = self.root / "parts" / sha256_of(url.encode())
         with lock_alone(
             folder,
             lambda: self._progress.step(f"wait for another run that downloads {name}"),
@@ -222,7 +222,7 @@ class RocmStore:
     ) -> StoredTree | None:
         """Return the tree of an earlier download from this URL, if it still matches."""
         if not sha256:
-            origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
+            origin = self.root / "origins" / sha256_of(url.encode())
             version, partial = load_version(origin)
             # Without a validator, equal sizes do not prove equal files.
             if version is None or not partial or not (version.etag or version.modified):
@@ -276,7 +276,7 @@ class RocmStore:
             raise
         part.finish(self.root / "tarballs" / tree.sha256 / name)
         part.clear()
-        origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
+        origin = self.root / "origins" / sha256_of(url.encode())
         origin.parent.mkdir(exist_ok=True)
         origin.write_text(remote.version.to_json(sha256=tree.sha256), encoding="utf-8")
         return tree

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -16,6 +15,7 @@ from ci_build.wheelset.source.build_py import (
 )
 from ci_build.wheelset.source.source_checkouts import HEAD, fetch_commands, head_command
 from core import targets, versions
+from core.digests import sha256_of
 from core.frozen import frozen
 from core.model import (
     CONSTRAINTS,
@@ -176,7 +176,7 @@ class BuildPlan:
         """Return the request and its inputs as JSON values, as stored in `wheels.json`."""
         body: dict[str, Any] = to_json(self.request)
         body["rocm_manifest"] = (
-            hashlib.sha256(self.rocm_manifest).hexdigest() if self.rocm_manifest else ""
+            sha256_of(self.rocm_manifest) if self.rocm_manifest else ""
         )
         if self.rocm_trust is not None:
             body[ROCM_TRUST] = to_json(self.rocm_trust)
@@ -361,7 +361,7 @@ def _kernels(request: BuildRequest) -> Stage:
 
 
 def _write(rocm_manifest: bytes, *, from_source: bool) -> Stage:
-    digest = hashlib.sha256(rocm_manifest).hexdigest()
+    digest = sha256_of(rocm_manifest)
     # The manifest and the lock of the ROCm of a build from source are not known in a
     # dry run.
     manifest = ROCM_MANIFEST if from_source else ""

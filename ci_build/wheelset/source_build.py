@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,6 +41,7 @@ from ci_build.wheelset.source.source_dry_run import (
 )
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import steps
+from core.digests import sha256_of
 from core.errors import NoContainerEngineError, RequestError
 from core.frozen import frozen
 from core.process import HostRunner, LineSink, Runner
@@ -219,9 +219,7 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
         )
     else:
         lock = set_lock(context.rocm.lock)
-        builder = _make_builder(
-            context, inputs, layout, context.rocm, hashlib.sha256(lock).hexdigest()
-        )
+        builder = _make_builder(context, inputs, layout, context.rocm, sha256_of(lock))
         inputs = builder.inputs
         layout = builder.layout
     trust = context.rocm.trust if context.rocm else None

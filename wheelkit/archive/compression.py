@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import deflate
 from isal import isal_zlib
 
+from core.digests import sha256_of
 from core.errors import ArchiveError
 from wheelkit.archive.inflate import InflateError, inflate, packed_chunks
 from wheelkit.archive.zip_format import DEFLATED, STORED
@@ -124,8 +124,3 @@ def compress_files(files: Mapping[str, Path]) -> Iterator[dict[str, FileCompress
             }
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def sha256_of(content: Content) -> str:
-    """Return the SHA-256 in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from core.digests import sha256_of
 from wheelkit.archive.compression import (
     Compressed,
     FileCompression,
     compress,
-    sha256_of,
 )
 from wheelkit.archive.output_file import OutFile
 from wheelkit.archive.record import RecordEntry, format_record

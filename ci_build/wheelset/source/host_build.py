@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import re
 import sys
@@ -233,4 +232,4 @@ def describe_host(paths: BuildPaths, runner: Runner) -> str:
         versions.append(first)
     versions[-1] += f", sha256 {sha256_of(Path(which(paths.bazel) or paths.bazel))}"
     text = "; ".join(versions)
-    return f"host:{hashlib.sha256(text.encode()).hexdigest()[:16]} ({text})"
+    return f"host:{sha256_of(text.encode())[:16]} ({text})"
