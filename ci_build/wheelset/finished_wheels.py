@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ci_build.wheelset.set_plan import Repair, Take
@@ -42,6 +42,7 @@ class _Part(NoProgress):
         self._progress.advance(done, total)
 
 
+@dataclass
 class WheelMaker:
     """A maker of finished wheels; wheels with the same input, recipe and tools are reused.
 
@@ -50,20 +51,12 @@ class WheelMaker:
         seconds: file name -> wall time of each wheel that was not reused.
     """
 
-    def __init__(
-        self,
-        request: BuildRequest,
-        inputs: InputStore,
-        steps: StepStore,
-        tools: dict[str, str],
-        progress: Progress,
-    ) -> None:
-        self.request = request
-        self.inputs = inputs
-        self.steps = steps
-        self.progress = progress
-        self.tools = tools
-        self.seconds: dict[str, float] = {}
+    request: BuildRequest
+    inputs: InputStore
+    steps: StepStore
+    tools: dict[str, str]
+    progress: Progress
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def make(self, step: Repair | Take, item: Resolved) -> FinishedStep:
         """Return the finished wheel of a step.

@@ -39,6 +39,12 @@ def requirements(request: BuildRequest) -> tuple[str, ...]:
 
 def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
     """Return the pip command that resolves the set for one Python and reports it."""
+    return _report_argv(python, request.find_links, *requirements(request))
+
+
+def _report_argv(
+    python: str, find_links: Sequence[str], *words: str
+) -> tuple[str, ...]:
     return pip_argv(
         "install",
         "--dry-run",
@@ -48,8 +54,8 @@ def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
         f"--python-version={python}",
         "--target=unused",
         "--report=-",
-        *links_options(request.find_links),
-        *requirements(request),
+        *links_options(find_links),
+        *words,
     )
 
 
@@ -76,21 +82,7 @@ def newest_release(major: int, find_links: Sequence[str], runner: Runner) -> str
     Raises:
         InputError: the indexes and `find_links` have no plugin, or do not answer.
     """
+    python = defaults()["pythons"]["main"]
     project = package_name("plugin", major)
-    report = run_pip(
-        pip_argv(
-            "install",
-            "--dry-run",
-            "--ignore-installed",
-            "--quiet",
-            "--only-binary=:all:",
-            "--no-deps",
-            f"--python-version={defaults()['pythons']['main']}",
-            "--target=unused",
-            "--report=-",
-            *links_options(find_links),
-            project,
-        ),
-        runner,
-    )
-    return parse_report(report)[0].version
+    argv = _report_argv(python, find_links, "--no-deps", project)
+    return parse_report(run_pip(argv, runner))[0].version

@@ -23,7 +23,11 @@ from ci_build.wheelset.source.host_build import (
     describe_host,
     host_paths,
 )
-from ci_build.wheelset.source.source_checkouts import fetch_tree, resolve_inputs
+from ci_build.wheelset.source.source_checkouts import (
+    fetch_tree,
+    folder_commit,
+    resolve_inputs,
+)
 from ci_build.wheelset.source.source_container import (
     TOOLS_SCRIPT,
     WORK,
@@ -40,13 +44,14 @@ from ci_build.wheelset.source.source_dry_run import (
     planned_rocm,
 )
 from ci_build.wheelset.wheel_request import WheelSetRequest
-from core import steps
 from core.digests import sha256_of
 from core.errors import NoContainerEngineError, RequestError
 from core.frozen import frozen
+from core.own_files import ROOT
 from core.process import HostRunner, LineSink, Runner
 from core.report import Reporter
 from core.source_request import Checkout, SourceInputs, SourceRequest
+from core.steps import own_digest
 from core.store import ContentStore
 from wheelkit.repair.platform_tags import platform_of
 
@@ -58,9 +63,6 @@ if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
 
     Environment = tuple[BuildPaths, str, Callable[[LineSink], Runner]]
     """Paths, digest and runner of a build environment; see `SourceBuilder`."""
-
-OWN = Path(__file__).parents[3]
-"""Root of this repository."""
 
 
 @frozen
@@ -195,12 +197,13 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
         fetch_tree(checkout, folder, context.runner, context.reporter)
         return folder
 
+    own_commit = request.own_commit
+    if not own_commit:
+        own_commit, _ = folder_commit(ROOT, context.runner, digest=own_digest)
     inputs = resolve_inputs(
         request.build,
         context.runner,
-        own=OWN,
-        own_digest=lambda: steps.own_digest(),
-        own_commit=request.own_commit,
+        own_commit=own_commit,
         fetch=None if context.rocm is None else fetch,
     )
     paths = _paths(context, inputs)

@@ -157,23 +157,8 @@ def progress_of(line: str) -> tuple[int, int, str] | None:
     match = _PROGRESS.match(line)
     if match is None:
         return None
-    return (
-        int(match[1].replace(",", "")),
-        int(match[2].replace(",", "")),
-        match[3].strip(),
-    )
-
-
-def processes_of(line: str) -> dict[str, int] | None:
-    """Return the number of actions by strategy, such as `remote cache hit` or `sandbox`.
-
-    None for other lines.
-    """
-    match = _PROCESSES.match(line)
-    if match is None:
-        return None
-    parts = (part.strip().partition(" ") for part in re.split(r", (?=\d)", match[1]))
-    return {how: int(count.replace(",", "")) for count, _, how in parts}
+    done, total = (int(number.replace(",", "")) for number in match.group(1, 2))
+    return done, total, match[3].strip()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -181,7 +166,7 @@ class ActionCounts:
     """Counts of actions by strategy, parsed from every line of the output in order.
 
     Attributes:
-        counts: result of `processes_of`.
+        counts: number of actions by strategy, such as `remote cache hit` or `sandbox`.
         warning: first warning about executors or a cache, or first error about
             unreachable executors.
     """
@@ -195,8 +180,11 @@ class ActionCounts:
             match := _UNREACHED.match(line) or _REMOTE_WARNING.match(line)
         ):
             self.warning = match[1].strip()
-        if (counts := processes_of(line)) is not None:
-            self.counts = counts
+        if match := _PROCESSES.match(line):
+            self.counts = {}
+            for part in re.split(r", (?=\d)", match[1]):
+                count, _, how = part.strip().partition(" ")
+                self.counts[how] = int(count.replace(",", ""))
 
     @property
     def local(self) -> int:

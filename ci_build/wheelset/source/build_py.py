@@ -403,18 +403,15 @@ def _rocm_jax_version(request: BuildRequest, version: str) -> dict[str, str]:
     rocm-jax appends WHEEL_VERSION_SUFFIX (since 0.9), then `+rocm` and
     ROCM_VERSION_EXTRA.
     """
-    public, _, local = version_suffix(request, version).partition("+")
+    env = {}
+    suffix = version_suffix(request, version)
+    public, _, local = suffix.partition("+")
     if local.startswith("rocm"):
-        extra = local.removeprefix("rocm")
-        return {
-            "ROCM_VERSION_EXTRA": extra,
-            **({"WHEEL_VERSION_SUFFIX": public} if public else {}),
-        }
-    return (
-        {"WHEEL_VERSION_SUFFIX": version_suffix(request, version)}
-        if public or local
-        else {}
-    )
+        env["ROCM_VERSION_EXTRA"] = local.removeprefix("rocm")
+        suffix = public
+    if suffix:
+        env["WHEEL_VERSION_SUFFIX"] = suffix
+    return env
 
 
 def cpython_tag(python: str) -> str:

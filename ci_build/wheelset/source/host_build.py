@@ -13,7 +13,7 @@ import platformdirs
 
 from ci_build.images.image_pins import Pin, load_pins
 from ci_build.wheelset.source import tools
-from ci_build.wheelset.source.build_py import BuildPaths, source_of
+from ci_build.wheelset.source.build_py import BuildPaths, SourceLayout, source_of
 from core.defaults import defaults
 from core.digests import sha256_of
 from core.errors import MachineError
@@ -36,13 +36,8 @@ def host_paths(
 
     The path of a missing program is its bare name.
     """
-    folders = {
-        checkout.name: (
-            checkout.folder
-            or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
-        )
-        for checkout in checkouts
-    }
+    layout = SourceLayout(checkouts=str(cache / "sources"))
+    folders = {checkout.name: layout.folder(checkout) for checkout in checkouts}
     own = str(Path(source.clang).absolute()) if source.clang else ""
     return BuildPaths(
         rocm=rocm,

@@ -40,8 +40,6 @@ def resolve_inputs(
     request: BuildRequest,
     runner: Runner,
     *,
-    own: Path,
-    own_digest: Callable[[], str],
     own_commit: str,
     fetch: Callable[[Checkout], Path] | None,
 ) -> SourceInputs:
@@ -51,10 +49,7 @@ def resolve_inputs(
     changes>`, so that its results are never mistaken for results of the commit.
 
     Args:
-        own: root of this repository.
-        own_digest: function that computes the digest of this program, in case this
-            repository is not in git.
-        own_commit: commit of this repository; empty detects it.
+        own_commit: commit of this repository.
         fetch: function that fetches a tree and returns its folder; None contacts no
             server, so that `--xla=head` stays HEAD and unrecorded commits stay empty.
 
@@ -99,7 +94,7 @@ def resolve_inputs(
         jax_commit=jax_commit,
         xla_commit=xla_commit,
         epoch=times.get("jax") or (pins.epoch if pins and recorded else _ZIP_EPOCH),
-        own_commit=own_commit or folder_commit(own, runner, digest=own_digest)[0],
+        own_commit=own_commit,
     )
 
 

@@ -159,9 +159,7 @@ def resolve(
     return resolve_inputs(
         asked,
         runner,
-        own=own,
-        own_digest=lambda: "0" * 64,
-        own_commit="",
+        own_commit=folder_commit(own, runner, digest=lambda: "0" * 64)[0],
         fetch=None if offline else unwanted,
     )
 
