@@ -134,20 +134,6 @@ def install_argv(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_install_plugin_installs_its_pins(
-    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
-) -> None:
-    runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
-    assert (tmp_path / "t" / PJRT_LIBRARY).read_bytes()
-    distributions = {path.name for path in (tmp_path / "t").glob("*.dist-info")}
-    assert distributions == {
-        f"jax_rocm7_pjrt-{VERSIONS[1]}.dist-info",
-        f"jax_rocm7_plugin-{VERSIONS[1]}.dist-info",
-        "jaxlib-0.10.2.dist-info",
-    }
-
-
-@pytest.mark.parametrize("client", CLIENTS)
 def test_resolve_downloads_metadata_only(
     client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
 ) -> None:

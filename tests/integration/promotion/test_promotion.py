@@ -35,7 +35,6 @@ from tests.support.wheel_sets import (
     make_wheels,
     ordinary_index,
     pjrt,
-    plugin,
     set_wheel,
     write_set,
 )
@@ -224,41 +223,6 @@ def with_pjrt(tmp_path: Path, made: Any) -> list[SetWheel]:
 
 
 SILENT = "def initialize():\n    pass\n"
-LAX = "import sys\n\ndef initialize():\n    sys.stderr.write({!r})\n".format(
-    "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. "
-    "JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\n"
-)
-"""A loader that warns with JAX_PLATFORMS=rocm too, instead of failing."""
-
-
-@pytest.mark.parametrize(
-    ("loader", "start", "reason"),
-    [
-        (LAX, "loader-form: loader after uv for Python", "with JAX_PLATFORMS=rocm"),
-        (
-            "import no_such_module\n",
-            "",
-            "import jax_plugins.xla_rocm7 failed: ModuleNotFoundError",
-        ),
-        (
-            "def initialize():\n    raise ValueError('no')\n",
-            "",
-            "jax.devices() failed: ValueError: no",
-        ),
-    ],
-)
-def test_install_gate_reports_wrong_loader(
-    bucket: DirBucket,
-    tmp_path: Path,
-    runner: HostRunner,
-    loader: str,
-    start: str,
-    reason: str,
-) -> None:
-    wheels = with_pjrt(tmp_path, pjrt(loader=loader))
-    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
-    assert message.startswith(start)
-    assert reason in message
 
 
 def test_install_gate_warns_of_published_loader(
@@ -320,50 +284,3 @@ def test_install_gate_resolves_kernels_with_too_old_jaxlib(
     ]
     assert [finding.code for finding in found] == ["pair-accepted"] * accepted
     assert not accepted or "can be installed with jaxlib 0.7.2" in found[0].message
-
-
-def test_install_gate_reports_same_names_in_user_index(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner
-) -> None:
-    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
-    other = plugin(python=OWN)
-    other.files["jax_rocm7_plugin/extra.py"] = b""
-    path = other.write(tmp_path / "ordinary")
-    path.rename(
-        path.with_name(path.name.replace("-cp", "-1-cp", 1))
-    )  # pip prefers a higher build number
-    message = told(
-        installed(
-            bucket,
-            staged_in(bucket, tmp_path, wheels),
-            runner,
-            with_=configured_installers,
-        )
-    )
-    assert message.startswith("resolution-elsewhere: resolution by")
-    assert "the resolver chose jax-rocm7-plugin with sha256" in message
-
-
-def test_install_gate_reports_unsatisfiable_requirements(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner
-) -> None:
-    made = pjrt()
-    made.replace("Requires-Dist", "jaxlib<0.9")
-    staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
-    evidence = installed(bucket, staged, runner, with_=configured_installers)
-    assert [finding.code for finding in evidence.findings].count(
-        "dependencies-failed"
-    ) == 2
-
-
-def test_install_gate_reports_inconsistent_installation(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner
-) -> None:
-    made = pjrt()
-    made.replace("Requires-Dist", "jaxlib<0.9")
-    staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
-    lock = 'lock-version = "1.0"\ncreated-by = "test"\npackages = []\n'
-    bucket.path(staged.file("pylock.toml")).write_text(
-        lock
-    )  # locks nothing, so nothing is resolved
-    assert told(installed(bucket, staged, runner)).startswith("install-inconsistent: ")

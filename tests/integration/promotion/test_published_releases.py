@@ -17,7 +17,7 @@ import pytest
 
 from ci_build.wheelset import published
 from ci_build.wheelset.repair_wheels import RepairRequest, plan_repairs, repair_wheels
-from core.errors import InputError, RepairError, RequestError
+from core.errors import InputError, RepairError
 from core.model import GfxTarget, Outcome
 from core.process import HostRunner
 from core.rocm_releases import published_rocm
@@ -65,20 +65,6 @@ def test_published_plugin_proves_rocm_of_table(
     release: str, rocm: str, real_wheel: RealWheel
 ) -> None:
     assert proven_rocm([plugin(real_wheel, release)]) == published_rocm(release) == rocm
-
-
-def test_published_0_11_2_contradicts_itself(real_wheel: RealWheel) -> None:
-    report = plugin(real_wheel, "0.11.2")
-    assert proven_rocm([report], "7.12.0") == "7.12.0"
-    compiled = r"was compiled by the clang of ROCm 7\.12\.0"
-    for given, words in (
-        ("", r"Summary of \S+ names ROCm 7\.14\.0"),
-        ("7.14.0", compiled),
-        ("7.14.1", compiled),
-    ):
-        with pytest.raises(RequestError, match=words) as caught:
-            proven_rocm([report], given)
-        assert "Give --rocm-version=7.12.0 to rely on the compiler" in caught.value.hint
 
 
 def test_published_0_9_2_post1_requires_pjrt_of_other_version(tmp_path: Path) -> None:
