@@ -230,7 +230,7 @@ def _conflicts(
     for problem in conflicts(wheel_set, old):
         yield f"{problem}; {NEW_NAME}"
     sweeps = (entry for entry in every if entry.kind is EntryKind.SWEEP)
-    removed = {key for entry in sweeps for key in entry.removed}
+    removed = set(chain.from_iterable(entry.removed for entry in sweeps))
     for wheel in wheel_set.wheels:
         if released.wheel(wheel.name, wheel.filename) in removed:
             yield f"{wheel.filename} was released before and removed; {NEW_NAME}"

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from itertools import chain
 
 from core.digests import sha256_of
 from core.errors import BucketError, BusyError, PromotionBlockedError
@@ -321,7 +322,8 @@ def _refuse_marked(
     marked = entries.sets(sorted({*marks} & {*state.held}))
     own = {wheel.sha256: wheel.filename for wheel in wheel_set.wheels}
     shown = entries.sets(state.visible.without(state.yanked)) if marked else {}
-    offered = {wheel.sha256 for one in shown.values() for wheel in one.wheels}
+    offers = chain.from_iterable(one.wheels for one in shown.values())
+    offered = {wheel.sha256 for wheel in offers}
     for number, promoted in marked.items():
         withdrawn = [
             wheel

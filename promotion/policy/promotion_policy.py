@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -192,9 +193,9 @@ def _exceptions(
     channels = {
         name: table for name, table in tables.items() if isinstance(table, dict)
     }
-    gates = {gate for table in channels.values() for gate in table.get("gates", ())}
+    gates = chain.from_iterable(table.get("gates", ()) for table in channels.values())
     bodies = tables.get(EXCEPTIONS, ())
-    return parse_exceptions(bodies, gates=gates, channels=channels)
+    return parse_exceptions(bodies, gates={*gates}, channels=channels)
 
 
 def _selected(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, starmap
 
 import click
 import cloup
@@ -198,8 +198,7 @@ def _option(declaration: str, text: str) -> BuildOption:
 
 
 _SECTIONS = {
-    title: tuple(_option(*row) for row in rows.items())
-    for title, rows in _GROUPS.items()
+    title: tuple(starmap(_option, rows.items())) for title, rows in _GROUPS.items()
 }
 _OPTIONS = {option.name: option for option in chain.from_iterable(_SECTIONS.values())}
 
