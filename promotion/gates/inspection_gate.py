@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from isal import isal_zlib
@@ -77,36 +77,19 @@ def _run(context: GateContext, expected: ExpectedSet | None) -> Iterator[Check]:
         reports.append(report)
         with path.open("rb") as file:
             infos.append(read_build_info(file))
-        relevant = (
-            as_published(report.findings, wheel.name)
-            if wheel.as_published
-            else report.findings
-        )
-        untrue = (
-            *wheel_differences(report, wheel, infos[-1]),
-            *url_differences(context.wheel_set, wheel, path),
-        )
-        made = (
-            _recipe_findings(context, wheel, report, infos[-1], expected)
-            if expected
-            else ()
-        )
-        findings = (
-            *(_with_location(item, report.filename) for item in relevant),
-            *untrue,
-            *made,
-        )
-        notes = sorted(
-            {
-                finding.code
-                for finding in report.findings
-                if finding.severity is Severity.NOTE
-            }
-        )
+        relevant: Iterable[Finding] = report.findings
+        if wheel.as_published:
+            relevant = as_published(relevant, wheel.name)
+        findings = [_with_location(item, report.filename) for item in relevant]
+        findings += wheel_differences(report, wheel, infos[-1])
+        findings += url_differences(context.wheel_set, wheel, path)
+        if expected:
+            findings += _recipe_findings(context, wheel, report, infos[-1], expected)
+        notes = {one.code for one in report.findings if one.severity is Severity.NOTE}
         yield Check(
             name=wheel.filename,
-            findings=findings,
-            details={"sha256": report.sha256, "notes": notes},
+            findings=tuple(findings),
+            details={"sha256": report.sha256, "notes": sorted(notes)},
         )
     between = (_with_location(finding, "") for finding in check_set(reports))
     yield Check(
@@ -150,11 +133,10 @@ def _recipe_findings(
     """
     try:
         with WheelArchive(context.wheel(wheel)) as archive:
-            return tuple(
-                check_wheel(
-                    archive, report.elfs, wheel, context.wheel_set, info, expected
-                )
+            found = check_wheel(
+                archive, report.elfs, wheel, context.wheel_set, info, expected
             )
+            return tuple(found)
     except ArchiveError:
         return ()
 
@@ -162,9 +144,8 @@ def _recipe_findings(
 def _with_location(finding: Finding, filename: str) -> Finding:
     """Add wheel and file to the message of a finding."""
     member = "" if finding.member in finding.message else finding.member
-    return dataclasses.replace(
-        finding, message=": ".join(filter(None, (filename, member, finding.message)))
-    )
+    parts = filter(None, (filename, member, finding.message))
+    return dataclasses.replace(finding, message=": ".join(parts))
 
 
 def _index_findings(context: GateContext) -> Iterator[Finding]:
@@ -175,9 +156,8 @@ def _index_findings(context: GateContext) -> Iterator[Finding]:
             files = json.loads(context.bucket.get(page_key))["files"]
             (entry,) = [file for file in files if file["filename"] == wheel.filename]
             listed = (entry["hashes"]["sha256"], entry["core-metadata"]["sha256"])
-            sidecar = context.bucket.get(
-                context.staged.file(metadata_name(wheel.filename))
-            )
+            sidecar_name = metadata_name(wheel.filename)
+            sidecar = context.bucket.get(context.staged.file(sidecar_name))
         except (AbsentError, ValueError, KeyError, TypeError) as problem:
             yield error(
                 "index-incomplete",
@@ -189,10 +169,7 @@ def _index_findings(context: GateContext) -> Iterator[Finding]:
         with context.bucket.open(context.staged.file(wheel.filename)) as file:
             own = core_metadata(file, wheel.filename)
         if sidecar != own:
-            text = (
-                f"{metadata_name(wheel.filename)} is not the METADATA of"
-                f" {wheel.filename}."
-            )
+            text = f"{sidecar_name} is not the METADATA of {wheel.filename}."
             yield error("index-untrue", text, REBUILD)
         if listed != (wheel.sha256, sha256_of(own)):
             yield error(

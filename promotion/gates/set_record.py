@@ -14,6 +14,7 @@ import re
 import tomllib
 import zipfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -123,23 +124,6 @@ def wheel_differences(
     yield from _member_differences(report, wheel)
 
 
-def _pythons(reports: Sequence[WheelReport]) -> Mapping[str, list[str]]:
-    """Return project -> versions of CPython that its wheels are for.
-
-    None for wheels for every Python.
-    """
-    minors: dict[str, set[int]] = {}
-    for report in reports:
-        own = minors.setdefault(report.project, set())
-        for tag in report.tags:
-            if match := re.match(r"cp3(\d+)-", tag):
-                own.add(int(match[1]))
-    served = {}
-    for project, own in minors.items():
-        served[project] = [f"3.{minor}" for minor in sorted(own)]
-    return served
-
-
 def url_differences(wheel_set: WheelSet, wheel: Wheel, path: Path) -> Iterator[Finding]:
     """Compare a wheel that was taken unchanged with the digest in its URL among the inputs.
 
@@ -172,13 +156,16 @@ def set_differences(
     Args:
         infos: the build information of each wheel, in the order of the reports.
     """
-    recorded = list(wheel_set.python_versions)
-    for project, pythons in _pythons(reports).items():
-        if pythons and pythons != recorded:
-            text = (
-                f"{project} has wheels for {', '.join(pythons)}, not for"
-                f" {', '.join(recorded)}"
-            )
+    minors: dict[str, set[int]] = defaultdict(set)
+    for report in reports:
+        for tag in report.tags:
+            if match := re.match(r"cp3(\d+)-", tag):
+                minors[report.project].add(int(match[1]))
+    recorded = ", ".join(wheel_set.python_versions)
+    for project, numbers in minors.items():
+        pythons = ", ".join(f"3.{minor}" for minor in sorted(numbers))
+        if pythons != recorded:
+            text = f"{project} has wheels for {pythons}, not for {recorded}"
             yield _untrue("python_versions", text)
     own = [
         (report, info)
@@ -347,10 +334,12 @@ def file_differences(
     versions |= {wheel.name: wheel.version for wheel in wheel_set.wheels}
     hashes = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
     readers = {CONSTRAINTS: _constraints, PYLOCK: _locked, SBOM: _components}
-    for name in (name for name in readers if name in wheel_set.files):
+    for name, reader in readers.items():
+        if name not in wheel_set.files:
+            continue
         try:
             text = read(name).decode()
-            rows = list(readers[name](text))
+            rows = list(reader(text))
             wrong = _excluded(text, wheel_set.python_versions) if name == PYLOCK else []
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             text = f"{name} of the set cannot be read: {problem}."
@@ -518,9 +507,8 @@ def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
         elif path not in recorded:
             differences = "wheels.json does not list it"
         else:
-            rows = [
-                (key, actual[path][key], recorded[path][key]) for key in actual[path]
-            ]
+            listed = recorded[path]
+            rows = [(key, value, listed[key]) for key, value in actual[path].items()]
             differences = _differences(rows)
         if differences:
             text = (
