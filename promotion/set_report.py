@@ -25,8 +25,13 @@ from core.model import (
     WheelSet,
 )
 from core.versions import KERNELS_PROJECT
-from promotion.compatibility.check_outcomes import GATES, EvidenceChecks, read_checks
-from promotion.compatibility.module_support import load_spec, module_test
+from promotion.compatibility.module_support import (
+    GATES,
+    EvidenceChecks,
+    load_spec,
+    module_test,
+    read_checks,
+)
 from promotion.evidence.evidence import (
     check_records,
     latest_by_target,

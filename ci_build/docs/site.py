@@ -19,8 +19,7 @@ from core.errors import ProcessError, RequestError
 from core.model import Progress
 from core.os_errors import writes_to
 from core.process import Runner
-from promotion.gates.common.locked_environment import locked_environment
-from promotion.gates.common.uv_installer import configured_uv
+from promotion.gates.common.uv_installer import configured_uv, locked_environment
 
 LOCK = Path(__file__).parents[2] / "build" / "requirements-docs.lock"
 CONFIG = Path(__file__).with_name("mkdocs.yml")

@@ -25,6 +25,7 @@ from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.device.baseline import RUN
 from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.device_cluster import make_merge_gate
 from promotion.gates.device.device_evidence import first_lines
 from promotion.gates.device.device_request import (
     DeviceRequest,
@@ -34,7 +35,6 @@ from promotion.gates.device.device_request import (
 from promotion.gates.device.device_run import make_gate
 from promotion.gates.device.gpu_machine import detect_machine
 from promotion.gates.device.lease import JaxPlatform, visible_devices
-from promotion.gates.device.merge import make_merge_gate
 from promotion.gates.device.sessions.processes import end_interrupted
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, suite_id

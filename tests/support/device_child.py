@@ -12,9 +12,8 @@ from pathlib import Path
 from core.process import HostRunner
 from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform, leases
 from promotion.gates.device.sessions.harness import Harness
-from promotion.gates.device.sessions.passes import Pass, Suite
+from promotion.gates.device.sessions.passes import Pass, RunPlan, Suite
 from promotion.gates.device.sessions.session import SessionLimits
-from promotion.gates.device.sessions.session_plan import RunPlan
 
 LIMITS = SessionLimits(test=20.0, collect=120.0, grace=1.0, session=900.0, crashes=60)
 """Limits that good tests keep on a busy machine too; a test that hangs takes the time of `test`."""

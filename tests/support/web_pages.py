@@ -14,7 +14,7 @@ from typing import Any
 from core.model import Evidence, Finding, Outcome, Severity, WheelSet
 from core.number_ranges import NumberRanges
 from core.targets import load_table
-from promotion.compatibility.check_outcomes import CheckOutcome, EvidenceChecks
+from promotion.compatibility.module_support import CheckOutcome, EvidenceChecks
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.index.index_status import overview_of
 from promotion.index.json_types import ListedIndex

@@ -1,7 +1,12 @@
-"""Commands with which uv installs and resolves a set, using pip's configuration."""
+"""Commands with which uv installs and resolves a set, and environments from lock files.
+
+uv uses pip's configuration.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version as installed_version
@@ -10,7 +15,10 @@ from pathlib import Path
 from packaging.pylock import Pylock, PylockValidationError
 from uv import find_uv_bin
 
+from core.digests import sha256_of
+from core.errors import MachineError, ProcessError
 from core.process import Runner
+from core.store import ContentStore
 from promotion.gates.common.installers import (
     LOCKED,
     LOOPBACK,
@@ -213,3 +221,49 @@ Installer = Pip | Uv
 def configured_uv(runner: Runner, config: Mapping[str, str] | None = None) -> Uv:
     """Return uv with the user's pip configuration, which is read unless it is given."""
     return Uv(find_uv_bin(), pip_config(runner) if config is None else config)
+
+
+_SECONDS = 900.0
+
+
+def locked_environment(
+    root: Path, name: str, lock: Path, uv: Uv, runner: Runner, *, what: str = ""
+) -> Path:
+    """Return the shared environment of a lock file, installed by hash on its first use.
+
+    Args:
+        root: folder of the cache for such environments.
+        name: name of the program, with which its folder begins.
+        uv: program that installs it, from the user's package index.
+        what: description of the program for errors, by default its name.
+
+    Raises:
+        MachineError: it cannot be installed, for example without a network.
+    """
+    store = ContentStore(root)
+    identity = "\n".join((sys.version, sys.base_prefix, lock.read_text()))
+    key = f"{name}-{sha256_of(identity.encode())[:16]}"
+    folder = store.folder(key)
+    if not folder.is_dir():
+        store.sweep()
+        with store.scratch() as work:
+            environment = work / "environment"
+            create = uv.create(Path(sys.executable), environment)
+            install = uv.install_rest(environment / "bin" / "python", lock, locked=True)
+            try:
+                # A relocatable environment may be renamed when it is complete.
+                runner.run(
+                    (*create.argv, "--relocatable"), env=create.env, timeout=_SECONDS
+                )
+                runner.run(install.argv, env=install.env, timeout=_SECONDS)
+            except ProcessError as problem:
+                raise MachineError(
+                    f"Cannot install {what or name}: {problem.message}",
+                    hint=(
+                        "Check the package index of pip's configuration and run the"
+                        " command again."
+                    ),
+                ) from problem
+            store.publish(environment, key)
+    os.utime(folder)  # `ci_build cache` keeps recently used entries
+    return folder

@@ -22,7 +22,7 @@ from promotion.evidence.test_results import (
     dump_results,
 )
 from promotion.gates.common.gate_context import Check, error
-from promotion.gates.device.causes import NEWEST_FIRST, by_cause, cause_of, headline
+from promotion.gates.device.results import NEWEST_FIRST, by_cause, cause_of, headline
 from promotion.policy.exceptions import PolicyException
 from promotion.policy.families import GATE
 from promotion.storage.bucket import Bucket

@@ -47,11 +47,12 @@ from promotion.gates.device.results import judge
 from promotion.gates.device.sessions.harness import DONE, Harness
 from promotion.gates.device.sessions.passes import (
     VIRTUAL_DEVICES,
+    RunPlan,
+    RunReport,
     Suite,
     base_env,
     passes,
 )
-from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
 from promotion.gates.device.shards import (
     ShardResult,
     digest_of_tests,

@@ -21,8 +21,7 @@ from core.errors import RequestError
 from core.process import Runner
 from core.records import read_toml
 from promotion.gates.common.installers import LOOPBACK, Pip, pip_config
-from promotion.gates.common.locked_environment import locked_environment
-from promotion.gates.common.uv_installer import Installer, Uv
+from promotion.gates.common.uv_installer import Installer, Uv, locked_environment
 
 NEWEST, ALL = SELECTIONS = ("newest", "all")
 """Names of selections: the newest pip and uv, or also the oldest supported pips."""

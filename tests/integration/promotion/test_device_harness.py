@@ -21,6 +21,7 @@ from core.process import HostRunner
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.results import Ending, Round
 from promotion.gates.device.sessions.harness import DONE, Harness
+from promotion.gates.device.sessions.passes import RunPlan, RunReport
 from promotion.gates.device.sessions.processes import (
     RUN,
     alive,
@@ -28,7 +29,6 @@ from promotion.gates.device.sessions.processes import (
     marked_processes,
 )
 from promotion.gates.device.sessions.session import SessionLimits
-from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
 from tests.support import bad_suite
 from tests.support.device_child import work
 from tests.support.machine import need

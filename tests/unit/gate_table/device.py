@@ -28,8 +28,7 @@ from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform
 from promotion.gates.device.preflight import check_host, check_jax
 from promotion.gates.device.results import Attempt, Ending, killed_workers
 from promotion.gates.device.sessions.harness import Harness
-from promotion.gates.device.sessions.passes import Pass, Suite
-from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
+from promotion.gates.device.sessions.passes import Pass, RunPlan, RunReport, Suite
 from promotion.gates.device.suite import SuiteSource
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet

@@ -10,9 +10,10 @@ import pytest
 
 from core.errors import FormatError
 from core.model import Outcome, Tier
-from promotion.compatibility.check_outcomes import CheckOutcome, EvidenceChecks
 from promotion.compatibility.module_support import (
     COMPAT_FILE,
+    CheckOutcome,
+    EvidenceChecks,
     JaxModule,
     load_spec,
     module_test,

@@ -13,7 +13,7 @@ from ci_build.rocm.lock import RocmLock, dump_lock, write_lock
 from core.digests import sha256_of
 from core.errors import BucketError
 from core.model import ROCM_LOCK, Tier
-from promotion.compatibility.check_outcomes import CheckOutcome, read_checks
+from promotion.compatibility.module_support import CheckOutcome, read_checks
 from promotion.evidence.evidence import record
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate_context import Check as GateCheck

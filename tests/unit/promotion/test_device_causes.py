@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from promotion.evidence.test_results import TestVerdict
-from promotion.gates.device.causes import by_cause, cause_of
+from promotion.gates.device.results import by_cause, cause_of
 from tests.support.device_results import result
 
 CRASH = """Its process died: Segmentation fault.

@@ -15,14 +15,13 @@ from promotion.gates.device.sessions import processes
 from promotion.gates.device.sessions import session as module
 from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.journal import SessionJournal
-from promotion.gates.device.sessions.passes import Suite
+from promotion.gates.device.sessions.passes import RunPlan, Suite
 from promotion.gates.device.sessions.processes import (
     end_interrupted,
     locked_run,
     out_of_memory_kills,
 )
 from promotion.gates.device.sessions.session import PytestSession, SessionLimits
-from promotion.gates.device.sessions.session_plan import RunPlan
 from tests.support.files import write_files
 
 

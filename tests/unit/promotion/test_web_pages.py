@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from promotion.compatibility.check_outcomes import EvidenceChecks
+from promotion.compatibility.module_support import EvidenceChecks
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.device.device_evidence import RESULTS
 from promotion.index.install_commands import amd_image_tag

@@ -19,11 +19,11 @@ from core.model import Finding
 from core.process import HostRunner
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import warning
-from promotion.gates.device.causes import by_cause
 from promotion.gates.device.results import (
     Attempt,
     Ending,
     Round,
+    by_cause,
     file_of,
     judge,
     killed_workers,
@@ -32,6 +32,8 @@ from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.journal import SessionJournal
 from promotion.gates.device.sessions.passes import (
     Pass,
+    RunPlan,
+    RunReport,
     session_argv,
     session_env,
     session_plan,
@@ -43,7 +45,6 @@ from promotion.gates.device.sessions.processes import (
     locked_run,
 )
 from promotion.gates.device.sessions.session import PLAN, PytestSession, SessionOutcome
-from promotion.gates.device.sessions.session_plan import RunPlan, RunReport
 from promotion.gates.device.sessions.state import PassState
 
 _IDLE_SESSIONS = 3

@@ -1,16 +1,19 @@
-"""Passes of a suite, and the command and environment of each session."""
+"""Passes of a suite, the plan and the report of a run, and the command of each session."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from core.model import Finding
 from promotion.evidence.known_tests import KnownTest, regex_of
+from promotion.evidence.test_results import TestResult
 from promotion.gates.device.lease import DEVICE_SHARE, JaxPlatform, Lease
+from promotion.gates.device.results import Attempt
+from promotion.gates.device.sessions.session import SessionLimits
 
 SESSION = "JAX_GATE_SESSION"
 """Variable with the session's folder.
@@ -214,3 +217,50 @@ def session_plan(
         "most_left": _MOST_LEFT,
         "least_free": DEVICE_SHARE,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """Plan of a run.
+
+    Attributes:
+        python: interpreter with its options.
+        env: changes to the environment of all processes.
+        retries: maximum number of failed tests, or of causes of failures, to retry in
+            fresh processes; with more failures, retries would add no information. 0
+            retries none.
+        identity: identity of the run; only a run with the same identity is resumed.
+    """
+
+    python: tuple[str, ...]
+    suite: Suite
+    env: Mapping[str, str]
+    passes: tuple[Pass, ...]
+    skips: tuple[KnownTest, ...] = ()
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    retries: int = 40
+    identity: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """Report of a run.
+
+    Attributes:
+        results: results of every chosen test, and of files that could not be collected,
+            sorted by id.
+        collected: all tests, chosen or not.
+        problems: reasons why passes are incomplete; empty if all passes are complete.
+        notes: remarks for the evidence.
+        warnings: findings about the run, which are shown.
+        sessions: number of sessions.
+        attempts: attempts at each test, in order.
+    """
+
+    results: tuple[TestResult, ...]
+    collected: tuple[str, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    sessions: int
+    attempts: Mapping[str, tuple[Attempt, ...]] = field(default_factory=dict)
+    warnings: tuple[Finding, ...] = ()
