@@ -29,9 +29,10 @@ from promotion.evidence.attestation_verification import (
 from promotion.evidence.attestations import (
     AttestationReport,
     attestation_problems,
+    provenance_name,
+    provenance_problems,
     wheels_by_signer,
 )
-from promotion.evidence.provenance import provenance_name, provenance_problems
 from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.stage import raise_if_any, read_staged, stored_problems
 from promotion.storage.bucket import Bucket

@@ -14,9 +14,8 @@ from core.errors import PromotionBlockedError
 from core.model import SHA256SUMS, Verdict, Wheel, WheelSet
 from core.wheelset import sha256sums
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
-from promotion.evidence.attestations import AttestationReport
+from promotion.evidence.attestations import AttestationReport, provenance_name
 from promotion.evidence.evidence import EvidenceFile, read_all
-from promotion.evidence.provenance import provenance_name
 from promotion.index.authority import PolicySource
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger import Entries, Head, PromotedSet

@@ -20,8 +20,8 @@ from core.number_ranges import NumberRanges
 from core.report import NoProgress
 from core.wheelset import sha256sums
 from promotion.check import check, metadata_of, raise_if_blocked
-from promotion.copy_set import copy_set
 from promotion.evidence.attestation_verification import Verify
+from promotion.evidence.attestations import provenance_name
 from promotion.evidence.evidence import TIME
 from promotion.evidence.signing import Signer
 from promotion.index.authority import PolicySource
@@ -31,13 +31,13 @@ from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.operations import Change, Clock, Draft, change_ledger, utc_now
 from promotion.index.page_diff import weakest
-from promotion.index.pages import install_requirements
+from promotion.index.pages import install_requirements, metadata_name
 from promotion.index.publish import publish, read_head
 from promotion.index.rocm_packages import extras_of, rocm_index, with_extra
 from promotion.index.set_lookup import entries_of_set
 from promotion.policy.promotion_policy import Policy
 from promotion.set_report import report_files
-from promotion.stage import read_staged
+from promotion.stage import raise_if_any, read_staged, stored_problems
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
@@ -140,7 +140,7 @@ def promote(
         authority.check_signer(now().astimezone(UTC).strftime(TIME))
         report.step(f"copy {len(promoted.wheels)} wheels to {released.root}")
         with claimed(bucket, released, "promotion", now=now) as claim:
-            copy_set(bucket, staged, released, promoted, claim, made)
+            _copy_set(bucket, staged, promoted, claim, made)
             draft = _draft(wheel_set, staged, policy, head, claim, promoted)
             change = change_ledger(
                 bucket, released, draft, actor=actor, now=now, authority=authority
@@ -266,6 +266,59 @@ def _promoted(
         rocm_packages=wheel_set.rocm_packages,
     )
     return promoted, made
+
+
+def _copy_set(
+    bucket: Bucket,
+    staged: StagedSet,
+    promoted: PromotedSet,
+    claim: Claim,
+    made: Mapping[str, bytes],
+) -> None:
+    """Copy the files of a set to the released index and verify the copies.
+
+    wheels.json is copied first: it describes the other files if the promotion is
+    interrupted.
+
+    Args:
+        claim: claim of the index, which is confirmed before each copy.
+        made: name -> content of the files of the set that are not in staging: this
+            promotion made them.
+
+    Raises:
+        BucketError: a file is missing from staging or has other bytes, or the index has
+            other bytes.
+        BusyError: another process took the claim.
+    """
+    released = ReleasedIndex(index=staged.index)
+    copies: dict[str, tuple[str, str]] = {}
+    for wheel in promoted.wheels:
+        source = staged.file(wheel.filename)
+        target = released.wheel(wheel.project, wheel.filename)
+        copies[target] = source, wheel.sha256
+        copies[metadata_name(target)] = metadata_name(source), wheel.metadata_sha256
+        if wheel.provenance and bucket.head(provenance_name(target)) is None:
+            copies[provenance_name(target)] = provenance_name(source), wheel.provenance
+    written = {
+        released.set_file(promoted.set_digest, name): data
+        for name, data in made.items()
+    }
+    for name, sha256 in promoted.files.items():
+        copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
+
+    def copy(target: str) -> bool:
+        claim.confirm()
+        source, sha256 = copies[target]
+        if target in written:
+            return bucket.put_if_absent(target, written[target], sha256=sha256)
+        return bucket.copy(source, target, sha256=sha256)
+
+    first = released.set_file(promoted.set_digest, WHEELS_JSON)
+    copy(first)
+    map_concurrently(copy, [target for target in copies if target != first])
+    arrived = {target: sha256 for target, (_, sha256) in copies.items()}
+    claim.confirm()
+    raise_if_any(stored_problems(bucket, str, arrived), BucketError)
 
 
 def _draft(

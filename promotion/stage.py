@@ -19,8 +19,7 @@ from core.units import human
 from core.wheels_json import load_wheel_set
 from core.wheelset import file_problems, read_set, sizes_of
 from promotion.index.core_metadata import core_metadata, disagreements
-from promotion.index.index_reader import IndexedWheel
-from promotion.index.ledger_wheel import LedgerWheel
+from promotion.index.ledger_wheel import IndexedWheel, LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
 from promotion.index.rocm_packages import package_problems, rocm_row
 from promotion.storage.bucket import (

@@ -17,8 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import MachineError, RequestError
-from promotion.evidence.attestations import PUBLIC, AttestationReport, Identity
-from promotion.evidence.provenance import provenance_name, provenance_problems
+from promotion.evidence.attestations import (
+    PUBLIC,
+    AttestationReport,
+    Identity,
+    provenance_name,
+    provenance_problems,
+)
 
 Verify = Callable[[bytes, str, str], AttestationReport]
 """Provenance file, and file name and sha256 of its wheel -> report."""

@@ -6,8 +6,6 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from http.client import HTTPMessage
 from itertools import chain
 from typing import IO
@@ -16,40 +14,12 @@ from urllib.parse import urljoin
 from core.errors import InputError
 from core.records import read_json
 from promotion.index.json_types import StatusFile
-from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.object_keys import SETS_FOLDER
 
 STATUS_SCHEMA = 3
 _SECONDS = 60.0
 _MAX_BYTES = 64 << 20
 """Largest accepted response. A status.json or a wheels.json is far smaller."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IndexedWheel:
-    """A wheel in a released index.
-
-    Attributes:
-        href: link from the project's page to the wheel, quoted; for a wheel of ROCm, its
-            address on AMD's server.
-        uploaded: time of the promotion in UTC, ISO 8601 with Z. Empty in staging.
-        set_digest: the set that added the wheel.
-        tier: the weakest of `tiers`. Empty in staging.
-        tiers: gfx target -> strongest tier at which any of `sets` was tested. Empty in
-            staging.
-        sets: numbers of the ledger entries whose sets contain this wheel, ascending.
-            Empty in staging.
-        yanked: reason of the yank (PEP 592). Empty when the wheel is not yanked.
-    """
-
-    wheel: LedgerWheel
-    href: str
-    uploaded: str = ""
-    set_digest: str = ""
-    tier: str = ""
-    tiers: Mapping[str, str] = field(default_factory=dict)
-    sets: tuple[int, ...] = ()
-    yanked: str = ""
 
 
 def newest_set(page: bytes) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.model import Wheel
 from promotion.storage.object_keys import (
@@ -62,3 +62,30 @@ class LedgerWheel:
         return objects | (
             {key + PROVENANCE_SUFFIX: self.provenance} if self.provenance else {}
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedWheel:
+    """A wheel in a released index.
+
+    Attributes:
+        href: link from the project's page to the wheel, quoted; for a wheel of ROCm, its
+            address on AMD's server.
+        uploaded: time of the promotion in UTC, ISO 8601 with Z. Empty in staging.
+        set_digest: the set that added the wheel.
+        tier: the weakest of `tiers`. Empty in staging.
+        tiers: gfx target -> strongest tier at which any of `sets` was tested. Empty in
+            staging.
+        sets: numbers of the ledger entries whose sets contain this wheel, ascending.
+            Empty in staging.
+        yanked: reason of the yank (PEP 592). Empty when the wheel is not yanked.
+    """
+
+    wheel: LedgerWheel
+    href: str
+    uploaded: str = ""
+    set_digest: str = ""
+    tier: str = ""
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    sets: tuple[int, ...] = ()
+    yanked: str = ""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.model import TIER_ORDER
-from promotion.index.index_reader import IndexedWheel
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import IndexState
+from promotion.index.ledger_wheel import IndexedWheel
 from promotion.index.pages import link, write_order
 from promotion.index.rocm_packages import rocm_row
 from promotion.storage.object_keys import ReleasedIndex

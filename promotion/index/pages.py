@@ -22,8 +22,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core.model import Wheel
-from promotion.index.index_reader import IndexedWheel
-from promotion.index.ledger_wheel import LedgerWheel
+from promotion.index.ledger_wheel import IndexedWheel, LedgerWheel
 from promotion.storage.object_keys import (
     METADATA_SUFFIX,
     PROVENANCE_SUFFIX,

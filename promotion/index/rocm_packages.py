@@ -12,8 +12,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from core.model import WHEELS_JSON, RocmPackage, Wheel, WheelSet
 from core.rocm_releases import declared_extras
 from core.rocm_servers import package_server
-from promotion.index.index_reader import IndexedWheel
-from promotion.index.ledger_wheel import LedgerWheel
+from promotion.index.ledger_wheel import IndexedWheel, LedgerWheel
 
 _URL = re.compile(
     r"(?:https://[\w.-]+|http://(?:127\.0\.0\.1|localhost))(?::\d+)?/[^?#\s]+"

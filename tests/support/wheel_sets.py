@@ -16,8 +16,7 @@ from core.digests import sha256_of
 from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet
 from core.wheels_json import dump_wheel_set
 from promotion.index.core_metadata import core_metadata
-from promotion.index.index_reader import IndexedWheel
-from promotion.index.ledger_wheel import LedgerWheel
+from promotion.index.ledger_wheel import IndexedWheel, LedgerWheel
 from promotion.index.pages import pages
 from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.storage.object_keys import METADATA_SUFFIX

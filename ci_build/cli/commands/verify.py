@@ -31,8 +31,8 @@ from core.errors import BucketError
 from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index import audit, operations
-from promotion.index.index_repair import IndexRepair
-from promotion.index.index_repair import repair as repair_index
+from promotion.index.audit import IndexRepair
+from promotion.index.audit import repair as repair_index
 from promotion.index.ledger import Head, LedgerEntry, RecordedEntry
 from promotion.index.publish import read_head
 from promotion.policy.promotion_policy import load_policy

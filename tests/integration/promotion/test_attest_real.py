@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from core.errors import BucketError, PromotionBlockedError
-from promotion.evidence.provenance import provenance_name
+from promotion.evidence.attestations import provenance_name
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet

@@ -34,10 +34,11 @@ from promotion.attestations import (
 )
 from promotion.check import check
 from promotion.evidence.attestation_verification import _signer, identity_of
-from promotion.evidence.attestations import PUBLIC, AttestationReport
-from promotion.evidence.provenance import (
+from promotion.evidence.attestations import (
+    PUBLIC,
     PUBLISH,
     STATEMENT_TYPE,
+    AttestationReport,
     provenance_name,
     provenance_problems,
 )

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from core.errors import BusyError, CiBuildError
-from promotion.index.audit import verify
+from promotion.index.audit import repair, verify
 from promotion.index.claim import TERM, Claim, claimed
-from promotion.index.index_repair import repair
 from promotion.index.ledger import read_ledger
 from promotion.index.publish import publish
 from promotion.index.retention import RetentionRule, apply

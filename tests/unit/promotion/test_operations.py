@@ -18,8 +18,7 @@ from core.errors import BucketError, MachineError, PromotionBlockedError, Reques
 from core.number_ranges import NumberRanges
 from promotion.check import check
 from promotion.index import set_lookup
-from promotion.index.audit import verify
-from promotion.index.index_repair import repair
+from promotion.index.audit import repair, verify
 from promotion.index.ledger import LedgerEntry, read_ledger
 from promotion.index.ledger_state import (
     EMPTY_STATE,

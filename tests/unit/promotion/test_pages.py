@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.index.index_reader import IndexedWheel
-from promotion.index.ledger_wheel import LedgerWheel
+from promotion.index.ledger_wheel import IndexedWheel, LedgerWheel
 from promotion.index.pages import (
     dependencies_first,
     install_requirements,

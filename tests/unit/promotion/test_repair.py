@@ -21,9 +21,8 @@ from core.digests import sha256_of
 from core.errors import BucketError, BusyError, RequestError
 from core.model import Verdict
 from promotion.check import check
-from promotion.index.audit import verify
+from promotion.index.audit import IndexRepair, repair, verify
 from promotion.index.claim import Claim, claimed
-from promotion.index.index_repair import IndexRepair, repair
 from promotion.index.ledger import read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.retention import RetentionRule, apply
@@ -138,7 +137,7 @@ def test_repair_keeps_files_that_were_promoted_before_its_claim(
         promoting(bucket, staged, NOW + DAY)
         return claimed(*words, **more)
 
-    monkeypatch.setattr("promotion.index.index_repair.claimed", promote_and_claim)
+    monkeypatch.setattr("promotion.index.audit.claimed", promote_and_claim)
     assert mended(bucket).removed == ()
     assert problems(bucket) == []
 

@@ -13,8 +13,7 @@ import pytest
 
 from core.errors import PromotionBlockedError, WheelSetError
 from promotion import stage
-from promotion.index.audit import verify
-from promotion.index.index_repair import repair
+from promotion.index.audit import repair, verify
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.index.pages import project_html, project_json

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from core.errors import RequestError
-from promotion.index.index_repair import repair
+from promotion.index.audit import repair
 from promotion.index.retention import RetentionRule, apply
 from promotion.storage.bucket import ObjectInfo
 from promotion.storage.directory_bucket import DirBucket

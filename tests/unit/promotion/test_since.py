@@ -15,8 +15,7 @@ from ci_build import cli
 from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from promotion.evidence.signing import Signer
-from promotion.index.audit import verify
-from promotion.index.index_repair import repair
+from promotion.index.audit import repair, verify
 from promotion.index.ledger import RecordedEntry, load_entry, read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
