@@ -184,13 +184,11 @@ def show_plan(lines: Sequence[str], *, as_json: bool) -> None:
 
     Long commands are wrapped unless the output is JSON.
     """
+    if as_json:
+        click.echo(json.dumps({"plan": lines}, indent=2))
+        return
     width = width_of(sys.stdout)
-    shown = (
-        json.dumps({"plan": lines}, indent=2)
-        if as_json
-        else "\n".join(wrap_command(line, width) for line in lines)
-    )
-    click.echo(shown)
+    click.echo("\n".join(wrap_command(line, width) for line in lines))
 
 
 def wrap_command(line: str, terminal: int | None = None) -> str:

@@ -112,11 +112,9 @@ def check_authority(index: str, request: LedgerRequest, runner: Runner) -> None:
 
 def signer_of(key: SigningKey) -> Signer:
     """Return the signer with a key; RequestError if the key is invalid."""
-    return (
-        load_signer(key.file)
-        if key.file
-        else Signer(key.text.encode(), origin=key.origin)
-    )
+    if key.file:
+        return load_signer(key.file)
+    return Signer(key.text.encode(), origin=key.origin)
 
 
 def policy_source(request: LedgerRequest, runner: Runner) -> PolicySource:
@@ -212,8 +210,6 @@ def _git_status(runner: Runner) -> str | None:
     except ProcessError:
         return None
     # Git may be told to assume that a file is unchanged.
-    return (
-        changes
-        if committed == POLICY_FILE.read_text()
-        else f"{changes}1 .M {POLICY_FILE.name}\n"
-    )
+    if committed == POLICY_FILE.read_text():
+        return changes
+    return f"{changes}1 .M {POLICY_FILE.name}\n"
