@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -141,15 +140,15 @@ def free_post_release(build: BuildRequest, used: Collection[str]) -> int | None:
     """
     taken = {*map(Version, used)}
     release = Version(build.jax_version).release
-    least = max(
+    number = max(
         (version.post or 0 for version in taken if version.release == release),
         default=0,
     )
-    for number in itertools.count(least):
+    while True:
         post = number or None
         if Version(set_version(replace(build, post_release=post))) not in taken:
             return post
-    raise AssertionError("numbers are endless")
+        number += 1
 
 
 def used_versions(bucket: Bucket, index: str, build: BuildRequest) -> frozenset[str]:

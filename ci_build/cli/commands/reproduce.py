@@ -96,12 +96,8 @@ def reproduce(
         for name, differences in found.differences.items():
             print_line(f"OTHER {name}")
             for item in differences:
-                print_line(
-                    "  "
-                    + " ".join(
-                        part for part in (item.member, item.section, item.what) if part
-                    )
-                )
+                parts = filter(None, (item.member, item.section, item.what))
+                print_line(f"  {' '.join(parts)}")
     if found.differences:
         raise ReproducibilityError(
             f"{len(found.differences)} of {len(found.differences) + len(found.same)}"
