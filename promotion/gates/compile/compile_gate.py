@@ -23,8 +23,7 @@ from core.model import Finding, GfxTarget, Tier
 from core.process import HostRunner
 from core.tasks import Tasks
 from core.units import human
-from promotion.corpus.expectations import Expectation, ExpectationKind
-from promotion.corpus.program_catalog import CompileCorpus
+from promotion.corpus.program_catalog import CompileCorpus, Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
 from promotion.gates.common.gate_rocm import RocmTree

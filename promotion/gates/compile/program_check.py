@@ -9,7 +9,7 @@ from typing import Any
 from core.digests import sha256_of
 from core.errors import ElfError, GateError
 from core.model import Finding, GfxTarget
-from promotion.corpus.expectations import Expectation, ExpectationKind
+from promotion.corpus.program_catalog import Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.compile.child_run import CompileStatus, Result

@@ -15,9 +15,8 @@ from core.errors import ProcessError
 from core.model import RocmVersion
 from core.process import Runner
 from core.rocm_layouts import hip_soname
-from promotion.gates.device.expected_machine import ExpectedMachine
+from promotion.gates.device.expected_machine import ExpectedMachine, is_hip
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.preflight_libraries import is_hip
 from promotion.gates.device.results import is_machine_failure
 
 CONTROL = Path(__file__).with_name("preflight_control.py")

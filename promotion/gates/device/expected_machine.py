@@ -1,16 +1,24 @@
-"""Expected state of a machine, and the checks that compare it with the actual state."""
+"""Expected state of a machine, and the checks that compare the loaded libraries with it.
+
+The libraries are the set's own, and those of ROCm.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
+from core.digests import sha256_of
+from core.errors import ElfError
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.device.lease import JaxPlatform
+from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary
 
 PREFIX = "preflight: "
@@ -84,3 +92,145 @@ def preflight_check(
     return Check(
         name=f"{PREFIX}{name}", findings=findings, times=0, details=facts or {}
     )
+
+
+def is_hip(file: str) -> bool:
+    """Return whether a library is HIP, by its name."""
+    return re.fullmatch(r"libamdhip64\.so(\..*)?", Path(file).name) is not None
+
+
+def check_libraries(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
+    """Check that the loaded native code comes from the site and has the set's bytes."""
+    problems = []
+    seen = {}
+    plugins = [
+        path for path in expected.libraries if re.fullmatch(r"jax_plugins/.+\.so", path)
+    ]
+    plugin_names = {Path(path).name for path in plugins}
+    for file in map(Path, mapped):
+        own = [path for path in expected.libraries if str(file).endswith(f"/{path}")]
+        if not own:
+            if file.name in plugin_names:
+                problems.append(f"{file} was loaded and does not belong to the set")
+            continue
+        path = own[0]
+        if file != expected.site / path:
+            problems.append(f"{file} was loaded instead of {path} of the set")
+            continue
+        seen[path] = sha256_of(file)
+        if seen[path] != expected.libraries[path]:
+            problems.append(
+                f"{path} has sha256 {seen[path]}, not {expected.libraries[path]}"
+            )
+    rocm = expected.platform is JaxPlatform.ROCM
+    if rocm and seen.keys().isdisjoint(plugins) and not problems:
+        names = ", ".join(plugins) or "the libraries of the set"
+        problems.append(f"none of {names} was loaded")
+    remedy = "Check PYTHONPATH and LD_LIBRARY_PATH, and run again."
+    return preflight_check(
+        "libraries", "; ".join(problems), remedy, facts={"loaded": seen}
+    )
+
+
+def check_rocm(mapped: Sequence[str], version: str) -> Check:
+    """Check the release of the loaded ROCm."""
+    hip = _hip(mapped)
+    remedy = f"Install ROCm {version}, which the set was built with."
+    if hip is None:
+        return preflight_check("ROCm", "no libamdhip64.so was loaded", remedy)
+    release = _version_above(hip.resolve())
+    facts = {"hip": str(hip), "version": release}
+    if not release:
+        return preflight_check(
+            "ROCm", note=f"the ROCm of {hip} has no version file", facts=facts
+        )
+    return preflight_check("ROCm", other_rocm(mapped, version), remedy, facts=facts)
+
+
+def other_rocm(mapped: Sequence[str], version: str) -> str:
+    """Return a clause about a loaded ROCm of another release.
+
+    "" if it has the same or an unknown one.
+    """
+    hip = _hip(mapped)
+    release = "" if hip is None else _version_above(hip.resolve())
+    if not release:
+        return ""
+    try:
+        same = Version(release).release[:2] == Version(version).release[:2]
+    except InvalidVersion:
+        same = False
+    text = f"ROCm {release} was loaded; the set was built with {version}"
+    return "" if same else text
+
+
+def _hip(mapped: Sequence[str]) -> Path | None:
+    return next((Path(file) for file in mapped if is_hip(file)), None)
+
+
+def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
+    """Check each loaded library against the manifest of the ROCm that the set was built with."""
+    title = "ROCm's libraries"
+    if not expected.rocm:
+        note = "the set has no manifest of its ROCm, so only the release was compared"
+        return preflight_check(title, note=note)
+    problems = []
+    same = {}
+    for file in map(Path, mapped):
+        # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the
+        # soname libamdhip64.so.7.
+        name = f"{file.name}."
+        libraries = expected.rocm.values()
+        library = next(
+            (lib for lib in libraries if name.startswith(f"{lib.soname}.")), None
+        )
+        if library is None:
+            continue
+        try:
+            what, actual, required = _compare(file, library)
+        except (ElfError, OSError) as problem:
+            problems.append(f"cannot read {file}: {problem}")
+            continue
+        if actual == required:
+            same[library.soname] = f"{what} {actual}"
+        else:
+            problems.append(
+                f"{file} has {what} {actual or 'none'}; the set's ROCm has {required}"
+            )
+    if not problems and not same:
+        problems.append("no library of the set's ROCm was loaded")
+    weak = sorted(
+        soname for soname, value in same.items() if not value.startswith("sha256")
+    )
+    note = ""
+    if weak:
+        note = (
+            f"the set's manifest has no sha256 of {', '.join(weak)}: build ids or sizes"
+            " were compared"
+        )
+    remedy = (
+        f"Install the ROCm {expected.rocm_version} build that the set was built with,"
+        " name it with `--rocm`, or give `--rocm=set`."
+    )
+    facts = {"rocm_libraries": same}
+    return preflight_check(title, "; ".join(problems), remedy, note=note, facts=facts)
+
+
+def _compare(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
+    """Return a file's best known property, its value and the required value."""
+    if known.sha256:
+        return "sha256", sha256_of(file), known.sha256
+    elf = Elf.read(file)
+    if known.build_id:
+        return "build id", elf.build_id or "", known.build_id
+    return "size", str(elf.size), str(known.size)
+
+
+def _version_above(library: Path) -> str:
+    for folder in library.parents:
+        try:
+            text = (folder / ".info" / "version").read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError):
+            continue
+        return text.strip().partition("-")[0]
+    return ""

@@ -18,15 +18,16 @@ from core.units import human
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.gates.common.gate_context import Check
 from promotion.gates.device.blame import SET_UNUSABLE, Control, is_fault_of_set
-from promotion.gates.device.expected_machine import ExpectedMachine, preflight_check
-from promotion.gates.device.gpu_machine import MachineInfo
-from promotion.gates.device.lease import DEVICE_SHARE, GpuDevice, JaxPlatform
-from promotion.gates.device.preflight_libraries import (
+from promotion.gates.device.expected_machine import (
+    ExpectedMachine,
     check_libraries,
     check_rocm,
     check_same_rocm,
     other_rocm,
+    preflight_check,
 )
+from promotion.gates.device.gpu_machine import MachineInfo
+from promotion.gates.device.lease import DEVICE_SHARE, GpuDevice, JaxPlatform
 
 CHILD = Path(__file__).with_name("preflight_child.py")
 SHARED_MEMORY = 1 << 30

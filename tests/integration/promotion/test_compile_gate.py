@@ -22,8 +22,7 @@ import pytest
 
 from core.model import Evidence, Outcome, Severity
 from core.process import HostRunner
-from promotion.corpus.expectations import Expectation, ExpectationKind
-from promotion.corpus.program_catalog import CompileCorpus
+from promotion.corpus.program_catalog import CompileCorpus, Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate_context import Gate
 from promotion.gates.common.gate_runs import run_gates

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from core.process import HostRunner
-from promotion.corpus.expectations import ExpectationKind
-from promotion.corpus.program_catalog import CHILD, FOLDER, load_corpus
+from promotion.corpus.program_catalog import CHILD, FOLDER, ExpectationKind, load_corpus
 from promotion.gates.common.gate_site import make_site, rocm_libraries
 from tests.support.gating import gate_context, stage_published
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from core.model import Finding, GfxTarget
 from core.targets import machs
-from promotion.corpus.expectations import COMPILES, Expectation, ExpectationKind
+from promotion.corpus.program_catalog import COMPILES, Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.compile.child_run import Batch, ChildRun, CompileStatus, Result
 from promotion.gates.compile.compile_gate import _problems

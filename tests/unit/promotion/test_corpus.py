@@ -17,8 +17,13 @@ from core.errors import FormatError, GateError
 from core.targets import lists
 from promotion.corpus import executable
 from promotion.corpus import program_catalog as catalog
-from promotion.corpus.expectations import COMPILES, ExpectationKind, load_expectations
-from promotion.corpus.program_catalog import CompileCorpus, load_corpus
+from promotion.corpus.program_catalog import (
+    COMPILES,
+    CompileCorpus,
+    ExpectationKind,
+    load_corpus,
+    load_expectations,
+)
 from promotion.corpus.programs.declaration import Argument, DeclarationError, declare
 
 CORPUS = load_corpus("2026-11-20")

@@ -13,7 +13,7 @@ import pytest
 from core.digests import sha256_of
 from core.errors import MachineError
 from promotion.gates.device import gpu_machine as module
-from promotion.gates.device.expected_machine import ExpectedMachine
+from promotion.gates.device.expected_machine import ExpectedMachine, check_same_rocm
 from promotion.gates.device.gpu_machine import (
     MachineInfo,
     detect_allotment,
@@ -22,7 +22,6 @@ from promotion.gates.device.gpu_machine import (
     quotas,
 )
 from promotion.gates.device.lease import GIB, JaxPlatform
-from promotion.gates.device.preflight_libraries import check_same_rocm
 from tests.support.files import write_files
 from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.writer import Export, shared_library
