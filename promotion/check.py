@@ -6,7 +6,7 @@ The verdict of the policy, and whether the stored bytes match the set.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from core.digests import sha256_of
@@ -18,7 +18,7 @@ from promotion.evidence.attestations import AttestationReport, provenance_name
 from promotion.evidence.evidence import EvidenceFile, read_all
 from promotion.index.authority import PolicySource
 from promotion.index.core_metadata import core_metadata, disagreements
-from promotion.index.ledger import Entries, Head, PromotedSet
+from promotion.index.ledger import Entries, Head
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import Clock, utc_now
 from promotion.index.pages import metadata_name
@@ -26,6 +26,7 @@ from promotion.index.publish import read_head
 from promotion.index.rocm_packages import package_problems
 from promotion.policy.content_rules import conflicts, content_problems
 from promotion.policy.promotion_policy import Policy
+from promotion.policy.set_rules import Offer
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
 from promotion.storage.bucket import Bucket
@@ -67,7 +68,6 @@ def check(
     wheel_set = read_staged(bucket, staged)
     files = tuple(read_all(bucket, staged).values())
     head, entries = read_head(bucket, released, policy.authority())
-    baseline, offered, yanked = _visible(head, entries, wheel_set)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
     decision = verdict(
@@ -75,9 +75,7 @@ def check(
         files,
         policy,
         now=now(),
-        baseline=baseline,
-        offered=offered,
-        yanked=yanked,
+        offer=_offer(head, entries, wheel_set),
         attested=attested,
         allow_lower=allow_lower,
     )
@@ -96,7 +94,7 @@ def check(
         *refused,
         *_staged_problems(bucket, staged, wheel_set, files),
         *content_problems(wheel_set),
-        *_conflicts(released, head, entries, wheel_set),
+        *_conflicts(head, entries, wheel_set),
         *package_problems(wheel_set),
         *_rocm_conflicts(head, entries, wheel_set),
     )
@@ -112,12 +110,8 @@ def check(
     )
 
 
-def _visible(
-    head: Head, entries: Entries, wheel_set: WheelSet
-) -> tuple[
-    PromotedSet | None, Mapping[str, Collection[str]], Mapping[str, Collection[str]]
-]:
-    """Return the newest other visible set, and its projects' visible and yanked versions."""
+def _offer(head: Head, entries: Entries, wheel_set: WheelSet) -> Offer:
+    """Return what the index offers of the projects of a set."""
     sets = entries.sets(sorted(head.state.visible, reverse=True))
     others = (one for one in sets.values() if one.set_digest != wheel_set.digest)
     projects = {wheel.name for wheel in wheel_set.wheels}
@@ -130,7 +124,7 @@ def _visible(
                 if number not in head.state.yanked:
                     unyanked[wheel.project].add(wheel.version)
     yanked = {name: found - unyanked[name] for name, found in versions.items()}
-    return next(others, None), versions, yanked
+    return Offer(newest=next(others, None), versions=versions, yanked=yanked)
 
 
 def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
@@ -216,9 +210,7 @@ def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator
         )
 
 
-def _conflicts(
-    released: ReleasedIndex, head: Head, entries: Entries, wheel_set: WheelSet
-) -> Iterator[str]:
+def _conflicts(head: Head, entries: Entries, wheel_set: WheelSet) -> Iterator[str]:
     """Yield a sentence for each wheel in whose place the index has or had another file.
 
     The ledger decides, whatever objects the bucket has.
@@ -231,7 +223,7 @@ def _conflicts(
     sweeps = (entry for entry in every if entry.kind is EntryKind.SWEEP)
     removed = set(chain.from_iterable(entry.removed for entry in sweeps))
     for wheel in wheel_set.wheels:
-        if released.wheel(wheel.name, wheel.filename) in removed:
+        if entries.released.wheel(wheel.name, wheel.filename) in removed:
             yield f"{wheel.filename} was released before and removed; {NEW_NAME}"
 
 

@@ -27,7 +27,7 @@ from promotion.evidence.signing import Signer
 from promotion.index.authority import PolicySource
 from promotion.index.claim import Claim, claimed
 from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet, channel_of
-from promotion.index.ledger_state import EntryKind, IndexState
+from promotion.index.ledger_state import EntryKind
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.operations import Change, Clock, Draft, change_ledger, utc_now
 from promotion.index.page_diff import weakest
@@ -119,9 +119,8 @@ def promote(
     report = progress or NoProgress()
     authority = policy.authority(signer, source)
     head, entries = read_head(bucket, released, authority)
-    _refuse_channel(released, policy, head, entries)
-    _refuse_marked(wheel_set, staged, head.state, entries)
-    entry = _offered(bucket, staged, head.state, entries, head.state.offered)
+    _refuse(wheel_set, policy, head, entries)
+    entry = _offered(staged.digest, head, entries, head.state.offered)
     new = False
     warnings: tuple[str, ...] = ()
     if entry is None:
@@ -141,7 +140,7 @@ def promote(
         report.step(f"copy {len(promoted.wheels)} wheels to {released.root}")
         with claimed(bucket, released, "promotion", now=now) as claim:
             _copy_set(bucket, staged, promoted, claim, made)
-            draft = _draft(wheel_set, staged, policy, head, claim, promoted)
+            draft = _draft(wheel_set, policy, head, claim, promoted)
             change = change_ledger(
                 bucket, released, draft, actor=actor, now=now, authority=authority
             )
@@ -175,24 +174,19 @@ def install_line(wheel_set: WheelSet, index_url: str) -> str:
 
 
 def _offered(
-    bucket: Bucket,
-    staged: StagedSet,
-    state: IndexState,
-    entries: Entries,
-    numbers: NumberRanges,
+    digest: str, head: Head, entries: Entries, numbers: NumberRanges
 ) -> LedgerEntry | None:
     """Return the newest entry among `numbers` that promoted the set, or None."""
-    released = ReleasedIndex(index=staged.index)
-    if bucket.head(released.set_file(staged.digest, WHEELS_JSON)) is None:
+    if entries.bucket.head(entries.released.set_file(digest, WHEELS_JSON)) is None:
         return None
-    found = entries_of_set(staged.digest, state, entries)
+    found = entries_of_set(digest, head.state, entries)
     return next((entries.at(number) for number in found if number in numbers), None)
 
 
 def promotion_of(bucket: Bucket, staged: StagedSet) -> tuple[LedgerEntry, bool] | None:
     """Return the newest promotion of a held set, and whether users see the set."""
     head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
-    found = _offered(bucket, staged, head.state, entries, head.state.held)
+    found = _offered(staged.digest, head, entries, head.state.held)
     return None if found is None else (found, found.number in head.state.visible)
 
 
@@ -323,26 +317,21 @@ def _copy_set(
 
 def _draft(
     wheel_set: WheelSet,
-    staged: StagedSet,
     policy: Policy,
     before: Head,
     claim: Claim,
     promoted: PromotedSet,
 ) -> Draft:
     """Return the function that checks new entries and drafts a promotion's entry."""
-    released = ReleasedIndex(index=staged.index)
 
     def draft(head: Head, entries: Entries) -> Change:
         claim.renew()
-        _refuse_marked(wheel_set, staged, head.state, entries)
-        _refuse_channel(released, policy, head, entries)
+        _refuse(wheel_set, policy, head, entries)
         for later in map(entries.at, range(before.number + 1, head.number + 1)):
             # After the checks, and before this promotion took the claim.
             if later.kind in (EntryKind.PROMOTE, EntryKind.SWEEP, EntryKind.REPAIR):
-                text = (
-                    f"Another {later.kind} changed {released.index} during the"
-                    " promotion."
-                )
+                index = entries.released.index
+                text = f"Another {later.kind} changed {index} during the promotion."
                 raise BusyError(text, hint="Run the command again.")
         sets = (head.number + 1,)
         return Change(kind=EntryKind.PROMOTE, sets=sets, promoted=promoted)
@@ -350,27 +339,21 @@ def _draft(
     return draft
 
 
-def _refuse_channel(
-    released: ReleasedIndex, policy: Policy, head: Head, entries: Entries
-) -> None:
-    """Raise if the index belongs to another channel."""
+def _refuse(wheel_set: WheelSet, policy: Policy, head: Head, entries: Entries) -> None:
+    """Raise if the index is of another channel, or the set or a wheel of it was withdrawn.
+
+    The bytes of a yanked or quarantined set stay withdrawn in every set until an entry
+    lifts the mark. Wheels that another project published, and those that a visible set
+    offers, are not withdrawn.
+    """
+    index = entries.released.index
     channel = channel_of(head, entries)
     if channel not in ("", policy.channel):
         raise PromotionBlockedError(
-            f"The index {released.index} belongs to channel {channel}, not"
-            f" {policy.channel}.",
+            f"The index {index} belongs to channel {channel}, not {policy.channel}.",
             hint=f"Give --channel={channel} or another bucket.",
         )
-
-
-def _refuse_marked(
-    wheel_set: WheelSet, staged: StagedSet, state: IndexState, entries: Entries
-) -> None:
-    """Raise if the set, or a wheel of it, was yanked or quarantined.
-
-    The bytes stay withdrawn in every set until an entry lifts the mark. Wheels that
-    another project published, and those that a visible set offers, are not withdrawn.
-    """
+    state = head.state
     marks = {**state.yanked, **state.quarantined}
     marked = entries.sets(sorted({*marks} & {*state.held}))
     own = {wheel.sha256: wheel.filename for wheel in wheel_set.wheels}
@@ -383,7 +366,7 @@ def _refuse_marked(
             for wheel in promoted.wheels
             if not wheel.as_published and wheel.sha256 in own.keys() - offered
         ]
-        if promoted.set_digest == staged.digest:
+        if promoted.set_digest == wheel_set.digest:
             # A yanked set that is still offered needs no new entry.
             if number in state.visible:
                 continue
@@ -395,7 +378,7 @@ def _refuse_marked(
             f"{names} of ledger entry {number} was withdrawn by `index {verb}`:"
             f" {marks[number]}.",
             hint=(
-                f"Run `ci_build index {verb} {staged.index}/{number} --undo` first to"
+                f"Run `ci_build index {verb} {index}/{number} --undo` first to"
                 " promote it anyway."
             ),
         )

@@ -1,7 +1,7 @@
-"""Tests that are not run: the ledger of skips (`ledgers/skips.toml`).
+"""Exemptions of tests, and those tests that are not run: `ledgers/skips.toml`.
 
-Each entry has an owner, a reason and an expiry date. Incomplete entries are refused and
-expired ones are ignored. Exceptions for failing tests are part of the policy.
+Each entry of this ledger has an owner, a reason and an expiry date. Incomplete entries are
+refused and expired ones are ignored. Exceptions for failing tests are part of the policy.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import dataclass, field, fields
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from packaging.specifiers import SpecifierSet
 
 from core.errors import FormatError
 from core.records import read_toml
 from core.targets import load_table
-from promotion.evidence.exemption import Exemption
 
 SKIPS = Path(__file__).with_name("ledgers") / "skips.toml"
 ANY = "any"
@@ -28,6 +27,57 @@ Platform = Literal["rocm", "cpu", "cuda"]
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 
 _SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exemption:
+    """A skipped test, or an exception of the policy.
+
+    Attributes:
+        owner, reason: responsible person, and reason for the exemption.
+        opened: first day on which the exemption is valid (UTC).
+        expires: first day on which the exemption is no longer valid (UTC).
+    """
+
+    MAX_DAYS: ClassVar[int] = 92
+    """Longest duration. Longer exemptions belong in the policy."""
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    """Fields that may be empty."""
+
+    owner: str
+    reason: str
+    opened: date
+    expires: date
+
+    def __post_init__(self) -> None:
+        for own in fields(self):
+            value = getattr(self, own.name)
+            texts = value if isinstance(value, tuple) else (value,)
+            blank = not texts or any(
+                isinstance(x, str) and not x.strip() for x in texts
+            )
+            if blank and own.name not in self.OPTIONAL:
+                raise ValueError(f"{own.name} is empty")
+        if not 0 < (self.expires - self.opened).days <= self.MAX_DAYS:
+            raise ValueError(f"expires must be 1 to {self.MAX_DAYS} days after opened")
+
+    def __str__(self) -> str:
+        return (
+            f"by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
+        )
+
+    def state(self, when: date) -> str:
+        """Return why the exemption is not valid at a time, as `expired on …`; empty if it is."""
+        day = when.astimezone(UTC).date() if isinstance(when, datetime) else when
+        if day >= self.expires:
+            return f"expired on {self.expires}"
+        return f"opens on {self.opened}" if day < self.opened else ""
+
+    def as_written(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        values = {own.name: getattr(self, own.name) for own in fields(self)}
+        days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
+        return {**values, **days}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

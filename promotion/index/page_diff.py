@@ -7,7 +7,7 @@ dependencies before dependents; then removals, dependents before dependencies.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from core.model import TIER_ORDER
 from promotion.index.ledger import LedgerEntry
@@ -23,14 +23,6 @@ EntryOf = Callable[[int], LedgerEntry]
 """Function that returns the ledger entry with a number."""
 
 _TIERS = ("none", *(tier.value for tier in TIER_ORDER))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageUpdate:
-    """One write of a project's pages."""
-
-    project: str
-    files: WheelFiles
 
 
 def index_files(
@@ -110,8 +102,10 @@ def page_updates(
     target: Mapping[str, WheelFiles],
     possible: Mapping[str, WheelFiles],
     content_of: Callable[[str], tuple[bytes, bytes]],
-) -> Sequence[PageUpdate]:
-    """Return the updates that make pages show a state, also after an interrupted update.
+) -> Sequence[tuple[str, WheelFiles]]:
+    """Return the writes that make pages show a state, also after an interrupted update.
+
+    Each is a project, and the wheels that its pages show afterwards.
 
     Args:
         target: project -> wheels that its pages must show.
@@ -119,8 +113,8 @@ def page_updates(
             show now.
         content_of: function that returns the HTML page and the JSON page of a project.
     """
-    additions: list[PageUpdate] = []
-    removals: list[PageUpdate] = []
+    additions: list[tuple[str, WheelFiles]] = []
+    removals: list[tuple[str, WheelFiles]] = []
     for project in write_order(possible):
         as_html, as_json = content_of(project)
         wanted = target.get(project, {})
@@ -129,7 +123,7 @@ def page_updates(
             shown = name.encode() in as_html or name.encode() in as_json
             if shown and name not in wanted:
                 leaving[name] = row
-        additions.append(PageUpdate(project=project, files={**leaving, **wanted}))
+        additions.append((project, {**leaving, **wanted}))
         if leaving:
-            removals.insert(0, PageUpdate(project=project, files=wanted))
+            removals.insert(0, (project, wanted))
     return (*additions, *removals)

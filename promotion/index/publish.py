@@ -150,8 +150,8 @@ def _write(pages: _Pages, entries: Entries, head: Head, since: int) -> None:
         raise ConflictError(
             f"The ledger of {released.index} has a new entry since it was read."
         )
-    for update in updates:
-        for page in project_pair(simple, update.project, update.files.values()):
+    for project, files in updates:
+        for page in project_pair(simple, project, files.values()):
             pages.put(page)
     for page in (*new.root, new.overview):
         pages.put(page)

@@ -18,8 +18,7 @@ from core.model import Evidence, WheelSet
 from core.records import convert
 from core.targets import MULTI_ARCH, expand, load_table
 from promotion.evidence.evidence import ANY, check_records
-from promotion.evidence.exemption import Exemption
-from promotion.evidence.known_tests import pattern_of
+from promotion.evidence.known_tests import Exemption, pattern_of
 from promotion.evidence.test_results import FAILURES, FLAKE, TestVerdict
 from promotion.policy.families import GATE
 

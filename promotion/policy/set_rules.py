@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -22,6 +23,23 @@ from core.units import human
 from promotion.index.ledger import PromotedSet
 from promotion.policy.promotion_policy import Policy
 from wheelkit.recipe_base import requires_python
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """What an index offers.
+
+    Attributes:
+        newest: the newest visible set besides the one to promote.
+        versions: project -> visible versions.
+        yanked: project -> versions among them that pip selects only for users who pin
+            them (PEP 592).
+    """
+
+    newest: PromotedSet | None = None
+    versions: Mapping[str, Collection[str]] = field(default_factory=dict)
+    yanked: Mapping[str, Collection[str]] = field(default_factory=dict)
+
 
 _MEGA = 1_000_000
 _VARIANT = re.compile(r"gfx|dcgpu|dgpu|igpu|targets|unstripped")
@@ -168,9 +186,11 @@ def size_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
 
 
 def growth_problems(
-    wheel_set: WheelSet, policy: Policy, baseline: PromotedSet
+    wheel_set: WheelSet, policy: Policy, baseline: PromotedSet | None
 ) -> Iterator[str]:
     """Yield a sentence for each project whose largest wheel grew by more than the policy allows."""
+    if baseline is None:
+        return
     for project in dict.fromkeys(wheel.name for wheel in wheel_set.wheels):
         old = max(
             (wheel.size for wheel in baseline.wheels if wheel.project == project),
@@ -184,9 +204,7 @@ def growth_problems(
             )
 
 
-def variant_problems(
-    wheel_set: WheelSet, offered: Mapping[str, Collection[str]]
-) -> Iterator[str]:
+def variant_problems(wheel_set: WheelSet, offer: Offer) -> Iterator[str]:
     """Yield a sentence for each project of which the index has another variant for the same ROCm.
 
     `0.10.2+rocm7.2.0.gfx942` sorts above `0.10.2+rocm7.2.0`, so all users of an index
@@ -196,7 +214,7 @@ def variant_problems(
         {wheel.name: wheel for wheel in wheel_set.wheels}.items()
     ):
         rocm, variant = _split(wheel.version)
-        for version in sorted(set(offered.get(project, ()))):
+        for version in sorted(set(offer.versions.get(project, ()))):
             other_rocm, other = _split(version)
             if rocm == other_rocm and variant != other:
                 yield (
@@ -207,24 +225,13 @@ def variant_problems(
                 break
 
 
-def order_problems(
-    wheel_set: WheelSet,
-    offered: Mapping[str, Collection[str]],
-    yanked: Mapping[str, Collection[str]] | None = None,
-) -> Iterator[str]:
-    """Yield a sentence for each project of which pip would select a wrong version.
-
-    Args:
-        offered: project -> visible versions.
-        yanked: project -> versions among them that pip does not select (PEP 592).
-    """
+def order_problems(wheel_set: WheelSet, offer: Offer) -> Iterator[str]:
+    """Yield a sentence for each project of which pip would select a wrong version."""
     for project, wheel in sorted(
         {wheel.name: wheel for wheel in wheel_set.wheels}.items()
     ):
-        versions = {*offered.get(project, ())} - {
-            wheel.version,
-            *(yanked or {}).get(project, ()),
-        }
+        unselected = {wheel.version, *offer.yanked.get(project, ())}
+        versions = {*offer.versions.get(project, ())} - unselected
         highest = max(filter(_is_version, versions), key=Version, default=None)
         if highest is None or not _is_version(wheel.version):
             continue

@@ -32,7 +32,6 @@ from promotion.evidence.evidence import (
     latest,
     time_of,
 )
-from promotion.index.ledger import PromotedSet
 from promotion.policy.exceptions import (
     NOT_RUN,
     PolicyException,
@@ -43,6 +42,7 @@ from promotion.policy.families import GATE
 from promotion.policy.gate_rules import at_least
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.set_rules import (
+    Offer,
     device_member_problems,
     expand,
     growth_problems,
@@ -53,6 +53,8 @@ from promotion.policy.set_rules import (
     variant_problems,
 )
 from promotion.policy.tier_requirements import EvidenceCase, first_finding
+
+_NOTHING = Offer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +117,7 @@ def verdict(
     policy: Policy,
     *,
     now: datetime,
-    baseline: PromotedSet | None = None,
-    offered: Mapping[str, Collection[str]] | None = None,
-    yanked: Mapping[str, Collection[str]] | None = None,
+    offer: Offer = _NOTHING,
     attested: Collection[AttestationReport] = (),
     allow_lower: bool = False,
 ) -> Verdict:
@@ -126,10 +126,7 @@ def verdict(
     Args:
         files: all evidence of the set.
         now: current time, with a time zone.
-        baseline: the newest visible set of the index.
-        offered: project -> visible versions.
-        yanked: project -> visible versions that pip selects only for users who pin
-            them.
+        offer: what the index offers.
         attested: report of each provenance file of the set.
         allow_lower: whether a version that pip would not select, or one for an older
             ROCm, causes only a warning.
@@ -137,13 +134,13 @@ def verdict(
     judged = judge_evidence(
         EvidenceCase(wheel_set=wheel_set, files=tuple(files), policy=policy, now=now)
     )
-    grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
-    lower = tuple(order_problems(wheel_set, offered or {}, yanked))
+    grown = tuple(growth_problems(wheel_set, policy, offer.newest))
+    lower = tuple(order_problems(wheel_set, offer))
     blocked = (
         *set_problems(wheel_set, policy),
         *rocm_problems(wheel_set, policy),
         *device_member_problems(wheel_set, policy),
-        *variant_problems(wheel_set, offered or {}),
+        *variant_problems(wheel_set, offer),
         *size_problems(wheel_set, policy),
         *(grown if policy.growth.verdict == "block" else ()),
         *(

@@ -25,6 +25,7 @@ from promotion.index.ledger import PromotedSet
 from promotion.policy.exceptions import NOT_RUN, PolicyException
 from promotion.policy.gate_rules import EvidenceKey, GateRule
 from promotion.policy.promotion_policy import Growth, Policy, load_policy
+from promotion.policy.set_rules import Offer
 from promotion.policy.verdict import verdict
 from promotion.promote import promote
 from promotion.storage.directory_bucket import DirBucket
@@ -114,8 +115,7 @@ def refusals(case: Case, policy: Policy) -> Iterable[str]:
         files,
         policy,
         now=NOW,
-        baseline=case.baseline,
-        offered=case.offered,
+        offer=Offer(newest=case.baseline, versions=case.offered),
         attested=case.attested,
     ).blocked_by
 

@@ -547,19 +547,19 @@ def test_page_updates_reach_state_without_unmet_pins(
 
     steps = page_updates(shelves(between), shelves(between, *possible), content_of)
     done = data.draw(st.integers(0, len(steps)))
-    for step in steps[:done]:
-        shown[step.project] = step.files
+    for project, files in steps[:done]:
+        shown[project] = files
     possible |= {*now.visible}
     target = shelves(now)
-    for step in page_updates(target, shelves(now, *possible), content_of):
-        shown[step.project] = step.files
+    for changed, files in page_updates(target, shelves(now, *possible), content_of):
+        shown[changed] = files
         for project, needed in NEEDS.items():
             there = {offer.wheel.version for offer in shown.get(needed, {}).values()}
             wanted: set[int] = set()
             for offer in shown.get(project, {}).values():
                 wanted.update(offer.sets)
             pins = {f"{n // 3}" if needed == "jaxlib" else f"{n}" for n in wanted}
-            assert pins <= there, f"after {step.project}"
+            assert pins <= there, f"after {changed}"
     assert {project: files for project, files in shown.items() if files} == target
 
 

@@ -10,6 +10,7 @@ import pytest
 from core.rocm_trust import ROCM_TRUST
 from promotion.policy.promotion_policy import load_policy
 from promotion.policy.set_rules import (
+    Offer,
     order_problems,
     rocm_problems,
     variant_problems,
@@ -70,11 +71,8 @@ NAME = "jax-rocm7-plugin"
 )
 def test_variant_problems_reports_two_variants(offered: str, clash: bool) -> None:
     assert SET.wheels[1].version == "0.10.2+rocm7.2.0.gfx942"
-    found = [
-        *variant_problems(
-            SET, {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)}
-        )
-    ]
+    versions = {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)}
+    found = [*variant_problems(SET, Offer(versions=versions))]
     assert len(found) == clash
     assert all(
         f"The index has {NAME} {offered}, another variant" in text for text in found
@@ -95,7 +93,8 @@ def test_order_problems_reports_what_pip_would_select(
     offered: tuple[str, ...], expected: str
 ) -> None:
     """The set has 0.10.2+rocm7.2.0.gfx942."""
-    (*texts,) = order_problems(SET, {NAME: offered, "other": ("99",)})
+    (*texts,) = order_problems(SET, Offer(versions={NAME: offered, "other": ("99",)}))
     assert len(texts) == bool(expected)
     assert all(expected in text and NAME in text for text in texts)
-    assert not [*order_problems(SET, {NAME: offered}, {NAME: offered})]
+    offer = Offer(versions={NAME: offered}, yanked={NAME: offered})
+    assert not [*order_problems(SET, offer)]
