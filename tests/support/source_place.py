@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 import zstandard
 
-from core.digests import sha256_of
 from tests.integration.conftest import CI_BUILD
 from tests.support import docker
 
@@ -248,12 +247,6 @@ def processes_in(log: Path) -> str:
     done = re.search(r"INFO: \d+ process(?:es)?: .*", log.read_text())
     assert done is not None, log.read_text()
     return done[0]
-
-
-def contents(folder: Path) -> dict[str, str]:
-    """Return the sha256 of each file of a folder."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
 
 
 def wait_for(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -162,28 +162,10 @@ LOCAL = {
         2,
         "is not an http or https",
     ),
-    "one slash": (
-        f"--therock-path=http:/host/{NAME}",
-        2,
-        "is not an http or https URL",
-    ),
-    "URL of file": (f"--therock-path=file:/x/{NAME}", 2, "https URL.* or give a path"),
-    "bucket": (f"--therock-path=s3://bucket/{NAME}", 2, "is not an http or https URL"),
-    "no host": (f"--therock-path=https:///{NAME}", 2, "is not an http or https URL"),
     "folder on server": (
         "--therock-path=https://host/x/",
         2,
         "does not end in the name",
-    ),
-    "scheme of index": (
-        "--therock-index-url=htps://host/",
-        2,
-        "is not an http or https",
-    ),
-    "other version": (
-        f"--therock-path=https://host/{NAME.replace('20251120', '20251121')}",
-        2,
-        f"is ROCm 7.10.0a20251121, but --rocm-version is {VERSION}",
     ),
     "folder of other version": ("--therock-path=older", 2, "for ROCm 7.2.0, not 7.10"),
     "folder of other target": (

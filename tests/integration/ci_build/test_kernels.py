@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,7 +23,6 @@ from kernels.build import KernelBuild, KernelBuildResult
 from kernels.compiler_steps import SRC
 from kernels.graph import Capacity
 from kernels.toolchains import Toolchain, obtain_pypi
-from tests.support.cluster import cluster_processes
 from tests.support.kernels_command import build, kernels
 from tests.support.silent import Silent
 from wheelkit.archive.wheel_archive import WheelArchive
@@ -85,50 +83,6 @@ def test_build_covers_every_module_and_target(
 # One module, in separate folders
 
 
-def test_cluster_builds_the_same_wheel(
-    receipt: dict[str, Any], work_cache: Path, tmp_path: Path
-) -> None:
-    """The worker compiles, this machine links, and no byte depends on that."""
-    words = ("--kernel-modules=rms_norm,gemm_i8", "--allow-partial")
-    alone = build(tmp_path / "alone", work_cache, "gfx942,gfx1100", *words)
-    caches = tmp_path / "own", tmp_path / "cluster" / "a" / "cluster"
-    for cache in caches:
-        (cache / "kernels").mkdir(parents=True)
-        for name in ("toolchains", "zig", "sources"):
-            (cache / "kernels" / name).symlink_to(work_cache / "kernels" / name)
-    with cluster_processes(tmp_path / "cluster") as cluster:
-        cluster.scheduler()
-        cluster.worker("a", "--memory-limit=4GiB")
-        where = (
-            f"--cluster={cluster.address}",
-            f"--cluster-store={tmp_path / 'store'}",
-        )
-        done = kernels(
-            "build",
-            "--targets=gfx942,gfx1100",
-            *words,
-            *where,
-            f"--out={tmp_path / 'out'}",
-            "--json",
-            cache=caches[0],
-        )
-    spread = json.loads(done.stdout)
-    assert spread["sha256"] == alone["sha256"]
-    assert spread["steps"]["found"] == 0
-    remote = re.findall(
-        r"^  \[\d+/\d+\] (.+) \(a, [\d.]+ s\)$", done.stderr, re.MULTILINE
-    )
-    local = re.findall(
-        r"^  \[\d+/\d+\] (\S+ \((?:host|link)\))$", done.stderr, re.MULTILINE
-    )
-    assert "rms_norm/rms_norm for gfx1100" in remote
-    assert sorted(local) == ["libgemm_i8.so (host)", "librms_norm.so (host)"]
-    assert len(remote) + len(local) == spread["steps"]["made"]
-    # Another build with the same cache finds the results.
-    again = build(tmp_path / "again", caches[0], "gfx942,gfx1100", *words)
-    assert again["steps"] == {"made": 0, "found": spread["steps"]["made"]}
-
-
 @pytest.fixture(scope="module")
 def pypi(work_cache: Path) -> Toolchain:
     return obtain_pypi(work_cache / "kernels", HostRunner(os.environ), Silent())
@@ -155,10 +109,6 @@ def run(
         **more,
     )
     return job.run(HostRunner(os.environ), Silent(), Capacity())
-
-
-def digests(built: KernelBuildResult) -> dict[str, str]:
-    return {native.path: native.sha256 for native in built.natives}
 
 
 def test_failed_unit_is_named_with_target_and_command(

@@ -27,7 +27,6 @@ from wheelkit.gpu.fatbin import read_targets
 from wheelkit.gpu.registration import registered_kernels
 
 pytestmark = pytest.mark.network
-ROOT = Path(__file__).resolve().parents[3]
 SHARED = ("toolchains", "zig", "sources", "rocm-digests")
 """What a cache holds beside what was compiled.
 

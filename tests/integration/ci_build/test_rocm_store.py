@@ -23,7 +23,7 @@ import pytest
 from ci_build.rocm.facts import selection
 from ci_build.rocm.rocm_store import RocmStore, StoredTree
 from core.digests import sha256_of
-from core.errors import InputError, MachineError
+from core.errors import MachineError
 from core.http.client import Client, RetryPolicy
 from core.http.part import PartFile
 from core.report import Reporter
@@ -95,15 +95,6 @@ def picture(root: Path) -> dict[str, tuple[int, bytes]]:
             content = path.read_bytes()
         entries[str(path.relative_to(root))] = (path.lstat().st_mode, content)
     return entries
-
-
-def listing(root: Path) -> list[str]:
-    """Return all paths below a folder, except for the empty folder of all trees."""
-    return sorted(
-        str(path.relative_to(root))
-        for path in root.rglob("*")
-        if path != root / "trees"
-    )
 
 
 def at_end(offset: int) -> bool:
@@ -185,13 +176,6 @@ def test_store_killed_anywhere_resumes_to_same_tree(
         "trees",
     ]
     assert [*(root / "trees").iterdir()] == [tree.root.parent]
-
-
-def test_store_leaves_nothing_of_absent_file(tmp_path: Path, told: Behaviour) -> None:
-    told.broken[PATH] = 404
-    with pytest.raises(InputError, match="returned 404"):
-        from_url(told, tmp_path)
-    assert listing(tmp_path) == []
 
 
 def test_store_shares_tree_between_runs(

@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -81,26 +80,6 @@ def child(
 
     run.__dict__["python"] = site.python
     return run
-
-
-@pytest.fixture(scope="module")
-def few(child: Child) -> Told:
-    """Return the events of a few programs for gfx942."""
-    return child(FEW)
-
-
-def test_child_compiles_programs_in_order(few: Told) -> None:
-    assert few.returncode == 0
-    expected = [
-        ("ready", None),
-        *((event, name) for name, event in product(FEW, ("start", "end"))),
-        ("done", None),
-    ]
-    assert [(event["event"], event.get("program")) for event in few.events] == expected
-    assert few.events[0]["jax"] == "0.10.2"
-    assert few.events[0]["device_kind"] == "Instinct MI300X"
-    for name in FEW:
-        assert few.end(name)["outcome"] == "compiled", few.end(name)["error"]
 
 
 def test_failed_program_does_not_stop_others(child: Child) -> None:

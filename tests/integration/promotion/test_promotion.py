@@ -96,13 +96,6 @@ def installed(
     return evidence
 
 
-def told(evidence: Evidence) -> str:
-    assert evidence.outcome is Outcome.FAILED
-    return "\n".join(
-        f"{finding.code}: {finding.message}" for finding in evidence.findings
-    )
-
-
 def test_install_gate_passes_and_set_is_promoted(
     bucket: DirBucket, tmp_path: Path, runner: HostRunner
 ) -> None:

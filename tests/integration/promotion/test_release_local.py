@@ -6,8 +6,6 @@ import hashlib
 import json
 import shlex
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,17 +22,6 @@ def run(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProce
     done = ci_build(*words, cwd=cwd)
     assert not check or done.returncode == 0, done.stderr
     return done
-
-
-@contextmanager
-def served(bucket: Path) -> Iterator[str]:
-    argv = [*CI_BUILD, "index", "serve", "0", "--bucket", str(bucket)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().split()[-1]
-        finally:
-            process.terminate()
 
 
 def test_release_prints_receipt_and_install_command(released: Released) -> None:

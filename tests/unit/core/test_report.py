@@ -126,22 +126,3 @@ def test_long_step_prints_progress(
         else:
             reporter.count(done, 5678, "Compiling a.cc")
     assert capsys.readouterr().err.splitlines() == ["  fetch", said]
-
-
-def test_quiet_prints_only_warnings_and_findings(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    reporter = Reporter(terminal=True, github=True, quiet=True)
-    with reporter.group("build"):
-        reporter.step("first")
-        reporter.advance(1, 2)
-        reporter.line("a result")
-        reporter.table(("a",), [("b",)])
-        reporter.warning("the disk is slow")
-        reporter.finding(
-            Finding(code="x", severity=Severity.WARNING, message="m", remedy="r"),
-            "a.whl",
-        )
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines() == ["warning: the disk is slow", "warning: x: a.whl: m r"]

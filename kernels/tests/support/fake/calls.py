@@ -24,17 +24,6 @@ DTYPES = {
     "f8e4m3fnuz": 25,
 }
 """XLA_FFI_DataType."""
-SIZES = {
-    "s8": 1,
-    "s32": 4,
-    "u8": 1,
-    "u32": 4,
-    "f16": 2,
-    "f32": 4,
-    "bf16": 2,
-    "f8e4m3fn": 1,
-    "f8e4m3fnuz": 1,
-}
 _S32 = 4
 _F32 = 11
 _PRED = 1
