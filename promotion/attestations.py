@@ -108,30 +108,26 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
         from sigstore.sign import SigningContext
     except ImportError as error:
         raise missing_packages(error) from error
-    with _sigstore_errors():
-        credential = detect_credential()
-    if credential is None:
-        raise MachineError(
-            "No identity for Sigstore was found.",
-            hint=(
-                "Run it in a CI job with an identity. On GitHub Actions, set"
-                " `permissions: id-token: write`."
-            ),
-        )
-    with _sigstore_errors():
-        trust = load_trust(trust_config)
-    if trust.config is None:
-        raise RequestError(
-            f"{trust_config} contains no signing service.",
-            hint="Give a client trust configuration.",
-        )
-    with _sigstore_errors():
-        context = SigningContext.from_trust_config(trust.config)
-        verify = verifier(trust)
-        token = IdentityToken(credential)
     with ExitStack() as stack:
         with _sigstore_errors():
-            signer = stack.enter_context(context.signer(token))
+            credential = detect_credential()
+            if credential is None:
+                raise MachineError(
+                    "No identity for Sigstore was found.",
+                    hint=(
+                        "Run it in a CI job with an identity. On GitHub Actions, set"
+                        " `permissions: id-token: write`."
+                    ),
+                )
+            trust = load_trust(trust_config)
+            if trust.config is None:
+                raise RequestError(
+                    f"{trust_config} contains no signing service.",
+                    hint="Give a client trust configuration.",
+                )
+            context = SigningContext.from_trust_config(trust.config)
+            verify = verifier(trust)
+            signer = stack.enter_context(context.signer(IdentityToken(credential)))
 
         def sign(filename: str, sha256: str) -> bytes:
             with _sigstore_errors():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -60,14 +60,8 @@ def find_set(bucket: Bucket, text: str) -> StagedSet:
         )
         raise RequestError(f"{text!r} is not the name of a set.", hint=hint)
     released = ReleasedIndex(index=index)
-    top = f"{Channel.STAGING}/{index}/"
-    keys = (key.removeprefix(top).split("/") for key in bucket.list(top))
-    staged = {
-        parts[0] for parts in keys if parts[1:] == [WHEELS_JSON] and is_digest(parts[0])
-    }
-    matches = (
-        [] if is_entry else [digest for digest in staged if digest.startswith(name)]
-    )
+    staged = [key for key, names in _folders(bucket, index) if WHEELS_JSON in names]
+    matches = [digest for digest in staged if digest.startswith(name) and not is_entry]
     if len(matches) > 1:
         raise RequestError(
             f"The digests of several sets of {index} start with {name}.",
@@ -98,21 +92,16 @@ def staged_folders(
     Args:
         days: age in days from which a set does not stay for its age.
     """
-    top = f"{Channel.STAGING}/{ReleasedIndex(index=index).index}/"
-    names: dict[str, list[str]] = {}
-    for key in bucket.list(top):
-        digest, _, name = key.removeprefix(top).partition("/")
-        if is_digest(digest):  # other objects are not staged sets, and stay
-            names.setdefault(digest, []).append(name)
-    head, entries = read_head(bucket, ReleasedIndex(index=index))
+    released = ReleasedIndex(index=index)
+    head, entries = read_head(bucket, released)
     pinned = {
         entries.set(number).set_digest: reason
         for number, reason in head.state.pinned.items()
     }
     folders = []
-    for digest, held in names.items():
+    for digest, held in _folders(bucket, index):
         staged = StagedSet(index=index, digest=digest)
-        used = _last_use(bucket, f"{top}{digest}/", held)
+        used = _last_use(bucket, staged.root, held)
         kept = ""
         if digest in pinned:
             kept = f"pinned: {pinned[digest]}"
@@ -124,6 +113,17 @@ def staged_folders(
             )
         )
     return tuple(sorted(folders, key=lambda folder: folder.used))
+
+
+def _folders(bucket: Bucket, index: str) -> Iterable[tuple[str, list[str]]]:
+    """Return the digest of each staged set of an index, and the names of its objects."""
+    top = f"{Channel.STAGING}/{index}/"
+    names: dict[str, list[str]] = {}
+    for key in bucket.list(top):
+        digest, _, name = key.removeprefix(top).partition("/")
+        if is_digest(digest):  # other objects are not staged sets, and stay
+            names.setdefault(digest, []).append(name)
+    return names.items()
 
 
 def remove(bucket: Bucket, folders: Sequence[StagedFolder]) -> Mapping[StagedSet, int]:

@@ -8,6 +8,7 @@ Each rule is pure and yields a sentence for each problem.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -63,38 +64,31 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     for version in _required_pythons(wheel_set, policy):
         if version not in wheel_set.python_versions:
             yield f"The set is not for Python {version}."
-    names = [wheel.name for wheel in wheel_set.wheels]
-    for project in expand(policy.wheels, wheel_set):
-        if names.count(project) != 1:
-            yield (
-                f"The set has {names.count(project)} wheels of {project}; one is"
-                " required."
-            )
-    for project in expand(policy.wheels_per_python, wheel_set):
-        pythons: list[str] = []
-        for wheel in wheel_set.wheels:
-            if wheel.name == project:
-                pythons += _pythons(wheel.filename)
-        tags = [f"cp{python.replace('.', '')}" for python in wheel_set.python_versions]
-        for python, tag in zip(wheel_set.python_versions, tags, strict=True):
-            if pythons.count(tag) != 1:
+    counts = Counter(wheel.name for wheel in wheel_set.wheels)
+    single = expand(policy.wheels, wheel_set)
+    for project in single:
+        if counts[project] != 1:
+            yield f"The set has {counts[project]} wheels of {project}; one is required."
+    tags = Counter[tuple[str, str]]()
+    for wheel in wheel_set.wheels:
+        tags.update((wheel.name, tag) for tag in _pythons(wheel.filename))
+    per_python = expand(policy.wheels_per_python, wheel_set)
+    for project in per_python:
+        for python in wheel_set.python_versions:
+            count = tags[project, f"cp{python.replace('.', '')}"]
+            if count != 1:
                 yield (
-                    f"The set has {pythons.count(tag)} wheels of {project} for Python"
-                    f" {python}; one is required."
+                    f"The set has {count} wheels of {project} for Python {python}; one"
+                    " is required."
                 )
     optional = expand(policy.optional_wheels, wheel_set)
     for project in optional:
-        if names.count(project) > 1:
+        if counts[project] > 1:
             yield (
-                f"The set has {names.count(project)} wheels of {project}; at most one"
-                " is permitted."
+                f"The set has {counts[project]} wheels of {project}; at most one is"
+                " permitted."
             )
-    projects = {
-        *expand(policy.wheels, wheel_set),
-        *expand(policy.wheels_per_python, wheel_set),
-        *optional,
-    }
-    for name in sorted(set(names) - projects):
+    for name in sorted(counts.keys() - {*single, *per_python, *optional}):
         yield f"The set has a wheel of {name}, which the policy does not permit."
     for project in policy.pins:
         if project not in wheel_set.pins:
