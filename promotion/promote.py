@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
 from itertools import chain
 
 from core.digests import sha256_of
@@ -22,7 +21,6 @@ from core.wheelset import sha256sums
 from promotion.check import check, metadata_of, raise_if_blocked
 from promotion.evidence.attestation_verification import Verify
 from promotion.evidence.attestations import provenance_name
-from promotion.evidence.evidence import TIME
 from promotion.evidence.signing import Signer
 from promotion.index.authority import PolicySource
 from promotion.index.claim import Claim, claimed
@@ -136,7 +134,7 @@ def promote(
         )
         warnings = verdict.warnings
         promoted, made = _promoted(bucket, staged, wheel_set, policy, verdict)
-        authority.check_signer(now().astimezone(UTC).strftime(TIME))
+        authority.check_signer(now())
         report.step(f"copy {len(promoted.wheels)} wheels to {released.root}")
         with claimed(bucket, released, "promotion", now=now) as claim:
             _copy_set(bucket, staged, promoted, claim, made)

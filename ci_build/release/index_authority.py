@@ -13,7 +13,6 @@ from ci_build.release.release_request import LedgerRequest, SigningKey
 from core.errors import ProcessError, RequestError
 from core.process import Runner
 from promotion.check import ALLOW_UNPROTECTED
-from promotion.evidence.evidence import TIME
 from promotion.evidence.signing import Signer, load_signer
 from promotion.index.authority import Authority, PolicySource
 from promotion.index.ledger import Entries, LedgerEntry
@@ -104,7 +103,7 @@ def check_authority(index: str, request: LedgerRequest, runner: Runner) -> None:
     """
     policy = load_policy(index, channel=request.channel)
     signer = signer_of(request.key) if request.key else None
-    policy.authority(signer).check_signer(utc_now().strftime(TIME))
+    policy.authority(signer).check_signer(utc_now())
     source = policy_source(request, runner)
     if (problem := source.problem(policy.protected_refs)) and not source.owner:
         raise RequestError(problem, hint=ALLOW_UNPROTECTED)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -133,9 +133,10 @@ class Authority:
             return ""
         return f"is signed by the key {', '.join(listed)} after it expired"
 
-    def check_signer(self, time: str) -> None:
+    def check_signer(self, time: datetime) -> None:
         """Raise RequestError if an entry that the signer signs at a time would not be accepted."""
-        problem = self.problem(self.signer.key if self.signer else "", time)
+        key = self.signer.key if self.signer else ""
+        problem = self.problem(key, time.astimezone(UTC).isoformat())
         if problem:
             raise RequestError(
                 f"The ledger of channel {self.channel} cannot be changed: the new entry"

@@ -205,7 +205,7 @@ def sign(
         raise RequestError(
             "No key was given.", hint="Give --ledger-key or CI_BUILD_LEDGER_KEY."
         )
-    authority.check_signer(now().astimezone(UTC).strftime(TIME))
+    authority.check_signer(now())
 
     def draft(_head: Head, _entries: Entries) -> Change | None:
         ledger = read_ledger(bucket, released).entries
@@ -292,7 +292,7 @@ def change_ledger(
         ):
             return unchanged
         time = _time_after(head, entries, now())
-        authority.check_signer(time)
+        authority.check_signer(datetime.fromisoformat(time))
         promoted = change.promoted
         entry = LedgerEntry(
             number=head.number + 1,

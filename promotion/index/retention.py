@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 
-from promotion.evidence.evidence import TIME
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.claim import claimed
 from promotion.index.ledger import Entries, Head, PromotedSet, no_index
@@ -89,7 +88,7 @@ def apply(
     authority: Authority = ANYONE,
 ) -> RetentionPlan:
     """Apply a rule: update the pages, then remove bytes. Also complete interrupted sweeps."""
-    authority.check_signer(now().astimezone(UTC).strftime(TIME))
+    authority.check_signer(now())
     complete_sweeps(bucket, released, authority, newest=True)
     retention = plan(bucket, released, rule, now=now, authority=authority)
     reason = f"older than {rule.days:g} days"

@@ -77,6 +77,12 @@ class Bucket(Protocol):
 
         BucketError if the object is larger than MOST_READ.
         """
+        stored = self.read(key)
+        if stored is None:
+            raise AbsentError(
+                f"{key} is not in the bucket.", hint="Stage the set again."
+            )
+        return stored[0]
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         """Return the bytes of a small object and the properties of exactly these bytes.

@@ -19,6 +19,7 @@ from core.errors import BucketError, BusyError
 from core.store import hold_lock
 from promotion.storage.bucket import (
     AbsentError,
+    Bucket,
     Data,
     ObjectInfo,
     can_delete,
@@ -41,7 +42,7 @@ _IMMUTABLE = 0o444
 _REPLACEABLE = 0o644
 
 
-class DirBucket:
+class DirBucket(Bucket):
     """A bucket in a folder that survives crashes and concurrent processes on one machine.
 
     An object appears with all its bytes on disk or not at all: it is written under a
@@ -92,16 +93,12 @@ class DirBucket:
         except AbsentError:
             return None
 
-    def get(self, key: str) -> bytes:
-        """Return the bytes of a small object."""
-        with _disk(key), self.open(key) as file:
-            check_small(key, os.fstat(file.fileno()).st_size)
-            return file.read()
-
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         """Return the bytes of a small object and its properties; see `Bucket.read`."""
         try:
-            data = self.get(key)
+            with _disk(key), self.open(key) as file:
+                check_small(key, os.fstat(file.fileno()).st_size)
+                data = file.read()
         except AbsentError:
             return None
         return data, object_info(key, data, sha256_of(data))

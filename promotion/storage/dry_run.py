@@ -26,7 +26,7 @@ from promotion.storage.bucket import (
 )
 
 
-class DryRunBucket:
+class DryRunBucket(Bucket):
     """A view of a bucket with the reported writes applied.
 
     Args:
@@ -48,17 +48,15 @@ class DryRunBucket:
             return self._written[key][0]
         return None if key in self._removed else self._under.head(key)
 
-    def get(self, key: str) -> bytes:
-        """Return the bytes of a small object."""
-        with self.open(key) as file:
-            return file.read()
-
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         """Return the bytes of a small object and its properties; see `Bucket.read`."""
-        if key in self._written or key in self._removed:
-            info = self.head(key)
-            return None if info is None else (self.get(key), info)
-        return self._under.read(key)
+        if key not in self._written and key not in self._removed:
+            return self._under.read(key)
+        info = self.head(key)
+        if info is None:
+            return None
+        with self.open(key) as file:
+            return file.read(), info
 
     def open(self, key: str) -> BinaryIO:
         """Return a seekable stream of an object."""

@@ -17,6 +17,7 @@ from core.digests import sha256_of
 from core.errors import BucketError
 from promotion.storage.bucket import (
     AbsentError,
+    Bucket,
     ConflictError,
     Data,
     ObjectInfo,
@@ -49,7 +50,7 @@ _RANGE = 16 * _MIB
 """Size of the ranges from which a digest is computed."""
 
 
-class S3Bucket:
+class S3Bucket(Bucket):
     """A bucket on an S3 store.
 
     Args:
@@ -96,10 +97,6 @@ class S3Bucket:
             etag=answer["ETag"],
             modified=answer["LastModified"],
         )
-
-    def get(self, key: str) -> bytes:
-        """Return the bytes of a small object."""
-        return self._get(key)[0]
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         """Return the bytes of a small object and its properties with one request."""
