@@ -89,9 +89,7 @@ def verify(
     yield from _times(released, entries, now())
     yield from signature_problems(authority, released, entries)
     yield from _policies(released, entries, authority.channel)
-    contradicted = (
-        since.problem(released, ledger.digest_of(since.number)) if since else ""
-    )
+    contradicted = ledger.contradiction(since)
     if contradicted:
         yield contradicted
     if not entries:
@@ -328,8 +326,7 @@ def repair(
         BusyError: a promotion or another repair is running.
     """
     ledger = read_ledger(bucket, released)
-    present = ledger.digest_of(since.number) if since else ""
-    if since and (problem := since.problem(released, present)):
+    if problem := ledger.contradiction(since):
         raise BucketError(
             problem, hint="Restore the ledger from a backup. Nothing was changed."
         )

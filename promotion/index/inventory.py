@@ -88,7 +88,7 @@ def read_inventory(ledger: Ledger) -> Inventory:
     for wheel in wheels:
         if wheel.as_published:
             kept |= wheel.objects(released)
-    rendered = index_pages(ledger.reader, ledger.entries[-1], ledger.head)
+    rendered = index_pages(ledger.reader, ledger.entries[-1], ledger.digests[-1])
     pages = [*rendered.root, rendered.overview, rendered.status]
     projects = {wheel.project for wheel in wheels}
     for one in promoted.values():

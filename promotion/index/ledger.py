@@ -155,14 +155,13 @@ class Ledger:
     digests: tuple[str, ...]
     reader: Entries
 
-    @property
-    def head(self) -> str:
-        """The sha256 of the last entry's bytes, or FIRST."""
-        return self.digests[-1] if self.digests else FIRST
-
-    def digest_of(self, number: int) -> str:
-        """Return the sha256 of an entry's bytes; empty if there is no such entry."""
-        return self.digests[number - 1] if 0 < number <= len(self.digests) else ""
+    def contradiction(self, since: RecordedEntry | None) -> str:
+        """Return a sentence if the ledger does not contain an entry; empty if it does."""
+        if since is None:
+            return ""
+        there = since.number <= len(self.digests)
+        present = self.digests[since.number - 1] if there else ""
+        return since.problem(self.reader.released, present)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

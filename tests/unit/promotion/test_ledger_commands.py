@@ -71,7 +71,7 @@ class Place:
         forged = replace(
             last,
             number=3,
-            previous=ledger.head,
+            previous=ledger.digests[-1],
             sets=(3,),
             promoted=promoted,
             channel=channel,

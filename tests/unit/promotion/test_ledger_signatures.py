@@ -112,7 +112,7 @@ class Signed:
         return replace(
             last,
             number=number,
-            previous=ledger.head,
+            previous=ledger.digests[-1],
             sets=(number,),
             promoted=promoted,
             state=state,
@@ -141,7 +141,7 @@ class Signed:
         """Edit status.json, which is not signed, so that it names the newest entry."""
         ledger = read_ledger(self.bucket, RELEASED)
         path = self.bucket.path(RELEASED.status)
-        body = {"entries": len(ledger.entries), "ledger_sha256": ledger.head}
+        body = {"entries": len(ledger.entries), "ledger_sha256": ledger.digests[-1]}
         path.write_text(json.dumps(json.loads(path.read_bytes()) | body))
 
     def refuses_older_entry(self, reason: str) -> None:

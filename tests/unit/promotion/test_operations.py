@@ -452,7 +452,7 @@ def test_verify_recomputes_states(index: Index) -> None:
     entry = replace(
         last,
         number=4,
-        previous=ledger.head,
+        previous=ledger.digests[-1],
         kind=EntryKind.PIN,
         sets=(9,),
         promoted=None,
