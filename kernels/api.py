@@ -123,12 +123,6 @@ def plan_wheel(request: BuildRequest) -> WheelPlan:
     )
 
 
-def capacity(jobs: int | None, memory_mb: int | None) -> Capacity:
-    """Return the jobs and the memory that a build may use; the machine decides the defaults."""
-    default = Capacity()
-    return Capacity(jobs=jobs or default.jobs, memory_mb=memory_mb or default.memory_mb)
-
-
 def parse_part(request: KernelRequest, shard: str | None) -> tuple[int, int] | None:
     """Return the part (i, n) of the device code from `--shard=i/n`; None without --shard.
 
@@ -149,11 +143,7 @@ def parse_part(request: KernelRequest, shard: str | None) -> tuple[int, int] | N
 
 
 def compile_part(
-    job: KernelBuild,
-    part: tuple[int, int],
-    runner: Runner,
-    progress: Progress,
-    room: Capacity,
+    job: KernelBuild, part: tuple[int, int], room: Capacity
 ) -> tuple[str, dict[str, Any]]:
     """Compile a part of the kernels' device code; no wheel is packed.
 
@@ -163,7 +153,7 @@ def compile_part(
     Returns:
         A sentence, and the same as JSON values.
     """
-    remaining = job.run_shard(part, runner, progress, room)
+    remaining = job.run_shard(part, room)
     summary = (
         f"{remaining.steps} steps run, {remaining.found} reused from {job.store.root}"
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from core.atomic import write_whole
 from core.digests import sha256_of
 from core.frozen import frozen
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
@@ -77,7 +76,13 @@ def prepare(
     own = cache.absolute() / FOLDER
     toolchain = toolchain_for(request.kernels, own, runner, progress, place)
     return KernelBuild(
-        request.kernels, targets, toolchain, cache=own, strip=request.strip
+        request.kernels,
+        targets,
+        toolchain,
+        cache=own,
+        runner=runner,
+        progress=progress,
+        strip=request.strip,
     )
 
 
@@ -85,9 +90,6 @@ def pack(
     job: KernelBuild,
     request: BuildRequest,
     folder: Path,
-    *,
-    runner: Runner,
-    progress: Progress,
     tasks: Tasks | None = None,
 ) -> KernelWheel:
     """Build the missing steps and pack the wheel into a folder.
@@ -95,10 +97,10 @@ def pack(
     Args:
         tasks: machines that compile; None for this machine.
     """
-    built = job.run(runner, progress, Capacity(), tasks)
+    built = job.run(Capacity(), tasks)
     version = recipe.wheel_version(request)
     write_files(built, version, job.catalog, folder / "files")
-    path = build_wheel(folder / "files", version, folder, runner)
+    path = build_wheel(folder / "files", version, folder, job.runner)
     plan = _repair_plan(request, version, job, built)
     return KernelWheel(path=path, sha256=sha256_of(path), built=built, repair=plan)
 
@@ -111,37 +113,22 @@ def _repair_plan(
 
 
 def make_wheel(
+    job: KernelBuild,
     request: BuildRequest,
     version: str,
     out: Path,
-    *,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
     capacity: Capacity,
-    place: CompilerLocation,
     tasks: Tasks | None = None,
 ) -> KernelWheel:
     """Build the repaired wheel without a set in folder `out`, or reuse an earlier result.
 
     Args:
         tasks: machines that compile; None for this machine.
-
-    Raises:
-        RequestError: the request names no targets.
     """
     # Imported here, because the import costs 0.1 s of CPU and dry runs do not need it.
     from wheelkit.repair.wheel_repair import repair
 
-    job = prepare(
-        request,
-        request.targets or (),
-        cache=cache,
-        runner=runner,
-        progress=progress,
-        place=place,
-    )
-    built = job.run(runner, progress, capacity, tasks)
+    built = job.run(capacity, tasks)
     plan = _repair_plan(request, version, job, built)
     # The key covers everything that the bytes of the repaired wheel depend on.
     key = step_key(
@@ -152,14 +139,14 @@ def make_wheel(
         plan=plan,
         tools=tool_versions() | {"setuptools": metadata.version("setuptools")},
     )
-    finished = KernelStore(cache / FOLDER / "wheels")
+    finished = KernelStore(job.cache / "wheels")
     if finished.find(key) is None:
         with finished.scratch() as folder:
             fresh = folder / "made"
             fresh.mkdir()
             write_files(built, version, job.catalog, folder / "files")
-            packed = build_wheel(folder / "files", version, folder, runner)
-            done = repair(packed, plan, fresh, progress=progress)
+            packed = build_wheel(folder / "files", version, folder, job.runner)
+            done = repair(packed, plan, fresh, progress=job.progress)
             cost = Cost(seconds=0.0, memory_mb=1)
             finished.keep(key, fresh, done.path.name, label=done.path.name, cost=cost)
     cached = finished.find(key)
@@ -167,11 +154,5 @@ def make_wheel(
     out.mkdir(parents=True, exist_ok=True)
     path = out / cached.path.name
     if not path.is_file() or sha256_of(path) != cached.sha256:
-        # Containers that share a folder can have equal process IDs.
-        draft = out / f".{cached.path.name}.{os.urandom(8).hex()}"
-        try:
-            shutil.copyfile(cached.path, draft)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(path, cached.path.read_bytes())
     return KernelWheel(path=path, sha256=cached.sha256, built=built, repair=plan)

@@ -70,6 +70,8 @@ class KernelBuild:
         toolchain: Toolchain,
         *,
         cache: Path,
+        runner: Runner,
+        progress: Progress,
         strip: bool = True,
         catalog: Catalog | None = None,
         src: Path = SRC,
@@ -77,6 +79,8 @@ class KernelBuild:
         self.request = request
         self.toolchain = toolchain
         self.cache = cache
+        self.runner = runner
+        self.progress = progress
         self.strip = strip
         self.src = src
         self.catalog = catalog or load_catalog()
@@ -129,7 +133,7 @@ class KernelBuild:
                 compile_steps += library_steps(module, chain, strip=self.strip, src=src)
         return tuple({step.label: step for step in compile_steps}.values())
 
-    def fetch(self, runner: Runner, progress: Progress) -> None:
+    def fetch(self) -> None:
         """Obtain the upstream source and run its generators."""
         users = [module for module in self.modules if module.source]
         if not users:
@@ -140,13 +144,13 @@ class KernelBuild:
             self.catalog.sources[source],
             users,
             cache=self.cache,
-            runner=runner,
-            progress=progress,
+            runner=self.runner,
+            progress=self.progress,
         )
         few = self.request.instances
         for module in (module for module in self.modules if module.generators):
             self._generated[module.name] = generate(
-                module, self._tree, self.cache, runner, progress, few
+                module, self._tree, self.cache, self.runner, self.progress, few
             )
 
     def graph(self) -> Graph:
@@ -164,13 +168,7 @@ class KernelBuild:
         """Return the folder for temporary files of builds."""
         return self.cache / "work" / self.toolchain.digest[:16]
 
-    def run_shard(
-        self,
-        shard: tuple[int, int],
-        runner: Runner,
-        progress: Progress,
-        capacity: Capacity,
-    ) -> Forecast:
+    def run_shard(self, shard: tuple[int, int], capacity: Capacity) -> Forecast:
         """Compile the missing steps of one part of the device code, without linking or packing.
 
         Args:
@@ -180,20 +178,14 @@ class KernelBuild:
         Raises:
             KernelError: a step failed.
         """
-        self.fetch(runner, progress)
+        self.fetch()
         own = self.graph().shard(*shard)
         forecast = own.forecast(capacity)
-        progress.step(describe(forecast))
-        self._compile(own, runner, progress, capacity, None)
+        self.progress.step(describe(forecast))
+        own.build(self.work(), self.runner, self.progress, capacity)
         return forecast
 
-    def run(
-        self,
-        runner: Runner,
-        progress: Progress,
-        capacity: Capacity,
-        tasks: Tasks | None = None,
-    ) -> KernelBuildResult:
+    def run(self, capacity: Capacity, tasks: Tasks | None = None) -> KernelBuildResult:
         """Compile the missing steps and check all results.
 
         Args:
@@ -207,7 +199,7 @@ class KernelBuild:
                 modules have no handler.
         """
         recipe.refuse_code_alone(self.modules)
-        self.fetch(runner, progress)
+        self.fetch()
         tree = self._tree
         objects = list[NativeFile]()
         for module in self.modules:
@@ -229,8 +221,8 @@ class KernelBuild:
                 ),
             )
         if forecast.steps:
-            progress.step(describe(forecast))
-        results = self._make(graph, runner, progress, capacity, tasks)
+            self.progress.step(describe(forecast))
+        results = self._make(graph, capacity, tasks)
         natives, missing = self._natives(results, objects)
         return KernelBuildResult(
             wanted=self.wanted,
@@ -242,44 +234,28 @@ class KernelBuild:
             instances=self.request.instances,
         )
 
-    def _compile(
-        self,
-        graph: Graph,
-        runner: Runner,
-        progress: Progress,
-        capacity: Capacity,
-        tasks: Tasks | None,
-    ) -> None:
-        """Run the missing steps.
-
-        With `tasks` first those that other machines can run, then the rest here.
-        """
-        if tasks is not None:
-            run_steps(graph, tasks, self.work())
-        graph.build(self.work(), runner, progress, capacity)
-
     def _make(
         self,
         graph: Graph,
-        runner: Runner,
-        progress: Progress,
         capacity: Capacity,
         tasks: Tasks | None,
     ) -> dict[str, tuple[CompileStep, StoredFile]]:
-        """Return the results of the steps by label.
+        """Run the missing steps, and return the results of all steps by label.
 
-        With `allow_partial`, failed steps are skipped if at least one module is
-        complete.
+        With `tasks` first those that other machines can run, then the rest here. With
+        `allow_partial`, failed steps are skipped if at least one module is complete.
         """
         try:
-            self._compile(graph, runner, progress, capacity, tasks)
+            if tasks is not None:
+                run_steps(graph, tasks, self.work())
+            graph.build(self.work(), self.runner, self.progress, capacity)
         except KernelError as error:
             broken = {step.module for step in graph.missing()}
             if not self.request.allow_partial or all(
                 module.name in broken for module in self.modules
             ):
                 raise
-            progress.step(f"continuing without failed modules: {error.message}")
+            self.progress.step(f"continuing without failed modules: {error.message}")
         results = {}
         for step in graph.steps:
             if result := self.store.find(graph.keys[step.label]):

@@ -59,8 +59,11 @@ def compile_files(
         cache: cache folder of the program.
     """
     own = cache / FOLDER
-    job = KernelBuild(request, targets, obtain_pypi(own, runner, progress), cache=own)
-    write_files(job.run(runner, progress, Capacity()), version, job.catalog, folder)
+    pypi = obtain_pypi(own, runner, progress)
+    job = KernelBuild(
+        request, targets, pypi, cache=own, runner=runner, progress=progress
+    )
+    write_files(job.run(Capacity()), version, job.catalog, folder)
 
 
 def build_wheel(files: Path, version: str, out: Path, runner: Runner) -> Path:

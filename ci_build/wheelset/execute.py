@@ -252,14 +252,7 @@ class SetExecution:
             ) as name,
             connected(self.cluster, self.progress) as tasks,
         ):
-            packed = kernels.pack(
-                job,
-                request,
-                Path(name),
-                runner=self.runner,
-                progress=self.progress,
-                tasks=tasks,
-            )
+            packed = kernels.pack(job, request, Path(name), tasks)
             item = Resolved(
                 name=step.project,
                 version=packed.repair.version,

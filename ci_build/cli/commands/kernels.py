@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -144,7 +145,7 @@ def build(
             "--shard and --cluster exclude each other.", hint="Omit one of them."
         )
     part = api.parse_part(asked, shard)
-    room = api.capacity(jobs, None)
+    room = api.Capacity(jobs=jobs) if jobs else api.Capacity()
     out = Path(settings.text("out"))
     if out.exists() and not out.is_dir():
         raise RequestError(
@@ -170,31 +171,25 @@ def build(
         copied, damaged = api.merge_stores(settings.cache_dir, other)
         reporter.line(f"{other}: {copied} merged, {damaged} damaged")
     runner = host_runner(reporter)
-    place = find_compilers(asked, settings.cache_dir, runner)
+    prepare = partial(
+        api.prepare,
+        request,
+        request.targets or (),
+        cache=settings.cache_dir,
+        runner=runner,
+        progress=reporter,
+        place=find_compilers(asked, settings.cache_dir, runner),
+    )
     if part:
-        cache = settings.cache_dir
-        targets = request.targets or ()
-        job = api.prepare(
-            request, targets, cache=cache, runner=runner, progress=reporter, place=place
-        )
+        job = prepare()
         with reporter.group(f"kernels: {version}, device code"):
-            summary, values = api.compile_part(job, part, runner, reporter, room)
+            summary, values = api.compile_part(job, part, room)
             reporter.line(summary)
         if settings.flag("json"):
             print_json(values)
         return
     with reporter.group(f"kernels: {version}"), connected(cluster, reporter) as tasks:
-        done = api.make_wheel(
-            request,
-            version,
-            out,
-            cache=settings.cache_dir,
-            runner=runner,
-            progress=reporter,
-            capacity=room,
-            place=place,
-            tasks=tasks,
-        )
+        done = api.make_wheel(prepare(), request, version, out, room, tasks)
     built = done.built
     size = done.path.stat().st_size
     for line in built.skipped:

@@ -76,6 +76,7 @@ def job(
     folder: Path,
     src: Path,
     *modules: str,
+    runner: Runner | None = None,
     allow_partial: bool = False,
 ) -> KernelBuild:
     catalog = replace(CATALOG, modules={"m": LONG})
@@ -85,6 +86,8 @@ def job(
         expand("gfx942"),
         TOOLCHAIN,
         cache=folder,
+        runner=runner or NoProcesses(),
+        progress=NoProgress(),
         catalog=catalog,
         src=src,
     )
@@ -97,11 +100,11 @@ def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) 
     (src / "u.hip").write_text("")
     said = r"would take 4 hours of CPU.*--kernel-modules=m builds all"
     with pytest.raises(RequestError, match=said) as refused:
-        job(tmp_path, src).run(NoProcesses(), NoProgress(), CAPACITY)
+        job(tmp_path, src).run(CAPACITY)
     assert refused.value.exit_code == 2
     # A named module is built: its first process starts.
     with pytest.raises(AssertionError, match="starts a process"):
-        job(tmp_path, src, "m").run(NoProcesses(), NoProgress(), CAPACITY)
+        job(tmp_path, src, "m").run(CAPACITY)
 
 
 @pytest.mark.parametrize("allow_partial", [False, True])
@@ -116,8 +119,9 @@ def test_build_without_complete_module_is_an_error(
             tmp_path,
             src,
             "m",
+            runner=IdleRunner(1),
             allow_partial=allow_partial,
-        ).run(IdleRunner(1), NoProgress(), Capacity())
+        ).run(Capacity())
 
 
 # Parts

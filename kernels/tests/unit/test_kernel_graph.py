@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from core.errors import KernelError
 from core.model import GfxTarget, KernelRequest
-from core.process import ProcessResult
+from core.process import HostRunner, ProcessResult
 from core.report import NoProgress
 from kernels.build import KernelBuild
 from kernels.compiled_store import Cost, KernelStore
@@ -122,6 +122,8 @@ def test_new_target_of_the_catalog_compiles_only_itself(tmp_path: Path) -> None:
             targets,
             TOOLCHAIN,
             cache=tmp_path,
+            runner=HostRunner({}),
+            progress=NoProgress(),
         )
         return job.graph().keys
 

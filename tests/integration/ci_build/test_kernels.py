@@ -106,9 +106,11 @@ def run(
         [GfxTarget.parse(target) for target in targets],
         toolchain,
         cache=cache,
+        runner=HostRunner(os.environ),
+        progress=Silent(),
         **more,
     )
-    return job.run(HostRunner(os.environ), Silent(), Capacity())
+    return job.run(Capacity())
 
 
 def test_failed_unit_is_named_with_target_and_command(

@@ -54,8 +54,10 @@ def build(cache: Path, folder: Path) -> Path:
         targets,
         toolchain,
         cache=cache,
+        runner=runner,
+        progress=NoProgress(),
     )
-    built = job.run(runner, NoProgress(), Capacity())
+    built = job.run(Capacity())
     for native in built.natives:
         to = folder / native.path.removeprefix(f"{KERNELS}/")
         to.parent.mkdir(parents=True, exist_ok=True)
