@@ -50,10 +50,10 @@ class SourceTree:
     name: str
 
 
-def read_lock(path: Path = SOURCES_LOCK) -> dict[str, str]:
+def read_lock() -> dict[str, str]:
     """Return the content of `sources.lock`: path below the source's folder -> sha256."""
     lock = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in SOURCES_LOCK.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             sha256, _, name = line.partition("  ")
             lock[name] = sha256
@@ -105,8 +105,9 @@ def obtain(
         KernelError: a used file is missing or differs from `sources.lock`.
     """
     tree = find(wish, source, cache=cache, runner=runner, progress=progress)
-    used = used_by(modules, read_lock())
-    return replace(tree, files=check(tree.folder, used, tree.name))
+    lock = read_lock()
+    used = used_by(modules, lock)
+    return replace(tree, files=check(tree.folder, used, tree.name, lock))
 
 
 def find(
@@ -172,14 +173,13 @@ def check_wish(wish: str, source: UpstreamSource) -> str:
 
 
 def check(
-    root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] | None = None
+    root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str]
 ) -> dict[str, str]:
     """Compare files with the lock and return their digests.
 
     Raises:
         KernelError: files are missing, changed or not locked; the message lists them.
     """
-    lock = read_lock() if lock is None else lock
     faults: dict[str, list[str]] = {
         "lacks": [],
         "has changed": [],

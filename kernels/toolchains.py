@@ -109,9 +109,7 @@ def load() -> Mapping[str, Any]:
     return read_table(TOOLCHAINS_TOML)
 
 
-def obtain_pypi(
-    cache: Path, runner: Runner, progress: Progress, *, lock: Path = LOCK
-) -> Toolchain:
+def obtain_pypi(cache: Path, runner: Runner, progress: Progress) -> Toolchain:
     """Return the toolchain of the package index, downloaded and unpacked if necessary.
 
     Args:
@@ -126,13 +124,13 @@ def obtain_pypi(
             "Kernels are built on x86-64 Linux only.",
             hint="Use an x86-64 Linux machine.",
         )
-    digest = sha256_of(_LAYOUT.encode() + lock.read_bytes())
+    digest = sha256_of(_LAYOUT.encode() + LOCK.read_bytes())
     root = cache / "toolchains" / f"pypi-{digest[:16]}"
     if not (root / _READY).is_file():
         root.parent.mkdir(parents=True, exist_ok=True)
         with hold_lock(root.with_suffix(".lock")):
             if not (root / _READY).is_file():
-                _fetch(root, lock, runner, progress)
+                _fetch(root, runner, progress)
     # zig caches its C++ library in this folder; the output does not depend on its path.
     own = cache / "zig" / digest[:16]
     environment = {"ZIG_GLOBAL_CACHE_DIR": str(own), "ZIG_LOCAL_CACHE_DIR": str(own)}
@@ -150,14 +148,14 @@ def obtain_pypi(
     )
 
 
-def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
+def _fetch(root: Path, runner: Runner, progress: Progress) -> None:
     """Download the wheels by hash with pip, unpack the needed files, and publish them."""
     shutil.rmtree(root, ignore_errors=True)
-    progress.step(f"fetch the kernel toolchain of {lock.name}")
+    progress.step(f"fetch the kernel toolchain of {LOCK.name}")
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
         wheels = Path(name) / "wheels"
         fresh = Path(name) / "root"
-        run_pip(fetch_argv(_PYTHON, lock, wheels), runner)
+        run_pip(fetch_argv(_PYTHON, LOCK, wheels), runner)
         fresh.mkdir()
         used = {}
         for wheel in sorted(wheels.glob("*.whl")):

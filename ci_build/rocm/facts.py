@@ -72,7 +72,7 @@ def read_facts(
     contents: Contents | None,
     version: str,
     *,
-    shown: str = "",
+    shown: str,
     progress: Progress,
 ) -> tuple[RocmFacts, tuple[str, ...]]:
     """Read the facts of a tree.
@@ -81,7 +81,7 @@ def read_facts(
         contents: all paths of the tarball; None to search the folder `root`.
         version: full version if known; the tree itself may have only a part of it.
         shown: name of the tree in messages, such as the tarball that it was unpacked
-            from; empty for `root`.
+            from.
 
     Returns:
         The facts, and remarks about the tree for the user.
@@ -90,7 +90,6 @@ def read_facts(
         InputError: the tree has no compiler or no libraries.
         RequestError: the tree has another version.
     """
-    shown = shown or str(root)
     manifest, notes = read_tree(root, version, shown=shown, progress=progress)
     facts = RocmFacts(
         version=manifest.rocm_version,

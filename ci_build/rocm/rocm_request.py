@@ -132,17 +132,14 @@ RocmSource = TarballUrl | TarballFile | Folder | PipIndex | DnfRepository
 """Origin of a ROCm; its text has no credentials."""
 
 
-def parse_source(text: str, version: str = "") -> RocmSource:
+def parse_source(text: str) -> RocmSource:
     """Return the source that an option or a lock names.
-
-    Args:
-        version: version of an index's packages.
 
     Raises:
         RequestError: the text is no URL, or names a tarball for Windows.
     """
     if text.startswith(PIP):
-        return PipIndex(url=text.removeprefix(PIP), version=version)
+        return PipIndex(url=text.removeprefix(PIP))
     if text.startswith(DNF):
         return DnfRepository(url=text.removeprefix(DNF))
     is_url = _URL.match(text) is not None

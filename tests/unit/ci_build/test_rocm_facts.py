@@ -260,7 +260,7 @@ def test_obtain_counts_packed_kernels_and_warns_of_unlisted(tmp_path: Path) -> N
     for name in ("blas_lib_gfx942", "miopen_lib_gfx942", "blas_lib_gfx1103"):
         (root / ".kpack").mkdir(exist_ok=True)
         (root / f".kpack/{name}.kpack").write_text("pack")
-    facts, _ = read_facts(root, None, "", progress=REPORTER)
+    facts, _ = read_facts(root, None, "", shown=str(root), progress=REPORTER)
     targets = (GFX942, GfxTarget.parse("gfx1103"))
     lesser = check_targets(root, facts.kernels, facts.version, targets)
     assert lesser == ("MIOpen of the ROCm has no kernels for gfx1103.",)
