@@ -267,19 +267,6 @@ def test_attested_set_is_promoted_and_verified(
     assert len(json.loads(doubted.stdout)["problems"]) == len(names)
 
 
-def test_promote_requires_attestations_of_policy(
-    strict: Cli, staged: tuple[DirBucket, StagedSet]
-) -> None:
-    bucket, one = staged
-    missing = strict("promote", one, "--bucket", bucket.root)
-    assert missing.returncode == PromotionBlockedError.exit_code
-    for wheel in read_staged(bucket, one).wheels:
-        required = wheel.filename.startswith("jax_rocm")
-        assert (
-            f"{wheel.filename} has no attestation, which the policy" in missing.stderr
-        ) is required
-
-
 def attestation(body: Provenance) -> dict[str, Any]:
     found: dict[str, Any] = body["attestation_bundles"][0]["attestations"][0]
     return found
@@ -342,16 +329,6 @@ def test_attest_verify_reports_damaged_attestations(
 
 
 # Failures of the environment
-
-
-def test_attest_without_identity_reports_remedy(
-    cli: Cli, staged: tuple[DirBucket, StagedSet]
-) -> None:
-    bucket, one = staged
-    done = cli("set", "attest", one, "--bucket", bucket.root)
-    assert done.returncode == 18
-    assert done.stdout == ""
-    assert "No identity for Sigstore was found." in done.stderr
 
 
 def test_attest_with_unusable_sigstore_stores_nothing(

@@ -206,19 +206,3 @@ def test_gate_refuses_image_that_registry_lacks(place: Place) -> None:
     assert (code, found) == (6, []), said
     assert f"Cannot pull {name}@sha256:{'0' * 64}" in said
     assert place.containers() == []
-
-
-def test_gate_reports_image_without_python(place: Place) -> None:
-    name = f"{place.image.partition('@')[0]}-empty"
-    tree = place.folder / "empty"
-    (tree / "etc").mkdir(parents=True)
-    place.engine.import_folder(tree, f"{name}:1")
-    image = push(place.engine, f"{name}:1", f"{name}:1")
-    code, found, said = place.gate(
-        "--platform=cpu", f"--image={image}", "--jax-tests=jax"
-    )
-    place.engine.run("image", "rm", f"{name}:1")
-    assert (code, found) == (18, []), said
-    assert f"The gate cannot start in {image}" in said
-    assert "python3" in said
-    assert place.containers() == []
