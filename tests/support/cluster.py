@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,11 @@ from typing import Any
 from ci_build.cluster.cluster_client import Cluster, open_cluster
 from ci_build.cluster.cluster_request import ClusterRequest
 from core.tasks import Task, TaskResult
+from tests.support.machine import until
 from tests.support.silent import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
 PRELOADS = ("ci_build.cli.cluster_worker", "tests.support.cluster_worker")
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Return the first true value of a condition."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.05)
-    return value
 
 
 class ClusterProcesses:
@@ -127,11 +118,11 @@ class ClusterProcesses:
             results = cluster.run(tasks, self.work)
             return {result.task.label: result for result in results}
 
-    def client_argv(self, *names: str, seconds: float) -> tuple[str, ...]:
+    def client_argv(self, *names: str) -> tuple[str, ...]:
         """Return the command of a client in a process of its own, whose tasks run `sleep`."""
         words = {
             "names": names,
-            "seconds": seconds,
+            "seconds": 300,
             "address": self.address,
         }
         folder = str(self.folder)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import pytest
+
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.gpu_machine import MachineInfo
@@ -50,3 +52,14 @@ def fake_devices(
         )
         for n in range(count)
     )
+
+
+def offer_every_device(patch: pytest.MonkeyPatch) -> None:
+    """Remove the variables that hide GPUs from programs."""
+    for name in (
+        "ROCR_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+        "CUDA_VISIBLE_DEVICES",
+    ):
+        patch.delenv(name, raising=False)

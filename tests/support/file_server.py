@@ -190,17 +190,12 @@ def serving(
 
 
 @contextmanager
-def serving_folder(folder: Path, seen: list[str] | None = None) -> Iterator[str]:
-    """Serve a folder with http.server, without content negotiation and ranges; yields its URL.
-
-    Args:
-        seen: list to which the path of each request is appended.
-    """
+def serving_folder(folder: Path) -> Iterator[str]:
+    """Serve a folder with http.server, without content negotiation and ranges; yields its URL."""
 
     class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
-            if seen is not None:
-                seen.append(self.path)
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
 
     with served(partial(Handler, directory=str(folder))) as address:
         yield f"http://{address}"

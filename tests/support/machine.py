@@ -8,9 +8,11 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,15 @@ def alive(pid: int) -> bool:
         )
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Return the first true value of a condition."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.05)
+    return value
 
 
 def user_environment(find_links: Path | None = None) -> dict[str, str]:

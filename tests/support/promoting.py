@@ -76,12 +76,10 @@ def go(bucket: Bucket, staged: StagedSet) -> Promotion:
     return promote(bucket, staged, POLICY, now=lambda: NOW, allow_lower=True)
 
 
-def objects(bucket: Bucket, prefix: str = "v2/") -> dict[str, bytes]:
+def objects(bucket: Bucket) -> dict[str, bytes]:
     """Return the stored objects, without reservations."""
     return {
-        key: bucket.get(key)
-        for key in bucket.list(prefix)
-        if not key.startswith("v2/_")
+        key: bucket.get(key) for key in bucket.list("v2/") if not key.startswith("v2/_")
     }
 
 

@@ -23,6 +23,7 @@ import zstandard
 
 from tests.integration.conftest import CI_BUILD
 from tests.support import docker
+from tests.support.git import git
 
 WORKSPACE = Path(__file__).with_name("workspace") / "jax"
 VERSION = "7.10.0a20251120"
@@ -198,33 +199,10 @@ def send_compiler(jax: Path) -> None:
 
 def commit_all(folder: Path) -> str:
     """Turn a folder into a checkout; return its commit."""
-    git = [
-        "git",
-        "-C",
-        str(folder),
-        "-c",
-        "user.name=somebody",
-        "-c",
-        "user.email=somebody@localhost",
-    ]
-    for words in (
-        ["init", "--quiet"],
-        ["add", "--all"],
-        ["commit", "--quiet", "--message=All"],
-    ):
-        subprocess.run([*git, *words], check=True)
-    return commit_of(folder)
-
-
-def commit_of(folder: Path) -> str:
-    """Return the commit of a checkout."""
-    done = subprocess.run(
-        ["git", "-C", folder, "rev-parse", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message=All")
+    return git(folder, "rev-parse", "HEAD")
 
 
 def mark_xla(folder: Path, text: str) -> None:
@@ -249,7 +227,7 @@ def processes_in(log: Path) -> str:
     return done[0]
 
 
-def wait_for(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(true: Callable[[], object], process: subprocess.Popen[str]) -> None:
     """Wait until a condition holds while a process runs."""
     for _ in range(SECONDS * 10):
         if true():

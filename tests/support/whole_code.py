@@ -300,11 +300,8 @@ def dynamic_entry(tag: int, value: int) -> Edit:
     return edit
 
 
-def kernel_symbol(suffix: str, at: int, form: str, value: int) -> Edit:
-    """Overwrite a field of the first kernel's symbol.
-
-    Suffix .kd is its descriptor, and an empty one its function.
-    """
+def kernel_symbol(at: int, value: int) -> Edit:
+    """Overwrite a 64-bit field of the symbol of the first kernel's function."""
 
     def edit(data: bytearray) -> None:
         image = ElfImage.parse(bytes(data), "code")
@@ -318,9 +315,9 @@ def kernel_symbol(suffix: str, at: int, form: str, value: int) -> Edit:
             ".kd"
         )
         struct.pack_into(
-            f"<{form}",
+            "<Q",
             data,
-            table.offset + 24 * names.index(kernel + suffix) + at,
+            table.offset + 24 * names.index(kernel) + at,
             value,
         )
 

@@ -35,15 +35,10 @@ def qkv(
     batch: int = 2,
     heads: int = 4,
     kv: int = 2,
-    d: int = 8,
-    dv: int = 6,
-    dtype: Any = None,
+    dtype: Any = jnp.float32,
 ) -> Any:
-    shapes = ((batch, sq, heads, d), (batch, sk, kv, d), (batch, sk, kv, dv))
-    return tuple(
-        made(i, shape, jnp.float32 if dtype is None else dtype)
-        for i, shape in enumerate(shapes)
-    )
+    shapes = ((batch, sq, heads, 8), (batch, sk, kv, 8), (batch, sk, kv, 6))
+    return tuple(made(i, shape, dtype) for i, shape in enumerate(shapes))
 
 
 def dense(

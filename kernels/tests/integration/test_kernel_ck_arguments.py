@@ -51,7 +51,7 @@ def libraries(
             folder.mkdir()
             ck.build(
                 kernel_tree.source.parent,
-                docker.rocm_here("7.2.0"),
+                docker.rocm_here(),
                 work_cache / "kernels",
                 folder,
             )

@@ -13,8 +13,8 @@ import pytest
 
 from ci_build.cluster import cluster_client
 from core.errors import CiBuildError, MachineError
-from tests.support.cluster import ROOT, ClusterProcesses, cluster_processes, until
-from tests.support.machine import alive
+from tests.support.cluster import ROOT, ClusterProcesses, cluster_processes
+from tests.support.machine import alive, until
 from tests.support.silent import Steps
 
 
@@ -102,7 +102,7 @@ def test_end_of_client_ends_programs_of_its_tasks(
     cluster: ClusterProcesses, number: int
 ) -> None:
     cluster.workers("a", "b")
-    argv = cluster.client_argv("one", "two", "three", seconds=300)
+    argv = cluster.client_argv("one", "two", "three")
     client = subprocess.Popen(
         argv,
         cwd=ROOT,
@@ -123,7 +123,7 @@ def test_end_of_client_ends_programs_of_its_tasks(
 def test_end_of_worker_ends_programs_of_its_tasks(cluster: ClusterProcesses) -> None:
     cluster.worker("a", "--nanny")
     cluster.wait("a")
-    argv = cluster.client_argv("one", seconds=300)
+    argv = cluster.client_argv("one")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     client = subprocess.Popen(argv, cwd=ROOT, env=environment)
     (note,) = until(lambda: [*cluster.notes.glob("*.sleeps")])

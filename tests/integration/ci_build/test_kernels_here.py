@@ -42,7 +42,7 @@ class Here:
         self.kernels = work_cache / "kernels"
         obtain_pypi(self.kernels, HostRunner(os.environ), Silent())
         shutil.copytree(
-            docker.rocm_here("7.2.0"),
+            docker.rocm_here(),
             folder / "rocm",
             copy_function=os.link,
             symlinks=True,

@@ -21,7 +21,7 @@ from promotion.gates.device.lease import GpuDevice
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support import sets
-from tests.support.fake_devices import fake_devices
+from tests.support.fake_devices import fake_devices, offer_every_device
 from tests.support.nights import INDEX, Nights, nights, small_release
 
 __all__ = ["nights", "small_release"]
@@ -78,13 +78,7 @@ def gpus(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
             module, "detect_machine", lambda *_: MachineInfo(devices=made.devices)
         )
     monkeypatch.setattr(device_gate, "make_gate", made.gate)
-    for name in (
-        "ROCR_VISIBLE_DEVICES",
-        "HIP_VISIBLE_DEVICES",
-        "GPU_DEVICE_ORDINAL",
-        "CUDA_VISIBLE_DEVICES",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    offer_every_device(monkeypatch)
     return made
 
 

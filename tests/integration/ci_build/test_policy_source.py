@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from core.process import HostRunner
 from promotion.index.authority import PolicySource
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind
+from tests.support.git import git
 from tests.support.machine import need
 from tests.support.sets import promoted_set
 
@@ -30,24 +30,6 @@ _VARIABLES = (
 )
 
 
-def git(folder: Path, *words: str) -> str:
-    who = (
-        "-c",
-        "user.name=n",
-        "-c",
-        "user.email=e@example.org",
-        "-c",
-        "init.defaultBranch=main",
-    )
-    done = subprocess.run(
-        ["git", *who, "-C", str(folder), *words],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a clean checkout of main whose policy the commands use, outside of CI."""
@@ -56,7 +38,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "tree"
     write(folder)
-    git(folder, "init", "--quiet")
+    git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "-m", "one")
     monkeypatch.setattr(authority, "POLICY_FILE", folder / "promotion" / "policy.toml")

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from core.store import hold_lock
 from tests.integration.conftest import succeed
 from tests.support import docker
 from tests.support import slurm as own_slurm
+from tests.support.source_place import SECONDS, wait_for
 from tests.support.terminal import ROOT
 
 BUILD = (
@@ -43,7 +44,6 @@ jobqueue:
     scheduler-options: {{"host": "10.77.0.1"}}
 """
 """Dask's configuration; each job fills a node."""
-_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +96,6 @@ def start(
     )
 
 
-def until(found: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    """Wait for something while a process runs."""
-    deadline = time.monotonic() + _SECONDS
-    while not found():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def busy_nodes(slurm: own_slurm.Slurm) -> list[str]:
     """Return the nodes that run a task."""
     pattern = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"
@@ -120,7 +111,7 @@ def test_slurm_jobs_compile_same_bytes_although_one_is_cancelled(
 ) -> None:
     process = start(slurm, "store")
     store = slurm.shared / "store"
-    until(lambda: busy_nodes(slurm), process)
+    wait_for(lambda: busy_nodes(slurm), process)
     assert all(
         re.fullmatch(r"(RUNNING|PENDING) (node[12])? jax-rocm-\w{8}", line)
         for line in slurm.jobs()
@@ -129,7 +120,7 @@ def test_slurm_jobs_compile_same_bytes_although_one_is_cancelled(
     assert [path.stat().st_mode & 0o777 for path in keys] == [0o600]
     lost = busy_nodes(slurm)[0]
     slurm.must("scancel", f"--nodelist={lost}")
-    out, err = process.communicate(timeout=_SECONDS)
+    out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, err
     assert json.loads(out)["sha256"] == reference
     logs = [path.read_text() for path in (store / "slurm-logs").glob("*.err")]
@@ -146,7 +137,7 @@ def test_slurm_jobs_end_with_interrupted_command(
     )
     shutil.rmtree(slurm.shared / "client" / "kernels" / "store", ignore_errors=True)
     process = start(slurm, "interrupted")
-    until(lambda: busy_nodes(slurm), process)
+    wait_for(lambda: busy_nodes(slurm), process)
     assert slurm.jobs()
     slurm.must("sh", "-c", "kill -INT $(cat interrupted.pid)")
     _, err = process.communicate(timeout=60)
@@ -159,7 +150,7 @@ def test_slurm_refusal_is_reported_before_any_job(
     slurm: own_slurm.Slurm, reference: str
 ) -> None:
     process = start(slurm, "refused", queue="absent")
-    _, err = process.communicate(timeout=_SECONDS)
+    _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 2, err
     assert "error: Slurm refuses the jobs" in err
     assert "Invalid partition name specified" in err

@@ -13,6 +13,7 @@ from ci_build.rocm.therock_families import RUNNERS, TARGETS
 from ci_build.wheelset.source import pins
 from ci_build.wheelset.source.source_updates import JAX_TAG
 from tests.integration.conftest import ci_build as run_ci_build
+from tests.support.git import git
 from tests.support.machine import need
 
 XLA = "0123456789abcdef0123456789abcdef01234567"
@@ -33,26 +34,16 @@ class FakeUpstream:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
-        self.git("init", "--quiet")
-
-    def git(self, *words: str) -> str:
-        identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
-        done = subprocess.run(
-            ["git", "-C", str(self.folder), *identity, *words],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip()
+        git(self.folder, "init", "--quiet")
 
     def tag(self, name: str, files: dict[str, str], *more: str) -> str:
         for path, text in files.items():
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / path).write_text(text)
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--allow-empty", f"--message={name}")
-        self.git("tag", *more, name)
-        return self.git("rev-parse", "HEAD")
+        git(self.folder, "add", "--all")
+        git(self.folder, "commit", "--quiet", "--allow-empty", f"--message={name}")
+        git(self.folder, "tag", *more, name)
+        return git(self.folder, "rev-parse", "HEAD")
 
 
 @pytest.fixture
@@ -175,7 +166,7 @@ def add_amd(server: Path) -> str:
     jax = FakeUpstream(server / "ROCm" / "jax")
     commit = jax.tag("any", {})
     for release in ("0.8.2", "0.12.0", "0.12.0-fix"):
-        jax.git("branch", f"rocm-jaxlib-v{release}")
+        git(jax.folder, "branch", f"rocm-jaxlib-v{release}")
     return commit
 
 
@@ -191,10 +182,3 @@ def test_update_refuses_moved_tag(server: Path) -> None:
         in done.stderr
     )
     assert (server / "pins.toml").read_text() == before
-
-
-def git(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()

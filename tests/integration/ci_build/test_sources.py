@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,31 +21,12 @@ from core.errors import InputError, RequestError
 from core.model import BuildRequest
 from core.process import HostRunner
 from core.source_request import Checkout, SourceInputs
+from tests.support.git import EPOCH, git
 from tests.support.golden_build_py import request
 from tests.support.machine import need
 from tests.unit.ci_build.test_native import FakeProgress
 
 XLA = "5a9e73cbd92530cac2ac36f4736a774b2412afe2"
-
-
-def git(folder: Path, *words: str) -> str:
-    names = {}
-    for who in ("AUTHOR", "COMMITTER"):
-        for what in ("NAME", "EMAIL"):
-            names[f"GIT_{who}_{what}"] = f"{who}@x"
-    date = {
-        "GIT_AUTHOR_DATE": "1760000000 +0000",
-        "GIT_COMMITTER_DATE": "1760000000 +0000",
-    }
-    env = {**os.environ, **names, **date}
-    done = subprocess.run(
-        ["git", "-C", folder, *words],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture
@@ -87,7 +67,7 @@ def test_fetch_tree_fetches_commit_once(
     progress = FakeProgress()
     fetch_tree(wanted, folder, runner, progress)
     assert (folder / "build/build.py").read_text() == "print('build')\n"
-    assert folder_commit(folder, runner) == (wanted.commit, 1760000000)
+    assert folder_commit(folder, runner) == (wanted.commit, EPOCH)
     (jax / "build/build.py").unlink()
     fetch_tree(wanted, folder, runner, progress)
     assert len(progress.said) == 1
@@ -172,7 +152,7 @@ def test_resolve_inputs_reads_folder(
     assert made.jax_commit == commit
     assert made.xla_commit == XLA
     assert made.own_commit == commit
-    assert made.epoch == 1760000000
+    assert made.epoch == EPOCH
     elsewhere = resolve(asked(jax), runner, own=tmp_path)
     assert elsewhere.own_commit == "tree-" + "0" * 16
 

@@ -11,12 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support.machine import until
 from tests.support.made_packages import make_wheel
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -212,7 +212,7 @@ def test_concurrent_starts_share_one_setup(tree: Tree) -> None:
 def test_killed_setup_is_repeated(tree: Tree) -> None:
     process = tree.start()
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_for(lambda: bool(children.read_text()))  # pip runs
+    until(lambda: bool(children.read_text()))  # pip runs
     process.kill()
     process.communicate()
     with (tree.root / ".venv.lock").open() as file, pytest.raises(BlockingIOError):
@@ -223,14 +223,6 @@ def test_killed_setup_is_repeated(tree: Tree) -> None:
     assert "Waiting for another process" in done.stderr
     assert "Setting up .venv" in done.stderr
     assert said(done)["version"] == 1
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, for a minute at most."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_changed_lock_recreates_idle_venv(tree: Tree) -> None:

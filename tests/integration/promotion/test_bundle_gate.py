@@ -22,10 +22,10 @@ from promotion.gates.device.suite import SuiteSource, fetch_suite
 from promotion.offline_bundle import GateBundle, bundle
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from tests.integration.promotion.test_device_gate import git
 from tests.integration.promotion.test_site import installed
 from tests.support.files import write_files
 from tests.support.gating import gate_context
+from tests.support.git import git
 from tests.support.machine import user_environment
 from tests.support.silent import Silent
 from tests.support.wheel_sets import (

@@ -16,6 +16,7 @@ from promotion.evidence.signing import Signer
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.cluster import ClusterProcesses, cluster_processes
+from tests.support.fake_devices import offer_every_device
 from tests.support.fake_gpus import TESTS
 from tests.support.promoting import staged_in
 from tests.support.signing_key import signing_key
@@ -79,13 +80,7 @@ class Gpus:
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     monkeypatch.setenv("CI_BUILD_SIGNING_KEY", signing_key())
-    for name in (
-        "ROCR_VISIBLE_DEVICES",
-        "HIP_VISIBLE_DEVICES",
-        "GPU_DEVICE_ORDINAL",
-        "CUDA_VISIBLE_DEVICES",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    offer_every_device(monkeypatch)
     monkeypatch.setattr("promotion.gates.device.device_cluster.SHARDS", 9)
     with cluster_processes(tmp_path / "cluster") as cluster:
         yield Gpus(tmp_path, cluster, monkeypatch)

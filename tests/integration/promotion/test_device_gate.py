@@ -35,6 +35,7 @@ from promotion.gates.device.suite import smoke_suite
 from promotion.storage.object_keys import StagedSet
 from tests.support.bucket_schemas import validate_bucket
 from tests.support.files import write_files
+from tests.support.git import git
 from tests.support.machine import need
 from tests.support.silent import Silent
 
@@ -142,21 +143,6 @@ def ci_build(folder: Path, *words: str) -> tuple[int, list[Mapping[str, Any]], s
             status = problem.exit_code
             said.write(f"{problem}")
     return status, json.loads(out.getvalue()) if out.getvalue() else [], said.getvalue()
-
-
-def git(folder: Path, *words: str) -> str:
-    who = (
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t@example.invalid",
-        "-c",
-        "commit.gpgsign=false",
-    )
-    done = subprocess.run(
-        ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -31,7 +29,7 @@ from promotion.gates.device.sessions.processes import (
 from promotion.gates.device.sessions.session import SessionLimits
 from tests.support import bad_suite
 from tests.support.device_child import work
-from tests.support.machine import need
+from tests.support.machine import need, until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -42,13 +40,6 @@ def run(job: RunPlan, folder: Path) -> RunReport:
 
 def run_id(folder: Path) -> str:
     return str(json.loads((folder / "run.json").read_bytes())["run"])
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def lines(folder: Path, event: str) -> list[dict[str, object]]:
@@ -67,7 +58,7 @@ def test_kill_marked_waits_until_processes_are_gone(tmp_path: Path) -> None:
     )
     argv = [sys.executable, "-c", f"{code}; time.sleep(600)"]
     child = subprocess.Popen(argv, env={**os.environ, RUN: "this-very-run"})
-    wait_for(lambda: ready.exists() and len([*marked_processes("this-very-run")]) == 2)
+    until(lambda: ready.exists() and len([*marked_processes("this-very-run")]) == 2)
     pids = [*marked_processes("this-very-run")]
     kill_marked("this-very-run")
     assert not any(map(alive, pids))
@@ -141,7 +132,7 @@ def started(root: Path, folder: Path) -> subprocess.Popen[bytes]:
     (root / "test_slow.py").write_text(SLOW)
     argv = [sys.executable, "-m", "tests.support.device_child", str(root), str(folder)]
     process = subprocess.Popen(argv, cwd=ROOT)
-    wait_for(lambda: len(lines(folder, "end")) >= 5)
+    until(lambda: len(lines(folder, "end")) >= 5)
     return process
 
 

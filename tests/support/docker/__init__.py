@@ -92,9 +92,9 @@ def rocm(version: str, layout: str = "llvm-only") -> Path:
     return tree / "rocm"
 
 
-def rocm_here(version: str) -> Path:
-    """Return the prefix of a copy of `rocm` that runs even with an older C library."""
-    return forky.made("rocm-here", _HERE / "rocm_here.sh", str(rocm(version))) / "rocm"
+def rocm_here() -> Path:
+    """Return the prefix of a copy of ROCm 7.2.0 that runs even with an older C library."""
+    return forky.made("rocm-here", _HERE / "rocm_here.sh", str(rocm("7.2.0"))) / "rocm"
 
 
 def obstacle() -> str:

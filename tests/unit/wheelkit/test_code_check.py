@@ -43,8 +43,8 @@ def test_check_code_accepts_kernel_without_body() -> None:
     end = 1 << 20
     edits = (
         descriptor(16, "q", end - symbols[f"{ADD}.kd"]),
-        kernel_symbol("", 8, "Q", end),
-        kernel_symbol("", 16, "Q", 0),
+        kernel_symbol(8, end),
+        kernel_symbol(16, 0),
     )
     assert checked("gfx942", *edits).problems == ()
 

@@ -62,7 +62,7 @@ def gemm(
 @pytest.fixture
 def folder(kernel_tree: KernelTree) -> Path:
     """Return the module folder of a copy of gemm_bf16 for gfx942, which tests may damage."""
-    return kernel_tree.copy_of("gemm_bf16", "gfx942") / "gfx942" / "gemm_bf16"
+    return kernel_tree.copy_of_gemm("gfx942") / "gfx942" / "gemm_bf16"
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_corrupted_object_does_not_end_process(
 ) -> None:
     folder = kernel_tree.scratch / "overwritten" / "gfx942" / "gemm_bf16"
     if not folder.is_dir():
-        copy = kernel_tree.copy_of("gemm_bf16", "gfx942")
+        copy = kernel_tree.copy_of_gemm("gfx942")
         copy.rename(kernel_tree.scratch / "overwritten")
     whole = (kernel_tree.hsa / "gfx942" / "gemm_bf16" / OBJECT).read_bytes()
     (folder / OBJECT).write_bytes(
@@ -218,7 +218,7 @@ def test_missing_table_row_is_named(library: TreeLibrary, folder: Path) -> None:
 
 
 def test_kernel_with_more_arguments_is_refused(kernel_tree: KernelTree) -> None:
-    hsa = kernel_tree.copy_of("gemm_bf16", "gfx950")
+    hsa = kernel_tree.copy_of_gemm("gfx950")
     name = "f4gemm_bf16_per1x32Fp4_BpreShuffle_128x128.co"
     kernel = "_ZN5aiter42f4gemm_bf16_per1x32Fp4_BpreShuffle_128x128E"
     module = hsa / "gfx950" / "gemm_bf16"

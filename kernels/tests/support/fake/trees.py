@@ -141,14 +141,11 @@ class KernelTree:
         symbol = load_catalog().modules[module].ffi[0].symbol
         return TreeLibrary(path, hsa, self.machine, symbol)
 
-    def copy_of(
-        self,
-        module: str,
-        gfx: str,
-    ) -> Path:
-        """Return a copy of the hsa folder with one module for one target."""
+    def copy_of_gemm(self, gfx: str) -> Path:
+        """Return a copy of the hsa folder with gemm_bf16 for one target."""
         hsa = self.scratch / f"hsa-{next(self.numbers)}"
-        shutil.copytree(self.hsa / gfx / module, hsa / gfx / module)
+        place = f"{gfx}/gemm_bf16"
+        shutil.copytree(self.hsa / place, hsa / place)
         return hsa
 
 
