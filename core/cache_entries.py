@@ -76,16 +76,14 @@ def collect(
     *,
     limit: int,
     kinds: Sequence[str] = KINDS,
-    young: float = _YOUNG,
     dry_run: bool = False,
 ) -> tuple[CacheEntry, ...]:
     """Remove the least recently used entries until the rest is within the limit.
 
-    Locked entries stay.
+    Locked entries stay, and entries that were used within the last hour.
 
     Args:
         limit: maximum size of the remaining entries in bytes.
-        young: number of seconds; entries that were used within this time stay too.
 
     Returns:
         The entries that were removed, or that would be removed without `dry_run`.
@@ -93,19 +91,19 @@ def collect(
     removed = []
     total = 0
     for entry in entries(root, kinds):
-        is_young = time.time() - entry.used < young
+        is_young = time.time() - entry.used < _YOUNG
         goes = not entry.busy and not is_young and total + entry.size > limit
-        if goes and (dry_run or _remove_unused(entry.path, young)):
+        if goes and (dry_run or _remove_unused(entry.path)):
             removed.append(entry)
         else:
             total += entry.size
     return tuple(removed)
 
 
-def _remove_unused(path: Path, young: float) -> bool:
+def _remove_unused(path: Path) -> bool:
     """Remove an entry, unless another run has used it since it was listed, minutes ago."""
     try:
-        is_young = time.time() - path.stat().st_mtime < young
+        is_young = time.time() - path.stat().st_mtime < _YOUNG
         return not is_young and not in_use(path) and remove(path)
     except FileNotFoundError:  # another run removed it just now
         return False

@@ -46,16 +46,16 @@ class Resolved:
 
     Attributes:
         name: normalised project name (PEP 503).
-        url: download URL without credentials.
+        url: download URL without credentials; empty for a wheel from this machine.
         sha256: 64 hexadecimal digits.
     """
 
     name: str
     version: str
     filename: str
-    url: str
+    url: str = ""
     sha256: str
-    requires_python: str
+    requires_python: str = ""
 
 
 def pip_argv(*words: str) -> tuple[str, ...]:

@@ -210,7 +210,6 @@ def _locked(lock: RocmLock) -> Iterator[Resolved]:
             filename=filename,
             url=lock.urls.get(filename, ""),
             sha256=sha256,
-            requires_python="",
         )
 
 

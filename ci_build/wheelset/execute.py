@@ -257,9 +257,7 @@ class SetExecution:
                 name=step.project,
                 version=packed.repair.version,
                 filename=packed.path.name,
-                url="",
                 sha256=packed.sha256,
-                requires_python="",
             )
             self.inputs.adopt(item, packed.path)
             self._use(self.inputs.folder(item.sha256))

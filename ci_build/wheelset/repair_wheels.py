@@ -279,9 +279,7 @@ def repair_wheels(
             name=item.step.project,
             version=item.version,
             filename=item.source.name,
-            url="",
             sha256=sha256_of(item.source),
-            requires_python="",
         )
         if not inputs.has(given):
             inputs.adopt(given, item.source)
