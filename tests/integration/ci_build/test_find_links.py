@@ -83,10 +83,6 @@ def build(tmp_path: Path, *more: str) -> tuple[str, dict[str, Any]]:
     return done.stderr, json.loads((tmp_path / "dist/wheels.json").read_text())
 
 
-def sha256(path: Path) -> str:
-    return sha256_of(path)
-
-
 def test_set_from_folder_is_recorded_and_follows_its_wheels(
     tmp_path: Path, folder: Path
 ) -> None:
@@ -97,7 +93,7 @@ def test_set_from_folder_is_recorded_and_follows_its_wheels(
     assert len(inputs) == 3
     for name, item in inputs.items():
         assert item["url"] == f"file://{folder}/{name}"
-        assert item["sha256"] == sha256(folder / name)
+        assert item["sha256"] == sha256_of(folder / name)
     assert "is up to date; nothing to do" in build(tmp_path, "--find-links=wheels")[0]
     other = whole_plugin()
     other.metadata.append("Keywords: another build of the same version")
@@ -106,4 +102,4 @@ def test_set_from_folder_is_recorded_and_follows_its_wheels(
     assert "up to date" not in said
     assert {item["filename"]: item["sha256"] for item in again["inputs"]}[
         path.name
-    ] == sha256(path)
+    ] == sha256_of(path)
