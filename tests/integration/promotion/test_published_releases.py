@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.wheelset import published
 from ci_build.wheelset.repair_wheels import RepairRequest, plan_repairs, repair_wheels
-from core.errors import InputError, RepairError
+from core.errors import RepairError
 from core.model import GfxTarget, Outcome
 from core.process import HostRunner
 from core.rocm_releases import published_rocm
@@ -26,8 +25,7 @@ from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.coverage import coverage_gate as coverage
 from promotion.gates.load import load_gate as load
 from tests.support.gating import messages, stage_published
-from tests.support.published_releases import PYTHON, TARGETS, Row, reasons, recorded
-from tests.support.sets import published_request
+from tests.support.published_releases import TARGETS, Row, reasons, recorded
 from tests.support.silent import Silent
 from wheelkit.inspect.inspection_model import WheelReport
 from wheelkit.inspect.inspector import Expectations, inspect_wheel
@@ -65,13 +63,6 @@ def test_published_plugin_proves_rocm_of_table(
     release: str, rocm: str, real_wheel: RealWheel
 ) -> None:
     assert proven_rocm([plugin(real_wheel, release)]) == published_rocm(release) == rocm
-
-
-def test_published_0_9_2_post1_requires_pjrt_of_other_version(tmp_path: Path) -> None:
-    request = published_request("gfx942", jax_version="0.9.2.post1")
-    with pytest.raises(InputError) as caught:
-        published.resolve(request, PYTHON, HostRunner(os.environ), tmp_path / "log")
-    assert caught.value.message in row_of("0.9.2.post1")["refused"]
 
 
 @pytest.mark.parametrize("release", ["0.7.1", "0.11.1", "0.12.0"])
