@@ -10,10 +10,11 @@ device-gfx942, which requires these wheels in exactly the ROCm of the build.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from core import versions
+from core.frozen import frozen
 from core.model import BuildRequest
 from wheelkit import recipe_base
 from wheelkit.repair.repair_plan import RepairPlan
@@ -21,7 +22,7 @@ from wheelkit.repair.repair_plan import RepairPlan
 _ROOT = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Recipe:
     """Contents of a wheel.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import BucketError, CiBuildError, MachineError, RequestError
+from core.frozen import frozen
 from core.model import Progress
 from promotion.check import verify_attestations
 from promotion.evidence.attestation_verification import (
@@ -187,7 +187,7 @@ def workflow_of(claims: Mapping[str, str]) -> tuple[str, str]:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class VerificationReport:
     """The result of verifying attestations.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from core.frozen import frozen
 from core.model import WHEELS_JSON, Evidence, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest, load_evidence, read_all
@@ -28,7 +28,7 @@ _CHANNEL = "nightly"
 """Channel of an index before its first promotion."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GateResult:
     """The latest result of a gate for a target.
 
@@ -44,7 +44,7 @@ class GateResult:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NightResult:
     """A night with its numbers.
 

@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypedDict
 
 from core.digests import sha256_of
 from core.errors import BucketError
+from core.frozen import frozen
 from core.model import WHEELS_JSON, to_json
 from promotion.index.operations import utc_now
 from promotion.storage.bucket import Bucket, ConflictError
@@ -27,7 +28,7 @@ _TIME = "%Y%m%dT%H%M%S%fZ"
 _NAME = re.compile(r"(\d{8}T\d{12}Z)_([0-9a-f]{64})_([0-9a-f]{64})(\.checked)?\.json")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Night:
     """A recorded night.
 

@@ -22,7 +22,6 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -30,6 +29,7 @@ from packaging.utils import parse_wheel_filename
 
 from core.digests import sha256_of
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import PYLOCK, Progress, WheelSet
 from core.own_files import NOT_RUN, PACKAGES, ROOT
 from core.process import Runner
@@ -79,7 +79,7 @@ Evidence and results go into the bucket that --bucket names.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GateBundle:
     """A request to add the tools and tests of the gate device.
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from core.digests import sha256_of
 from core.errors import BucketError, BusyError, PromotionBlockedError
+from core.frozen import frozen
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from core.number_ranges import NumberRanges
 from core.report import NoProgress
@@ -41,7 +41,7 @@ from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Promotion:
     """The result of a promotion.
 

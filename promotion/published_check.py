@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 import urllib.error
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from core.digests import sha256_of
@@ -23,6 +22,7 @@ from core.errors import (
     RequestError,
     WheelSetError,
 )
+from core.frozen import frozen
 from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
 from core.units import parse_url
@@ -43,7 +43,7 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PublishedSet:
     """A set of a published index.
 

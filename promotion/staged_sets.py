@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import WHEELS_JSON, Channel
 from promotion.index import set_lookup
 from promotion.index.operations import Clock, utc_now
@@ -25,7 +25,7 @@ from promotion.storage.object_keys import (
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class StagedFolder:
     """The folder of a staged set.
 

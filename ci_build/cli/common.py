@@ -13,7 +13,6 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +22,7 @@ from ci_build.cli.options.environment import child_environment, new_reporter, pr
 from ci_build.cli.options.project_file import NO_PROJECT_FILE, ProjectFile
 from ci_build.cli.options.settings import Settings, origins
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import to_json
 from core.process import HostRunner
 from core.report import Reporter
@@ -115,7 +115,7 @@ def project_defaults(command: click.Command, project: ProjectFile) -> dict[str, 
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class State:
     """Options of the program itself, and the project file."""
 

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from distributed import WorkerPlugin, get_worker
 
 from ci_build.cluster.identity import own_identity
 from core.errors import CiBuildError, MachineError, RequestError
+from core.frozen import frozen
 from core.os_errors import describe, machine_failure
 from core.process import HostRunner
 from core.tasks import TaskContext, TaskFunction
@@ -37,7 +38,7 @@ Files = dict[str, tuple[bytes, int]]
 """Path below a result's folder -> content and mode of a file."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TaskOutcome:
     """Result of a task on its way to the client.
 

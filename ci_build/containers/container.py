@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ci_build.containers.engine import Engine
 from core.errors import MachineError, ProcessError, RequestError
+from core.frozen import frozen
 from core.process import (
     HostRunner,
     LineSink,
@@ -51,7 +52,7 @@ class Mount:
     writable: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ContainerSpec:
     """Specification of a container; `make_spec` sets the values that depend on the engine.
 

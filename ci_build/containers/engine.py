@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 from typing import Any
 
 from core.errors import NoContainerEngineError, ProcessError
+from core.frozen import frozen
 from core.process import HostRunner
 
 ENGINES = ("docker", "podman")
@@ -17,7 +17,7 @@ ENGINES = ("docker", "podman")
 _PROBE_SECONDS = 30.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Engine:
     """A container engine.
 

@@ -5,12 +5,12 @@ Only changed files are uploaded, and only there files go.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.docs.site import LIST
 from core.digests import sha256_of
 from core.errors import RequestError
+from core.frozen import frozen
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import DOCS
@@ -18,7 +18,7 @@ from promotion.storage.object_keys import DOCS
 ENTRY = "index.html"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Publication:
     """Changes of a publication.
 

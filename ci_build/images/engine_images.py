@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_build.containers.engine import Engine
 from core.errors import InputError, ProcessError
+from core.frozen import frozen
 from core.process import HostRunner
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ContainerImage:
     """An image of a container engine.
 

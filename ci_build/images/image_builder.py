@@ -22,6 +22,7 @@ from ci_build.images import engine_images
 from ci_build.images.engine_images import ContainerImage
 from ci_build.images.image_pins import DOCKER, ImagePins, Pin
 from core.errors import InputError, ProcessError
+from core.frozen import frozen
 from core.model import Progress
 from core.process import HostRunner, render, without_credentials
 
@@ -37,7 +38,7 @@ _BASE = "BASE"
 """Build argument of every Dockerfile: the name of the base image."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ImageBuild:
     """Inputs of one image.
 

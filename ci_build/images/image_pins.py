@@ -10,6 +10,7 @@ from typing import Literal
 
 from core.atomic import write_whole
 from core.errors import RequestError
+from core.frozen import frozen
 from core.records import parse_toml, read_toml
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
@@ -50,7 +51,7 @@ class Pin:
         return f"{self.origin}@{self.digest}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ImagePins:
     """Pins in a file.
 
@@ -94,7 +95,7 @@ class ImagePins:
         return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Base:
     """Table of a base image: its origin, version and digest, in the order of `Pin`."""
 
@@ -106,7 +107,7 @@ class _Base:
         _check_digest(self.digest, r"sha256:[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Download:
     """Table of a downloaded file, in the same order."""
 
@@ -123,7 +124,7 @@ def _check_digest(text: str, pattern: str) -> None:
         raise ValueError(f"not a digest: {text!r}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _PinFile:
     """Content of `images.toml`: name -> architecture -> table."""
 

@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from ci_build.containers.container import (
@@ -26,6 +26,7 @@ from ci_build.containers.gpus import SHM_SIZE, find_gpus
 from ci_build.images import engine_images as local
 from ci_build.release.release_request import ContainerSettings, SigningKey
 from core.errors import InputError, MachineError, RequestError
+from core.frozen import frozen
 from core.model import Evidence
 from core.process import HostRunner, LineSink
 from core.report import Reporter
@@ -53,7 +54,7 @@ Podman's init program ends with 1 if it cannot start the program.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ImageGateRun:
     """A request to run the device gate in a container.
 

@@ -11,7 +11,7 @@ the last one ended.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from ci_build.release.run_report import SetRun, run_set
 from ci_build.wheelset import set_build as dist_wheels
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import BuildRequest
 from core.process import HostRunner
 from core.report import Reporter
@@ -45,7 +46,7 @@ _MOST_WAITING = 10
 """Number of earlier nights whose sets may still be promoted."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class NightRequest:
     """One night, or one row of a table of nights.
 
@@ -139,7 +140,7 @@ def dry_run_lines(
         yield from plan_lines(request.options)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class FoundInputs:
     """The inputs of a night.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from ci_build.wheelset import set_build as dist_wheels
 from ci_build.wheelset.source_build import PreparedBuild
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import CiBuildError, PromotionBlockedError
+from core.frozen import frozen
 from core.model import Evidence, Outcome, Requirement, Verdict, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
@@ -77,7 +78,7 @@ class SetState(enum.StrEnum):
     """Failure of the build, a local gate, the promotion or the index check."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SetOutcome:
     """A set at the end of a run.
 
@@ -99,7 +100,7 @@ class SetOutcome:
     error: CiBuildError | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Pipeline:
     """The steps that take sets to users of one bucket.
 

@@ -6,12 +6,12 @@ Running work, cached inputs, staged sets and what blocks them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from core.cache_entries import CacheEntry, entries
 from core.errors import CiBuildError
+from core.frozen import frozen
 from core.model import Channel
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
@@ -21,7 +21,7 @@ from promotion.staged_sets import StagedFolder, staged_folders
 from promotion.storage.bucket import Bucket
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class CachedKind:
     """Entries of one kind in the cache.
 
@@ -34,7 +34,7 @@ class CachedKind:
     used: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class StagedState:
     """A staged set.
 

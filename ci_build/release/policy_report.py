@@ -6,10 +6,11 @@ The evidence of each target, and the commands that produce missing evidence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ci_build.wheelset.source.pins import COMMIT, load_pins, repository_url
+from core.frozen import frozen
 from core.model import ROCM_LOCK, GfxTarget, Requirement, Verdict, WheelSet, to_json
 from core.process import render
 from core.report import Reporter
@@ -23,7 +24,7 @@ from promotion.policy.tier_requirements import DISTINCT_SETTINGS
 from promotion.storage.object_keys import StagedSet
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class MissingEvidence:
     """Evidence that the policy requires and does not have.
 
@@ -40,7 +41,7 @@ class MissingEvidence:
     runs_on: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PolicyReport:
     """A verdict, and the requirements for evidence that are not met."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_build.cluster.cluster_request import ClusterRequest
+from core.frozen import frozen
 
 if TYPE_CHECKING:
     from ci_build.rocm.rocm_request import RocmStorage
@@ -20,7 +21,7 @@ SERVE_PORT = 8000
 """Default port of `ci_build index serve`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SigningKey:
     """The key that signs evidence.
 
@@ -37,7 +38,7 @@ class SigningKey:
     own: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class LedgerRequest:
     """A request to change a ledger: the key that signs, and the promoted source.
 
@@ -72,7 +73,7 @@ NO_URL = "none"
 """Value of --public-url that omits the check of the released index."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ContainerSettings:
     """Settings of the container of a gate.
 
@@ -89,7 +90,7 @@ class ContainerSettings:
     variables: Mapping[str, str] = field(repr=False)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class DeviceStep:
     """The gate device as part of a night or a release, on the GPUs of this machine or of a cluster.
 
@@ -108,7 +109,7 @@ class DeviceStep:
     cluster: ClusterRequest | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ReleaseOptions:
     """The way of a set from staging to users.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ci_build.release.pipeline import Pipeline, SetOutcome, SetState
@@ -13,6 +13,7 @@ from ci_build.release.run_summary import RunSummary, SetSummary, summarize
 from ci_build.release.summary_text import write_summary
 from ci_build.wheelset import set_build as dist_wheels
 from core.errors import CiBuildError, PromotionBlockedError
+from core.frozen import frozen
 from core.process import render
 from core.report import Reporter
 from promotion.evidence.evidence import now
@@ -26,7 +27,7 @@ _EXIT_ORDER = (SetState.FAILED, SetState.BLOCKED, SetState.PENDING)
 _LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SetRun:
     """One set of a run: its summary, and the error that it ends with."""
 

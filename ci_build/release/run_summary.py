@@ -6,7 +6,7 @@ Tiers of each target, what blocks, and what changed since the last promoted set.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ci_build.release.pipeline import SetOutcome, open_requirements
@@ -16,6 +16,7 @@ from ci_build.release.policy_report import (
     missing_evidence,
 )
 from ci_build.release.release_request import ReleaseOptions
+from core.frozen import frozen
 from core.model import WHEELS_JSON, Evidence, Requirement, Verdict, WheelSet, to_json
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest
@@ -34,7 +35,7 @@ NO_TIER = "none"
 """Tier of a target that no set was tested for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TargetSummary:
     """A gfx target of a set.
 
@@ -47,7 +48,7 @@ class TargetSummary:
     blocked_by: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class GateCounts:
     """Numbers of checks or tests of a gate for a target.
 
@@ -62,7 +63,7 @@ class GateCounts:
     now: Mapping[str, int]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SetSummary:
     """A set at the end of a run; only name, state and error are known if its build failed.
 
@@ -100,7 +101,7 @@ class SetSummary:
     checks: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RunSummary:
     """All sets of a release or a night, for JSON; `command` is `release` or `nightly`."""
 

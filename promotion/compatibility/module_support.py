@@ -8,10 +8,10 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from core.frozen import frozen
 from core.model import Evidence, Outcome
 from core.records import read_toml
 from promotion.evidence.evidence import check_records
@@ -36,7 +36,7 @@ _OUTCOMES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CheckOutcome:
     """The outcome of one check in one evidence file.
 
@@ -50,7 +50,7 @@ class CheckOutcome:
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EvidenceChecks:
     """Evidence and the outcomes of its checks.
 
@@ -120,7 +120,7 @@ _MOST = 20
 """Number of checks of a module that are listed as not passed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JaxModule:
     """A part of JAX and the checks that cover it; see `compatibility.toml`."""
 
@@ -133,7 +133,7 @@ class JaxModule:
         return any(re.fullmatch(regex_of(pattern), check) for pattern in self.checks)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DocumentedLibrary:
     """A library of ROCm; see `compatibility.toml`."""
 
@@ -143,7 +143,7 @@ class DocumentedLibrary:
     used_in: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CompatibilitySpec:
     """Content of `compatibility.toml`."""
 

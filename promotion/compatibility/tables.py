@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 from packaging.version import Version
 
+from core.frozen import frozen
 from promotion.compatibility.module_support import (
     DocumentedLibrary,
     JaxModule,
@@ -28,7 +28,7 @@ _TEMPLATE = Path(__file__).with_name("compatibility.md.jinja")
 _SPECIAL = re.compile(r"[\\|<>*_`]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Tables:
     """All tables of one index.
 

@@ -11,7 +11,7 @@ import ast
 import difflib
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from functools import cache
@@ -22,6 +22,7 @@ from packaging.specifiers import SpecifierSet
 
 from core.digests import sha256_of
 from core.errors import FormatError, GateError, RequestError
+from core.frozen import frozen
 from core.model import GfxTarget
 from core.records import read_toml
 from core.targets import lists
@@ -49,7 +50,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Expectation:
     """Entry of `expectations.toml`, or the default for programs without an entry.
 
@@ -83,7 +84,7 @@ class Expectation:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _ExpectationFile:
     """Content of `expectations.toml`."""
 
@@ -142,7 +143,7 @@ CHILD = FOLDER / "child.py"
 _DATA = ("*.py", "*.toml", "programs/*.py", "specs/*.txtpb")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CompileCorpus:
     """Programs, GPUs and expectations for the compile gate.
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from core.errors import MachineError, RequestError
+from core.frozen import frozen
 from promotion.evidence.attestations import (
     PUBLIC,
     AttestationReport,
@@ -43,7 +44,7 @@ WORKFLOWS = ".github/workflows/"
 _TRUST_CONFIG = "application/vnd.dev.sigstore.clienttrustconfig"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Trust:
     """A root of trust.
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from core.frozen import frozen
 from promotion.storage.object_keys import PROVENANCE_SUFFIX
 
 ANY = "any"
@@ -56,7 +57,7 @@ class Identity:
         return named == other
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class AttestationReport:
     """Facts about the provenance file of one wheel.
 
@@ -79,7 +80,7 @@ class AttestationReport:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class AttestationRule:
     """Requirements of a policy for attestations; see `policy.toml`.
 

@@ -8,12 +8,13 @@ without its signature.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from core.digests import sha256_of
 from core.errors import BucketError, RequestError
+from core.frozen import frozen
 from core.model import Evidence, Outcome, Severity, to_json
 from promotion.evidence.signing import (
     EVIDENCE_TYPE,
@@ -45,7 +46,7 @@ TIME = "%Y-%m-%dT%H:%M:%SZ"
 _BAD_FIRST = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class EvidenceFile:
     """An evidence file and its signature.
 

@@ -10,7 +10,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, get_args
 from packaging.specifiers import SpecifierSet
 
 from core.errors import FormatError
+from core.frozen import frozen
 from core.records import read_toml
 from core.targets import load_table
 
@@ -29,7 +30,7 @@ PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 _SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Exemption:
     """A skipped test, or an exception of the policy.
 
@@ -80,7 +81,7 @@ class Exemption:
         return {**values, **days}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class KnownTest(Exemption):
     """An entry of the ledger; see `ledgers/skips.toml`.
 
@@ -124,14 +125,14 @@ class KnownTest(Exemption):
         return f"{self.id}, {Exemption.__str__(self)}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Ledger:
     """Content of `skips.toml`."""
 
     entry: tuple[KnownTest, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class KnownTests:
     """The entries for one run.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from core.errors import FormatError, RequestError
+from core.frozen import frozen
 from core.records import read_json
 
 EVIDENCE_TYPE = "application/vnd.jax-rocm.evidence+json"
@@ -38,7 +39,7 @@ SCHEMA_VERSION = 1
 _KIND = "ssh-ed25519"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Signature:
     """A detached signature, in the file beside what it signs.
 

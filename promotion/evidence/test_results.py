@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar
 
+from core.frozen import frozen
 from core.records import convert, read_json
 
 SCHEMA_VERSION = 1
@@ -36,7 +37,7 @@ class TestVerdict(enum.StrEnum):
     NOT_RUN = "not run"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TestResult:
     """One test and its verdict.
 
@@ -78,7 +79,7 @@ def dump_results(results: Iterable[TestResult]) -> bytes:
     return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _ResultFile:
     """A table of results: names of the columns, and the values of each test."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
 
 from core.errors import ArchiveError, CiBuildError
+from core.frozen import frozen
 from core.model import SBOM, Finding, Payload, Severity, Wheel, WheelSet, to_json
 from promotion.gates.common.gate_context import error
 from promotion.storage.bucket import AbsentError
@@ -68,7 +69,7 @@ SET = ""
 """Key of the set's own files among the problems of an ExpectedSet."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ExpectedSet:
     """Content that this program writes for the recipes that a set records.
 

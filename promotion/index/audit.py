@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import BucketError, RequestError
+from core.frozen import frozen
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.evidence.evidence import CLOCK_SKEW
@@ -278,7 +278,7 @@ def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator
         states[entry.number] = state
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class IndexRepair:
     """The result of a repair.
 

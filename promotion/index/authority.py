@@ -9,12 +9,12 @@ Each entry contains an Ed25519 signature of DSSE's encoding of the entry without
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from core.errors import RequestError
+from core.frozen import frozen
 
 if TYPE_CHECKING:  # Start-up time: it would load cryptography.
     from promotion.evidence.signing import Signer
@@ -23,7 +23,7 @@ ENTRY_TYPE = "application/vnd.jax-rocm.ledger-entry+json"
 """Media type of ledger entries in their signatures."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class LedgerKey:
     """A public key that may sign ledger entries.
 
@@ -37,7 +37,7 @@ class LedgerKey:
     expires: date | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PolicySource:
     """The Git checkout that the policy and this program came from.
 
@@ -83,7 +83,7 @@ class PolicySource:
         return ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Authority:
     """The keys that may sign a ledger, and a new entry's claims about its policy.
 

@@ -27,10 +27,11 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from core.errors import BucketError, BusyError, FormatError
+from core.frozen import frozen
 from core.records import read_json
 from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.object_keys import ReleasedIndex
@@ -42,7 +43,7 @@ _FREE = ""
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _ClaimFile:
     """Content of the stored object.
 

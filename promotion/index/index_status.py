@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from core.digests import sha256_of
+from core.frozen import frozen
 from core.versions import KERNELS_PROJECT
 from promotion.evidence.evidence import TIME, time_of
 from promotion.index.index_reader import STATUS_SCHEMA
@@ -122,7 +122,7 @@ def read_summary(
     return None if changed else load_summary(data, key)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class IndexPages:
     """All pages of an index after an entry, rendered from the ledger alone.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from core.frozen import frozen
 from core.model import PYLOCK
 from promotion.index.rocm_packages import with_extra
 from promotion.index.set_summary import REQUIREMENTS
@@ -20,14 +20,14 @@ _LOCK = re.compile(rf"{REQUIREMENTS}(\d+\.\d+)\.txt")
 _FOLDER = "jax-wheels"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Here:
     """A word of a command that contains a still unknown URL of the index."""
 
     path: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class InstallCommand:
     """A command that installs a set.
 

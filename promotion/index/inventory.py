@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 
 from core.digests import sha256_of
 from core.errors import CiBuildError
+from core.frozen import frozen
 from core.model import SHA256SUMS, WHEELS_JSON, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.index.index_status import index_pages
@@ -33,7 +33,7 @@ _WRITTEN = (f"{EVIDENCE_FOLDER}/", REPORT, SUMMARY, REQUIREMENTS)
 """First parts of the names of a set's files that its wheels.json does not name."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Inventory:
     """The objects that an index has according to its ledger.
 
@@ -105,7 +105,7 @@ def read_inventory(ledger: Ledger) -> Inventory:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Leftover:
     """An object that the ledger does not name.
 

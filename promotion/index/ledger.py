@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from core.digests import sha256_of
 from core.errors import BucketError, FormatError, RequestError
+from core.frozen import frozen
 from core.model import RocmPackage, to_json
 from core.number_ranges import NumberRanges
 from core.records import convert
@@ -39,7 +40,7 @@ FIRST = ""
 """The `previous` digest of the first entry."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PromotedSet:
     """A set at the time of its promotion.
 
@@ -65,7 +66,7 @@ class PromotedSet:
     rocm_packages: tuple[RocmPackage, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class LedgerEntry:
     """One change of an index.
 
@@ -127,7 +128,7 @@ def _dump(body: Mapping[str, Any]) -> bytes:
     return dump_record(body, schema=SCHEMA_VERSION)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Head:
     """The end of a ledger.
 
@@ -142,7 +143,7 @@ class Head:
     state: IndexState = EMPTY_STATE
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Ledger:
     """All entries of a verified ledger.
 
@@ -164,7 +165,7 @@ class Ledger:
         return since.problem(self.reader.released, present)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RecordedEntry:
     """An entry that a user recorded outside of the bucket, as SEQUENCE:HASH.
 

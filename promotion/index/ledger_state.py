@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.number_ranges import NO_NUMBERS, NumberRanges
 
 
@@ -42,7 +43,7 @@ class EntryKind(enum.StrEnum):
     """Remove files that no entry names. Promotions that have not ended cannot use them any more."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class IndexState:
     """The state after an entry. Sets are identified by number.
 

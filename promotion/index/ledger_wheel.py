@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from core.frozen import frozen
 from core.model import Wheel
 from promotion.storage.object_keys import (
     METADATA_SUFFIX,
@@ -13,7 +14,7 @@ from promotion.storage.object_keys import (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class LedgerWheel:
     """A wheel as the ledger and the index pages describe it.
 
@@ -64,7 +65,7 @@ class LedgerWheel:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class IndexedWheel:
     """A wheel in a released index.
 

@@ -7,11 +7,12 @@ data, so each can be undone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from core.digests import sha256_of
 from core.errors import BusyError, MachineError, RequestError
+from core.frozen import frozen
 from promotion.evidence.evidence import CLOCK_SKEW, TIME
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.ledger import (
@@ -49,7 +50,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class OperationResult:
     """The result of an operation.
 
@@ -69,7 +70,7 @@ class OperationResult:
     pages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Change:
     """A planned ledger entry.
 
@@ -93,7 +94,7 @@ Draft = Callable[[Head, Entries], Change | None]
 """Function that plans the entry after the end of a ledger; None if nothing changes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class LedgerChange:
     """The result of appending to a ledger.
 

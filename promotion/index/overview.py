@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from core.frozen import frozen
 from core.targets import load_table, sort_key
 from promotion.index.install_commands import InstallCommand, install_commands
 from promotion.index.ledger import LedgerEntry, PromotedSet
@@ -46,7 +46,7 @@ ANSWERS = {
 """Tier -> whether a GPU works, in a few words."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SupportedGpu:
     """A gfx target that an index supports, with the newest set for it.
 
@@ -65,7 +65,7 @@ class SupportedGpu:
     commands: tuple[InstallCommand, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Span:
     """The oldest and newest JAX release offered with a Python, a ROCm or a wheel."""
 
@@ -74,7 +74,7 @@ class Span:
     newest: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Overview:
     """Everything that the page of an index shows besides the newest set's content.
 

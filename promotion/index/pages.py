@@ -11,7 +11,6 @@ import html
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -21,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from core.frozen import frozen
 from core.model import Wheel
 from promotion.index.ledger_wheel import IndexedWheel, LedgerWheel
 from promotion.storage.object_keys import (
@@ -34,7 +34,7 @@ API_VERSION = "1.1"
 """Version of the simple API that includes PEP 700."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Page:
     """A page of an index."""
 

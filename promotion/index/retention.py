@@ -11,10 +11,10 @@ another entry takes its number, it is planned again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 
+from core.frozen import frozen
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.claim import claimed
 from promotion.index.ledger import Entries, Head, PromotedSet, no_index
@@ -28,7 +28,7 @@ GRACE_DAYS = 7
 """Default days between removal from the pages and removal of the bytes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RetentionRule:
     """A rule that selects the sets to remove.
 
@@ -43,7 +43,7 @@ class RetentionRule:
     grace_days: float = GRACE_DAYS
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class RetentionPlan:
     """The changes that a retention rule requires at a time.
 

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +20,7 @@ from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from core.errors import MachineError
+from core.frozen import frozen
 from promotion.storage.object_keys import LASTING, content_type
 
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -35,7 +36,7 @@ _PAGE_TYPES = {
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Served:
     """One answered request.
 
@@ -48,7 +49,7 @@ class Served:
     sent: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class IndexAnswer:
     """An HTTP answer before it is sent: `length` bytes of an open file from `start`."""
 

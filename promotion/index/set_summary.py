@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from core.digests import sha256_of
+from core.frozen import frozen
 from promotion.storage.stored_records import stored_record
 
 SCHEMA_VERSION = 1
@@ -19,7 +20,7 @@ REPORT, SUMMARY, REQUIREMENTS = "report-", "summary-", "requirements-"
 """First parts of the names of the files that a promotion writes beside the files of a set."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ModuleTest:
     """A part of JAX in the tests of a set.
 
@@ -34,7 +35,7 @@ class ModuleTest:
     unsupported: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SetContent:
     """The content of a set.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from core.errors import CiBuildError, FormatError
+from core.frozen import frozen
 from core.model import Evidence, WheelSet
 from core.records import convert
 from core.targets import MULTI_ARCH, expand, load_table
@@ -31,7 +32,7 @@ TEST: Literal["test"] = "test"
 _SUGGESTED_DAYS = 30
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PolicyException(Exemption):
     """An entry `[[exceptions]]` of the policy.
 

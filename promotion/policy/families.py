@@ -8,11 +8,12 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal, get_args
 
 from core.errors import FormatError, RequestError
+from core.frozen import frozen
 from core.model import GfxTarget
 from core.records import add_names, convert, read_table
 from core.targets import load_table
@@ -43,7 +44,7 @@ class Trigger(enum.StrEnum):
         return order.index(other) <= order.index(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class TriggerSettings:
     """The tests of a trigger; see `families.toml`."""
 
@@ -57,7 +58,7 @@ class TriggerSettings:
             raise ValueError("shards is below 1")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Machines:
     """The machines behind a label of runners.
 
@@ -74,7 +75,7 @@ class Machines:
             raise ValueError("weight or devices is below 1")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Family:
     """A family and its machines; see `families.toml`.
 
@@ -102,7 +103,7 @@ class Family:
         return tuple(sorted({machines.devices for machines in runners}))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Families:
     """The content of `families.toml`."""
 
@@ -131,7 +132,7 @@ class Families:
             ) from None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _FamilyFile:
     """Content of `families.toml`."""
 

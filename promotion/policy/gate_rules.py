@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Any, Literal
 
 from core.errors import CiBuildError, FormatError
+from core.frozen import frozen
 from core.model import TIER_ORDER, Tier, WheelSet
 from core.targets import expand, lists
 from promotion.evidence.evidence import ANY
@@ -29,7 +30,7 @@ def at_least(tier: str, required: Tier) -> bool:
     return TIER_ORDER.index(Tier(tier)) >= TIER_ORDER.index(required)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class EvidenceKey:
     """A public key whose evidence counts.
 
@@ -52,7 +53,7 @@ class EvidenceKey:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class GateRule:
     """The requirements for one gate; see `policy.toml`.
 

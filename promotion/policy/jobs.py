@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import ROCM_LOCK, WheelSet
 from promotion.policy.families import (
     GATE,
@@ -25,7 +25,7 @@ from promotion.policy.families import (
 _GATE = ("python3", "build/ci_build", "gate")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Job:
     """A test job for one machine.
 
@@ -52,7 +52,7 @@ class Job:
     run: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class MergeJob:
     """A job that merges the results of all shards into evidence, on any machine.
 
@@ -68,7 +68,7 @@ class MergeJob:
     run: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class JobMatrix:
     """The jobs that test a set.
 
@@ -197,7 +197,7 @@ def _shared(family: Family, wheel_set: WheelSet) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Run:
     """A run of the tests of a family in a Python version, which may have several shards."""
 

@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from core.errors import FormatError, RequestError
+from core.frozen import frozen
 from core.model import TIER_ORDER, Tier
 from core.records import convert, parse_toml
 from core.targets import load_table
@@ -39,7 +40,7 @@ VERSION = "version"
 _SCHEMA_VERSION = 2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Growth:
     """Permitted growth of a wheel since the last promoted set."""
 
@@ -47,7 +48,7 @@ class Growth:
     verdict: Literal["warn", "block"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _EvidenceTable:
     """Values of the file that decide on evidence."""
 
@@ -60,7 +61,7 @@ class _EvidenceTable:
     gates: Mapping[str, GateRule]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class PolicyTable(_EvidenceTable):
     """The values of the file for one channel and index; `policy.toml` documents them.
 
@@ -103,7 +104,7 @@ _UNLIMITED = {
 """Key -> the word in the file that becomes None."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Policy(PolicyTable):
     """The requirements of one index of one channel.
 

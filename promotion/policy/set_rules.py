@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from core.defaults import defaults
+from core.frozen import frozen
 from core.model import Payload, RocmVersion, WheelSet
 from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
 from core.targets import MULTI_ARCH, covers, load_table
@@ -26,7 +27,7 @@ from promotion.policy.promotion_policy import Policy
 from wheelkit.recipe_base import requires_python
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Offer:
     """What an index offers.
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from core.digests import sha256_of
 from core.errors import BucketError
+from core.frozen import frozen
 
 Data = bytes | Path
 """Bytes to store, or their file."""
@@ -31,7 +32,7 @@ class AbsentError(BucketError):
     """The key does not exist."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ObjectInfo:
     """Properties of a stored object.
 

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.model import Channel
 
 METADATA_SUFFIX = ".metadata"
@@ -61,7 +61,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LEDGER_DIGITS = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class StagedSet:
     """A staged set: its index and its digest, which determine all its keys.
 
@@ -111,7 +111,7 @@ class StagedSet:
         return f"{self.evidence}{gate}/{identity}.log"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ReleasedIndex:
     """A released index and all its keys."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.records import read_toml
 
 _FILE = Path(__file__).with_suffix(".toml")
@@ -26,7 +27,7 @@ class Role(enum.StrEnum):
     READER = "reader"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Rule:
     """A permission for objects with matching keys; see `roles.toml`."""
 
@@ -39,7 +40,7 @@ class _Rule:
     condition: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _RuleFile:
     """Content of `roles.toml`."""
 

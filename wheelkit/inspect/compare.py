@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from core.frozen import frozen
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.constants import MAGIC
 from wheelkit.elf.elf_tables import open_image
@@ -14,7 +14,7 @@ from wheelkit.elf.elf_tables import open_image
 _STEP = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Difference:
     """One difference between two wheels.
 

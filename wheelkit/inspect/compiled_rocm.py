@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from core.frozen import frozen
 from core.rocm_releases import AMD_CLANG, base_version, rocm_of_compiler
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.elf.constants import ELF64_LITTLE
@@ -36,7 +36,7 @@ _ROCM_FOLDER = re.compile(r"/rocm[^/]*(/|$)", re.IGNORECASE)
 _INSTALLED = PurePosixPath("/opt/rocm")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BuildRocm:
     """The ROCm that was given to a build.
 
@@ -55,7 +55,7 @@ class BuildRocm:
     folders: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CompiledRocm:
     """Result of a comparison.
 

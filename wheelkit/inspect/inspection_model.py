@@ -6,13 +6,13 @@ Frozen, without behaviour, converted to JSON by `core.model.to_json`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from core.frozen import frozen
 from core.model import Finding, MemberInfo
 from wheelkit.gpu.fatbin import DeviceCode, TargetCode
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ContentPart:
     """Bytes of one kind of content.
 
@@ -26,7 +26,7 @@ class ContentPart:
     stored: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ElfFacts:
     """Facts about one library.
 
@@ -71,7 +71,7 @@ class ElfFacts:
     sections: tuple[ContentPart, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WheelMetadata:
     """METADATA, WHEEL and entry_points.txt of a wheel.
 
@@ -97,7 +97,7 @@ class WheelMetadata:
     stamped: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PlatformSupport:
     """The platform tag that the libraries allow.
 
@@ -110,7 +110,7 @@ class PlatformSupport:
     external: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WheelReport:
     """Result of the inspection of one wheel.
 

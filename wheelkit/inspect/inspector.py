@@ -18,6 +18,7 @@ from typing import Protocol
 
 from core.digests import sha256_of
 from core.errors import ArchiveError, CiBuildError
+from core.frozen import frozen
 from core.model import Finding, GfxTarget, Progress
 from core.units import human
 from wheelkit import kernel_wheel
@@ -60,7 +61,7 @@ class Libraries(Protocol):
         """Return the verified device code of a library."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Expectations:
     """Expected properties of a wheel.
 

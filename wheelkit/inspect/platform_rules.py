@@ -13,7 +13,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -24,6 +24,7 @@ from auditwheel.libc import Libc
 from auditwheel.policy import ExternalReference, Policy, WheelPolicies
 
 from core.errors import CiBuildError, ElfError, RepairError
+from core.frozen import frozen
 from core.model import Finding, Severity
 from core.rocm_layouts import rocm_with
 from wheelkit.elf import libstdcxx
@@ -47,7 +48,7 @@ _LOADERS = {
 """Dynamic loader of each machine (psABI); auditwheel does not list loaders as libraries."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PlatformVerdict:
     """The platform that the libraries of a wheel support.
 
@@ -69,7 +70,7 @@ class PlatformVerdict:
         return not any(f.severity is Severity.ERROR for f in self.findings)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _JudgedLibrary:
     """One library as read by auditwheel and by `Elf`.
 

@@ -7,12 +7,12 @@ the clang of ROCm 7.12.0 compiled them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from packaging.version import Version
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.rocm_layouts import load_layouts
 from core.rocm_releases import base_version, load_releases, rocm_of_compiler
 from wheelkit.inspect.inspection_model import WheelReport
@@ -25,7 +25,7 @@ AMD's earlier packages use those of the distribution.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RocmMark:
     """One statement about the ROCm of a wheel.
 

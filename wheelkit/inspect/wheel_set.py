@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from core.frozen import frozen
 from core.model import Finding
 from wheelkit.findings import finding, sort_findings
 from wheelkit.inspect.inspection_model import WheelReport
 from wheelkit.inspect.metadata_rules import JAX_ROCM, rocm_in_summary, same_release
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SetReport:
     """Reports of several wheels, and the findings between them."""
 

@@ -7,7 +7,7 @@ nights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from ci_build.wheelset.source.source_checkouts import (
     remote_head,
 )
 from core.errors import FormatError, RequestError
+from core.frozen import frozen
 from core.model import Payload, RocmVersion
 from core.process import HostRunner, Runner
 from core.records import read_toml
@@ -163,7 +164,7 @@ def _head_tree(settings: Settings, reporter: Reporter, runner: Runner) -> Path:
     return folder
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class NightOptions:
     """Options of the nights of one command line.
 

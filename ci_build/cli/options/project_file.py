@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ci_build.cli.options.environment import (
 )
 from ci_build.cli.options.table import PATHS, SWITCHES, option_names
 from core.errors import FormatError
+from core.frozen import frozen
 from core.records import convert, read_table
 
 NAME = "ci_build.toml"
@@ -32,7 +33,7 @@ _HINT = "See the project file in the reference of options."
 _Value = bool | int | str | list[int | str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ProjectFile:
     """Defaults of options in a file.
 

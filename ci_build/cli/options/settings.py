@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,6 +14,7 @@ from click.core import ParameterSource
 from ci_build.cli.options.environment import cache_folder
 from core.defaults import defaults
 from core.errors import RequestError
+from core.frozen import frozen
 from core.units import parse_url
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ E = TypeVar("E", bound=enum.StrEnum)
 HELP_HINT = "See `ci_build dist_wheels --help`."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Setting:
     """Value of an option and its origin, such as `--targets` or `defaults.toml [build]`."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, starmap
 
 import click
@@ -16,6 +15,7 @@ import cloup
 
 from ci_build.cli.options.shared_options import Function, flags_and_form, option
 from core.defaults import defaults
+from core.frozen import frozen
 from core.model import Payload
 
 ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
@@ -31,7 +31,7 @@ class _Option(cloup.Option):
         return super().get_error_hint(ctx)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class BuildOption:
     """An option of a build.
 

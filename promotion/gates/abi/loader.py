@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from core.frozen import frozen
 from core.model import GfxTarget
 from core.rocm_layouts import (
     ROCM_PATH,
@@ -35,7 +36,7 @@ _PREFIX = PurePosixPath(f"${ROCM_PATH}")
 _FAMILY = "{family}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class InstalledLibrary:
     """A library on disk.
 
@@ -68,7 +69,7 @@ def _expanded(
     return tuple(PurePosixPath(posixpath.normpath(word)) for word in words)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Scenario:
     """A machine with one installation of ROCm.
 

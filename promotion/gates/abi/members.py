@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from core.errors import ArchiveError, CiBuildError
+from core.frozen import frozen
 from core.model import Finding, Severity, Wheel
 from promotion.gates.abi.loader import SITE, InstalledLibrary
 from promotion.gates.common.gate_context import Check, GateContext
@@ -29,7 +30,7 @@ _REPLACED = "needed-not-allowed"
 """Code of platform findings that the gate drops, since it reports needs itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ElfMember:
     """One library of a wheel.
 

@@ -6,12 +6,13 @@ import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from core.digests import sha256_of
 from core.errors import GateError
+from core.frozen import frozen
 from core.model import Finding, Progress, Severity, Tier, Wheel, WheelSet
 from core.process import Runner
 from promotion.evidence.evidence import ANY
@@ -25,7 +26,7 @@ T = TypeVar("T")
 _RESERVED = frozenset({"name", "outcome", "why", "findings"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Check:
     """Result of one check of a gate; a check fails if one of its findings is an error.
 
@@ -94,7 +95,7 @@ class SharedResults:
             return result
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GateContext:
     """A staged set under test, with the bucket, runner and directories of the gate.
 
@@ -172,7 +173,7 @@ class GateContext:
         return self.bucket.fetch(self.staged.file(name), self.work)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Gate:
     """A named gate.
 

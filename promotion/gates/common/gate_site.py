@@ -9,11 +9,11 @@ import contextlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from core.errors import ElfError, GateError, MachineError, ProcessError
+from core.frozen import frozen
 from core.model import PYLOCK, RocmVersion
 from core.process import CREDENTIAL_VARIABLES
 from core.rocm_layouts import allowed_sonames
@@ -105,7 +105,7 @@ _UNSET = (
 """Variables of the user that gates unset."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Site:
     """A Python environment with the staged wheels, jax and its dependencies.
 
@@ -151,7 +151,7 @@ class Site:
                 shutil.copyfile(compiled, cache / compiled.name)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RocmLibraries:
     """A ROCm to load wheels with.
 

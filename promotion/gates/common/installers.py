@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.process import Runner
 
 _PLATFORMS = (
@@ -56,7 +57,7 @@ _RUNNER = "lib/python*/site-packages/pip/__pip-runner__.py"
 """Program of an unpacked pip that runs with any interpreter, as the option --python of pip does."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Command:
     """Arguments of one process and its changes to the environment (see `Runner.run`)."""
 

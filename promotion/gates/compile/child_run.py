@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from core.errors import GateError, ProcessError
+from core.frozen import frozen
 from core.process import HostRunner
 from core.units import human
 from promotion.gates.common.gate_context import signal_name
@@ -70,7 +70,7 @@ FINISHED = (CompileStatus.COMPILED, CompileStatus.FAILED)
 """Results after which the process goes on."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Result:
     """Result of compiling one program, with its code.
 
@@ -90,7 +90,7 @@ class Result:
     killed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Batch:
     """Programs for one target."""
 
@@ -104,7 +104,7 @@ Compiler = tuple[Site, RocmLibraries]
 """Environment that compiles, and its ROCm."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ProcessLimits:
     """Limits of a process.
 
@@ -120,7 +120,7 @@ class ProcessLimits:
     memory: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ChildRun:
     """Result of one request to a process.
 

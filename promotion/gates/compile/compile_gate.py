@@ -16,9 +16,9 @@ import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from core.frozen import frozen
 from core.model import Finding, GfxTarget, Tier
 from core.process import HostRunner
 from core.tasks import Tasks
@@ -64,7 +64,7 @@ def install_compiler(context: GateContext, rocm: RocmTree | None) -> Compiler:
     return site, rocm_libraries(context, site, rocm)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CompileOptions:
     """Options of the compile gate.
 

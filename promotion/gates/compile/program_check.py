@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from core.digests import sha256_of
 from core.errors import ElfError, GateError
+from core.frozen import frozen
 from core.model import Finding, GfxTarget
 from promotion.corpus.program_catalog import Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
@@ -43,7 +43,7 @@ def compiled_for(target: str, spec: str) -> GfxTarget:
     return named
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TargetContext:
     """Checks of the programs on one target.
 

@@ -10,12 +10,13 @@ import json
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from core.digests import sha256_of
 from core.errors import GateError, MachineError
+from core.frozen import frozen
 from core.model import PYLOCK, WHEELS_JSON, Progress
 from core.store import hold_lock
 from core.tasks import Task, TaskContext, Tasks
@@ -53,7 +54,7 @@ _sites: dict[str, Compiler] = {}
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RemoteBatches:
     """Batches of one run of the gate.
 

@@ -8,9 +8,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 
+from core.frozen import frozen
 from promotion.gates.compile.child_run import (
     FINISHED,
     Batch,
@@ -31,7 +31,7 @@ _MOST_FAILURES = 4
 """Number of consecutive processes without a finished program after which a batch ends."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BatchResult:
     """Results of a batch: one for each program, and one for each process."""
 

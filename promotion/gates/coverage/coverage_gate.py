@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import ArchiveError
+from core.frozen import frozen
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
 from core.targets import lists
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
@@ -49,7 +50,7 @@ RocPRIM compiles some for the configurations of other GPUs.
 _REBUILD = "Build and stage the set again."
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _LibraryCode:
     """Device code of one library.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from core.frozen import frozen
 from core.model import GfxTarget, WheelSet
 from core.records import read_toml
 from promotion.policy.set_rules import missing_targets
@@ -20,7 +21,7 @@ RULES_FILE = Path(__file__).with_suffix(".toml")
 _SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class KernelRule:
     """One entry of `kernel_rules.toml`, which documents the fields."""
 
@@ -39,7 +40,7 @@ class KernelRule:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _RuleFile:
     """Content of `kernel_rules.toml`."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from core.errors import GateError, MachineError, RequestError
+from core.frozen import frozen
 from core.model import Finding, Outcome
 from promotion.evidence.evidence import latest_by_part, load_evidence
 from promotion.evidence.known_tests import KnownTest, KnownTests
@@ -37,7 +38,7 @@ Maximum share of the tests skipped there, plus slack.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Baseline:
     """Evidence of one gate and one target for the set promoted last.
 

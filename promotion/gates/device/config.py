@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 
 from core.digests import sha256_of
+from core.frozen import frozen
 from core.model import Tier
 from core.process import without_credentials
 from promotion.evidence.known_tests import KnownTests
@@ -27,7 +28,7 @@ _NOT_REPEATED = ("size", "tests", "shard", "inside", "work")
 """Options that do not affect how a single test runs."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DeviceGateConfig:
     """Configuration of one run of the device gate.
 

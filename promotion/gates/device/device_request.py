@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import RequestError
+from core.frozen import frozen
 from promotion.policy.families import IMAGE
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DeviceRequest:
     """Options of the device gate, named like the options of the command line.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from core.digests import sha256_of
 from core.errors import ElfError
+from core.frozen import frozen
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.device.lease import JaxPlatform
@@ -25,7 +26,7 @@ PREFIX = "preflight: "
 """Prefix of the names of preflight checks."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ExpectedMachine:
     """Expected state of the machine.
 

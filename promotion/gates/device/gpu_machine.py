@@ -14,10 +14,11 @@ import platform as host
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from core.errors import MachineError, ProcessError
+from core.frozen import frozen
 from core.kfd import gfx_name, gpu_nodes, properties, uuid
 from core.process import Runner
 from promotion.gates.device.lease import Allotment, GpuDevice, JaxPlatform
@@ -30,7 +31,7 @@ _NVIDIA_NODE = "/dev/nvidiactl"
 _QUERY = "index,uuid,compute_cap,memory.total,memory.free,name,driver_version"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MachineInfo:
     """Devices of a machine and their state.
 

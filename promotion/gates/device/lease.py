@@ -17,9 +17,9 @@ import enum
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from core.errors import MachineError
+from core.frozen import frozen
 
 GIB = 1 << 30
 DEVICE_SHARE = 2 * GIB
@@ -62,7 +62,7 @@ class JaxPlatform(enum.StrEnum):
                 return ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GpuDevice:
     """A GPU as the driver presents it to a process without masks.
 
@@ -97,7 +97,7 @@ class GpuDevice:
         return self.uuid or str(self.index)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Allotment:
     """Cores and memory of the host that this process may use.
 
@@ -120,7 +120,7 @@ class Allotment:
         return min(self.cores, self.memory // RAM_SHARE, MOST_WORKERS)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lease:
     """Resources of one worker.
 

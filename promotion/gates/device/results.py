@@ -9,8 +9,8 @@ import enum
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from core.frozen import frozen
 from core.model import Finding
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import warning
@@ -44,7 +44,7 @@ class Round(enum.StrEnum):
     RETRY = "retry"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Attempt:
     """One run of one test, or one import of a file.
 

@@ -9,11 +9,11 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from core.digests import sha256_of
 from core.errors import GateError, RequestError
+from core.frozen import frozen
 from core.model import to_json
 from core.records import read_json
 from promotion.evidence.evidence import ANY
@@ -52,7 +52,7 @@ Target, number of shards, digest of all tests, machine settings.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Shard:
     """Shard `number` of `count`, both counted from 1."""
 
@@ -63,7 +63,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ShardResult:
     """Results of one shard.
 
@@ -87,7 +87,7 @@ class ShardResult:
     warnings: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _StoredShard:
     """Content of a stored shard: digest of its set, name of its gate, and results."""
 

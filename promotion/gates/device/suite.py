@@ -6,11 +6,11 @@ import functools
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import InputError, ProcessError, RequestError
+from core.frozen import frozen
 from core.process import Runner
 from core.records import read_toml
 from promotion.gates.device.lease import JaxPlatform
@@ -34,7 +34,7 @@ import it instead of the installed jax.
 _FETCH_SECONDS = 1800.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SuiteSource:
     """Location of JAX's tests.
 
@@ -52,7 +52,7 @@ class SuiteSource:
         return _REMOTE.fullmatch(self.location) is not None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SuiteSize:
     """Extent of a suite; see jax_suite.toml."""
 
@@ -60,7 +60,7 @@ class SuiteSize:
     multi: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _SuiteConditions:
     """Conditions of JAX's CI on one platform; see jax_suite.toml."""
 
@@ -68,7 +68,7 @@ class _SuiteConditions:
     deselect: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _SuiteTable:
     """Content of jax_suite.toml."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from core.errors import GateError, MachineError, ProcessError
+from core.frozen import frozen
 from core.model import Finding, RocmVersion, WheelSet
 from core.process import CREDENTIAL_VARIABLES, ProcessResult, Runner
 from core.units import parse_url
@@ -53,7 +53,7 @@ class InstallationError(GateError):
         self.code = code
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class InstallationSource:
     """The index and lock file from which a set is installed.
 

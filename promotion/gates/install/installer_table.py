@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from core.errors import RequestError
+from core.frozen import frozen
 from core.process import Runner
 from core.records import read_toml
 from promotion.gates.common.installers import LOOPBACK, Pip, pip_config
@@ -33,7 +33,7 @@ _RUNNING = ("pip", "uv")
 """Installers of the running interpreter, which are the newest."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class LockedInstaller:
     """A pip of the table; see `installers.toml`."""
 
@@ -54,7 +54,7 @@ class LockedInstaller:
         return found[1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _InstallerTable:
     """Content of `installers.toml`."""
 

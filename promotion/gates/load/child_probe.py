@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from core.errors import ProcessError
+from core.frozen import frozen
 from core.model import Finding
 from core.process import Runner
 from promotion.gates.common.gate_context import error, signal_name
@@ -23,7 +24,7 @@ _SECONDS = 180.0
 _TAIL_CHARACTERS = 300
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class ProbeResult:
     """Result of a probe.
 
@@ -41,7 +42,7 @@ AnswerCheck = Callable[[ProbeResult], Iterable[Finding]]
 """Function that yields the findings from an answer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Probe:
     """A probe that `load_child.py` runs.
 

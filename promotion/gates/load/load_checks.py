@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
+from core.frozen import frozen
 from core.model import Finding, Wheel
 from promotion.gates.common.gate_context import Check, GateContext, error
 from promotion.gates.common.gate_site import NO_DEVICE, RocmLibraries, Site
@@ -69,7 +70,7 @@ _WITH_NEEDS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class WheelLibrary:
     """One ELF file of a wheel.
 

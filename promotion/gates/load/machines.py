@@ -6,12 +6,12 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from core import rocm_layouts as layouts
 from core import targets
+from core.frozen import frozen
 from core.model import Finding, GfxTarget, RocmVersion
 from promotion.gates.common.gate_context import error
 from promotion.gates.common.gate_site import LOADER_SENTENCE, NO_DEVICE
@@ -63,7 +63,7 @@ _FIX_LOADER = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Machine:
     """A simulated machine.
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from core import rocm_layouts as layouts
+from core.frozen import frozen
 from core.model import RocmVersion
 from promotion.gates.load.rocm_stand_ins import write_forwarder
 
@@ -29,7 +29,7 @@ _LOADER = """def initialize():
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OtherMajor:
     """The newest listed release of another ROCm major.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+from core.frozen import frozen
 from core.model import Finding
 from promotion.evidence.known_tests import KnownTest, regex_of
 from promotion.evidence.test_results import TestResult
@@ -55,7 +56,7 @@ _OTHERS = (
 """Variables of an outer pytest or of the user, which would change the session."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pass:
     """Tests that run under the same conditions.
 
@@ -70,7 +71,7 @@ class Pass:
     leases: tuple[Lease, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Suite:
     """Test files on disk.
 
@@ -219,7 +220,7 @@ def session_plan(
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunPlan:
     """Plan of a run.
 
@@ -242,7 +243,7 @@ class RunPlan:
     identity: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunReport:
     """Report of a run.
 

@@ -12,12 +12,12 @@ import json
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from core.atomic import write_whole
 from core.errors import ProcessError
+from core.frozen import frozen
 from core.process import HostRunner, without_credentials
 from promotion.gates.common.gate_context import signal_name
 from promotion.gates.device.results import OUT_OF_MEMORY, Attempt, Ending
@@ -52,7 +52,7 @@ A suite may print any amount; its results are in the journals.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SessionLimits:
     """Limits of a session: durations in seconds, and crashes.
 
@@ -72,7 +72,7 @@ class SessionLimits:
     crashes: int = 100
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SessionOutcome:
     """Outcome of a session.
 
