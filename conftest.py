@@ -120,7 +120,7 @@ def no_side_effects(
     _guard.seen.clear()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+            for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
                 own = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
                 patch.setenv(
                     name, str(tmp_path_factory.getbasetemp() / name.lower() / own)
@@ -294,6 +294,14 @@ def pinned_python(pythons: dict[str, Path]) -> str:
         if version in pythons:
             return version
     pytest.skip("needs Python 3.11 or 3.12")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep recorded ledger entries out of the user's folders."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -164,16 +164,16 @@ def ledger_request(
         reason=reason,
         ci_commit=commit,
         ci_ref=ref,
-        heads=_heads_folder(bucket) if bucket else None,
+        heads=heads_folder(bucket) if bucket else None,
     )
 
 
-def _heads_folder(bucket: str) -> Path:
+def heads_folder(bucket: str) -> Path:
     """Return the folder with the newest known ledger entries of a bucket."""
     place = bucket if is_url(bucket) else str(Path(bucket_name(bucket)).resolve())
     digest = hashlib.sha256(place.encode()).hexdigest()
-    folder = Path(platformdirs.user_config_dir(_PROJECT), "ledger-heads", digest[:16])
-    return writable_folder(folder, f"config/ledger-heads/{digest[:16]}")
+    folder = Path(platformdirs.user_state_dir(_PROJECT), "ledger-heads", digest[:16])
+    return writable_folder(folder, f"state/ledger-heads/{digest[:16]}")
 
 
 def ci_ref() -> tuple[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci_build.cli.options.cluster_options import with_cluster
+from ci_build.cli.options.environment import heads_folder
 from ci_build.cli.options.project_file import option_values
 from ci_build.cli.options.request_conversion import jax_setting, wheel_set_request
 from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
@@ -245,8 +246,6 @@ def _below(options: ReleaseOptions, name: str) -> ReleaseOptions:
     url = options.public_url
     if url not in ("", NO_URL):
         url = f"{url.rstrip('/')}/{name}"
-    return replace(
-        options,
-        bucket=f"{location.rstrip('/')}/{name}{parameters}",
-        public_url=url,
-    )
+    bucket = f"{location.rstrip('/')}/{name}{parameters}"
+    ledger = replace(options.ledger, heads=heads_folder(bucket))
+    return replace(options, bucket=bucket, public_url=url, ledger=ledger)

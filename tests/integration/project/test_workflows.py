@@ -106,7 +106,7 @@ def test_promoters_keep_the_newest_ledger_entries(
 ) -> None:
     """The cached folder is the one that the commands use."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     used = ledger_request(None, bucket="s3://name/prefix").heads
     jobs = load(FOLDER / f"{name}.yml")["jobs"]
     job = jobs["maintain" if name == "maintenance" else "promote"]

@@ -147,7 +147,8 @@ def test_install_gate_passes_and_set_is_promoted(
         line = install_line(done.wheel_set, server.url + done.simple)
         words = line.split()
         assert words[:3] == ["pip", "install", "--extra-index-url"]
-        assert words[4:] == ["jax-rocm7-plugin==0.10.2+rocm7.2.0", "jax==0.10.2"]
+        pins = ["jaxlib==0.10.2", "jax==0.10.2"]
+        assert words[4:] == ["jax-rocm7-plugin==0.10.2+rocm7.2.0", *pins]
         target = tmp_path / "target"
         # A user's pip has an index; here it is ours, and the folder with jax.
         argv = (
@@ -174,7 +175,8 @@ def test_install_gate_passes_for_other_rocm_major(
     assert [evidence.findings for evidence in evidences] == [()] * 4
     done = promote(bucket, staged, policy_for_made_up_libraries())
     line = install_line(done.wheel_set, "http://127.0.0.1/simple/")
-    assert line.split()[4:] == [f"jax-rocm10-plugin=={version}", "jax==0.10.2"]
+    pins = ["jaxlib==0.10.2", "jax==0.10.2"]
+    assert line.split()[4:] == [f"jax-rocm10-plugin=={version}", *pins]
 
 
 def test_install_gate_skips_missing_python(

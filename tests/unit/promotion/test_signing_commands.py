@@ -345,11 +345,11 @@ def test_newest_entry_is_kept_outside_of_the_bucket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A ledger that was cut after a promotion is noticed without any option."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     use_policy(tmp_path, monkeypatch, NO_RUNNER + RACE)
     words = ("promote", str(nightly), "--channel", "nightly")
     assert run(bucket, *words) == 0
-    (kept,) = (tmp_path / "config").rglob("ledger-heads/*/multi-arch")
+    (kept,) = (tmp_path / "state").rglob("ledger-heads/*/multi-arch")
     first = bucket.get(RELEASED.ledger_entry(1))
     assert kept.read_text() == f"1:{sha256_of(first)}\n"
     for key in (RELEASED.ledger_entry(1), RELEASED.status, RELEASED.overview):
