@@ -213,9 +213,10 @@ def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator
 def _conflicts(head: Head, entries: Entries, wheel_set: WheelSet) -> Iterator[str]:
     """Yield a sentence for each wheel in whose place the index has or had another file.
 
-    The ledger decides, whatever objects the bucket has.
+    The ledger decides, whatever objects the bucket has. All of its entries are verified,
+    since a changed old entry could free a name.
     """
-    every = entries.read(range(1, head.number + 1))
+    every = entries.history(head)
     sets = [entry.promoted for entry in every if entry.promoted is not None]
     old = [*chain.from_iterable(promoted.wheels for promoted in sets)]
     for problem in conflicts(wheel_set, old):

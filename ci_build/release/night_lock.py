@@ -157,7 +157,7 @@ def used_versions(bucket: Bucket, index: str, build: BuildRequest) -> frozenset[
     released = ReleasedIndex(index=index)
     versions: set[str] = set()
     head, entries = read_head(bucket, released)
-    for entry in entries.read(range(1, head.number + 1)):
+    for entry in entries.history(head):
         wheels = entry.promoted.wheels if entry.promoted else ()
         versions |= {wheel.version for wheel in wheels if wheel.project == project}
     nights = list_nights(bucket, index)[-_RECENT:]

@@ -259,6 +259,23 @@ class Entries:
         """Return entries that must exist, with concurrent requests."""
         return map_concurrently(self.at, numbers)
 
+    def history(self, head: Head) -> tuple[LedgerEntry, ...]:
+        """Return all entries up to a head, whose digest pins each of them.
+
+        BucketError if an entry is missing or was changed.
+        """
+        found = self.read(range(1, head.number + 1))
+        expected = head.sha256
+        for entry in reversed(found):
+            if self._known[entry.number][1] != expected:
+                raise BucketError(
+                    f"{self.released.ledger_entry(entry.number)} does not match the"
+                    " entry after it; one of the two was changed.",
+                    hint=_RESTORE,
+                )
+            expected = entry.previous
+        return found
+
     def sets(self, numbers: Iterable[int]) -> Mapping[int, PromotedSet]:
         """Return number -> the set that the entry promoted; see `set`."""
         return {entry.number: self.set(entry.number) for entry in self.read(numbers)}

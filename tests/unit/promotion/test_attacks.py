@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from core.errors import PromotionBlockedError
+from core.errors import BucketError, PromotionBlockedError
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import EvidenceFile
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
+from promotion.index.publish import publish
 from promotion.policy.content_rules import slots
 from promotion.policy.exceptions import NOT_RUN, TEST, PolicyException
 from promotion.policy.gate_rules import EvidenceKey, GateRule
@@ -195,6 +196,27 @@ def test_removed_name_stays_taken_without_any_object(
     scene.other_jaxlib(JAXLIB)
     staged = staged_in(bucket, tmp_path / "second", scene.wheels)
     with pytest.raises(PromotionBlockedError, match="is not the file that the index"):
+        go(bucket, staged)
+
+
+def test_changed_old_entry_frees_no_name(bucket: DirBucket, tmp_path: Path) -> None:
+    """Changes verify only the end of a ledger; a promotion uses all of it."""
+    sound = make_wheels(tmp_path / "sound", pythons=("3.12",))
+    first = go(bucket, staged_in(bucket, tmp_path / "first", sound)).entry
+    mark(
+        bucket, RELEASED, EntryKind.PIN, ["1"], reason="x", actor="me", now=lambda: NOW
+    )
+    publish(bucket, RELEASED)
+    assert first.promoted is not None
+    emptied = replace(first, promoted=replace(first.promoted, wheels=()))
+    path = bucket.path(RELEASED.ledger_entry(1))
+    path.chmod(0o644)
+    path.write_bytes(emptied.dump())
+    scene = Scene(folder=tmp_path / "evil", wheels=[*sound])
+    scene.folder.mkdir()
+    scene.other_jaxlib(JAXLIB)
+    staged = staged_in(bucket, tmp_path / "second", scene.wheels)
+    with pytest.raises(BucketError, match=r"00000001\.json does not match"):
         go(bucket, staged)
 
 
