@@ -74,7 +74,7 @@ def verify(
         read: download and hash every file, even where the store reports a trusted
             checksum.
         since: entry that the ledger must contain, or None.
-        entry_problems: check of the promotion of a held set, see `policy.recorded_tiers`.
+        entry_problems: check of the promotion of a held set, see `policy.recorded_promotion`.
 
     Raises:
         RequestError: the bucket does not have the index.

@@ -36,7 +36,7 @@ from promotion.index.audit import repair as repair_index
 from promotion.index.ledger import Head, LedgerEntry, RecordedEntry
 from promotion.index.publish import read_head
 from promotion.policy.promotion_policy import load_policy
-from promotion.policy.recorded_tiers import tier_problems
+from promotion.policy.recorded_promotion import promotion_problems
 from promotion.storage.object_keys import ReleasedIndex
 
 _OF_REPAIR = ("remove_foreign", "dry_run", "ledger_key")
@@ -156,7 +156,7 @@ def verify(
             reporter.line("policies of promotions are not compared: no whole history")
 
     def judge(entry: LedgerEntry) -> Iterator[str]:
-        yield from tier_problems(opened, released, entry, policy)
+        yield from promotion_problems(opened, released, entry, policy)
         if committed is not None:
             yield from history_problem(entry, committed)
 

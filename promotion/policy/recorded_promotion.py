@@ -22,7 +22,7 @@ _LONGEST_PROMOTION_DAYS = 1
 """Accepted time between the check of evidence and exceptions, and the entry."""
 
 
-def tier_problems(
+def promotion_problems(
     bucket: Bucket, released: ReleasedIndex, entry: LedgerEntry, policy: Policy
 ) -> Iterator[str]:
     """Yield a sentence for each contradiction between a promotion and its evidence.

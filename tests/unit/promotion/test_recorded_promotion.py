@@ -28,7 +28,7 @@ from promotion.evidence.signing import SUFFIX, Signer
 from promotion.index.ledger import LedgerEntry, load_entry
 from promotion.index.publish import publish
 from promotion.policy.promotion_policy import POLICY_FILE, Policy, load_policy
-from promotion.policy.recorded_tiers import tier_problems
+from promotion.policy.recorded_promotion import promotion_problems
 from promotion.promote import promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
@@ -119,7 +119,7 @@ def with_tiers(entry: LedgerEntry, tier: str, **changes: Any) -> LedgerEntry:
 def problems(
     bucket: MemoryBucket, entry: LedgerEntry, policy: Policy = STRICT
 ) -> list[str]:
-    return [*tier_problems(bucket, RELEASED, entry, policy)]
+    return [*promotion_problems(bucket, RELEASED, entry, policy)]
 
 
 @pytest.mark.parametrize(
