@@ -161,7 +161,7 @@ def _git_history(runner: Runner) -> str:
 
 
 def history_problem(entry: LedgerEntry, committed: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for a promotion whose policy no commit has, unless somebody permitted it.
+    """Yield a sentence for a promotion whose policy is not committed, unless an owner permitted it.
 
     Args:
         committed: see `committed_policies`.
@@ -208,7 +208,7 @@ def _git_status(runner: Runner) -> str | None:
         changes = runner.run(status, env=_NO_HOOK).stdout
     except ProcessError:
         return None
-    # Git may be told to assume that a file is unchanged.
+    # `git update-index --assume-unchanged` hides changes from the status.
     if committed == POLICY_FILE.read_text():
         return changes
     return f"{changes}1 .M {POLICY_FILE.name}\n"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ci_build.release.release_request import LedgerRequest
 from core.atomic import write_whole
 from core.errors import BucketError
 from promotion.index.authority import Authority
@@ -18,6 +19,14 @@ from promotion.index.ledger import Entries, RecordedEntry
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex
+
+
+def heads_of(request: LedgerRequest, authority: Authority) -> Path | None:
+    """Return the folder of a bucket's records, or None.
+
+    Ledgers without keys are local, and often created again.
+    """
+    return request.heads if authority.keys is not None else None
 
 
 def recorded_entry(folder: Path, index: str) -> RecordedEntry | None:
@@ -43,7 +52,7 @@ def check_recorded(folder: Path, bucket: Bucket, released: ReleasedIndex) -> Non
         raise BucketError(
             problem,
             hint=(
-                "Restore the ledger from a backup. If the index was made anew, remove"
+                "Restore the ledger from a backup. If the index was created again, remove"
                 f" {folder / released.index}."
             ),
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_build.release.index_authority import policy_source, signer_of
-from ci_build.release.ledger_heads import check_recorded, record_head
+from ci_build.release.ledger_heads import check_recorded, heads_of, record_head
 from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
 from ci_build.release.release_request import LedgerRequest
 from core.errors import RequestError
@@ -63,8 +63,7 @@ def promote(
             hint="Omit it.",
         )
     released = ReleasedIndex(index=staged.index)
-    # Local ledgers have no keys, and are often made anew.
-    heads = request.heads if policy.ledger_keys is not None else None
+    heads = heads_of(request, policy.authority())
     if heads is not None:
         check_recorded(heads, bucket, released)
     promotion = promotion_promote.promote(

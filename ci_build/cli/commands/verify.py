@@ -26,7 +26,7 @@ from ci_build.release.index_authority import (
     history_problem,
     read_authority,
 )
-from ci_build.release.ledger_heads import record_head, recorded_entry
+from ci_build.release.ledger_heads import heads_of, record_head, recorded_entry
 from core.errors import BucketError
 from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
@@ -129,8 +129,7 @@ def verify(
             reporter.line(f"ledger entry {entry.number}: signed by {entry.key}")
         return
     authority = read_authority(opened, released, channel)
-    # Local ledgers have no keys, and are often made anew.
-    heads = request.heads if authority.keys is not None else None
+    heads = heads_of(request, authority)
     if since is None and heads is not None:
         since = recorded_entry(heads, index)
     done: IndexRepair | None = None

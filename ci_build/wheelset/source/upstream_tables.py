@@ -69,7 +69,7 @@ class UpstreamTables:
 def read_upstream(
     before: PinTable, mirror: str, runner: Runner, progress: Progress
 ) -> UpstreamTables:
-    """Return the tables with what the server has.
+    """Return the tables, updated from the servers.
 
     Args:
         mirror: URL or folder that replaces the server. Repositories that a folder lacks
