@@ -71,6 +71,7 @@ GROUPS = {
         "attest": ("attest", "Sign wheels, or verify their attestations."),
     },
     "index": {
+        "init": ("index_init", "Prepare a bucket for its first release."),
         "history": ("history", "List the changes or the nights of an index."),
         "verify": ("verify", "Recompute an index, report differences, repair it."),
         "rollback": ("index_operations", "Return an index to an earlier state."),
@@ -81,7 +82,6 @@ GROUPS = {
         "compat": ("compatibility", "Write the compatibility tables of an index."),
         "serve": ("index", "Serve a bucket over HTTP."),
         "check": ("index", "Install a released set as users do."),
-        "policy": ("bucket", "Print the access policy of a bucket."),
     },
     "ci": {
         "matrix": ("matrix", "Print the builds of a CI service."),

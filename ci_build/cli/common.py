@@ -231,19 +231,17 @@ def open_bucket(
     """Open a bucket; a dry run prints writes instead of performing them.
 
     Raises:
-        RequestError: the directory of the bucket does not exist, although `existing`
-            requires it.
+        RequestError: the bucket does not exist, although `existing` requires it.
     """
     # Start-up time: few commands open a bucket.
     from promotion.storage.bucket_url import open_bucket as opened
-    from promotion.storage.directory_bucket import DirBucket
     from promotion.storage.dry_run import DryRunBucket
 
     bucket = opened(text)
-    if existing and isinstance(bucket, DirBucket) and not bucket.root.is_dir():
+    if existing and not bucket.exists():
         raise RequestError(
-            f"Bucket {text} does not exist.",
-            hint="Stage a set first, or give another --bucket.",
+            f"The bucket {text} does not exist.",
+            hint=f"Create it with `ci_build index init {text}`, or give another --bucket.",
         )
     if not dry_run:
         return bucket

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote
 
 from core.errors import BucketError, RequestError
 from core.units import parse_url
-from promotion.storage.bucket import Bucket, check_key
+from promotion.storage.bucket import check_key
 from promotion.storage.directory_bucket import DirBucket
+
+if TYPE_CHECKING:  # At run time, boto3 is loaded for S3 only.
+    from promotion.storage.s3_bucket import S3Bucket
 
 _SCHEME = "s3://"
 _FILE = "file:"
@@ -89,7 +93,7 @@ def s3_location(text: str) -> tuple[str, str, dict[str, str]]:
         ) from error
 
 
-def open_bucket(text: str) -> Bucket:
+def open_bucket(text: str) -> DirBucket | S3Bucket:
     """Return the bucket with this name, without accessing it.
 
     A URL has the form

@@ -58,6 +58,10 @@ class DirBucket(Bucket):
         self.root = root.absolute()
         self._lock_seconds = lock_seconds
 
+    def exists(self) -> bool:
+        """Return whether the folder exists."""
+        return self.root.is_dir()
+
     def path(self, key: str) -> Path:
         """Return the path of an object, whether or not it exists.
 

@@ -36,7 +36,7 @@ class _Rule:
     actions: tuple[str, ...]
     keys: tuple[str, ...]
     whole_bucket: bool = False
-    create_only: bool = False
+    needs: Literal["", "create-only", "tls"] = ""
     condition: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -77,6 +77,7 @@ def bucket_policy(
     *,
     prefix: str = "",
     create_only: bool = False,
+    tls: bool = True,
 ) -> Mapping[str, Any]:
     """Return the policy of a bucket as JSON values.
 
@@ -88,6 +89,8 @@ def bucket_policy(
         create_only: whether to refuse writes without If-None-Match to objects that are
             created once. AWS then also refuses copies, and other stores may not support
             the condition.
+        tls: whether to refuse requests without TLS, which a store of this machine
+            does not need.
 
     Raises:
         RequestError: no principal is given, a principal has two roles, or a role other
@@ -118,7 +121,8 @@ def bucket_policy(
         principal: object = "*" if "*" in arns else {"AWS": list(arns)}
         for rule in rules.roles[role] if arns else ():
             statements.append(rules.statement(rule, name, prefix, principal, role))
+    wanted = {"", "create-only" if create_only else "", "tls" if tls else ""}
     for rule in rules.everyone:
-        if create_only or not rule.create_only:
+        if rule.needs in wanted:
             statements.append(rules.statement(rule, name, prefix))
     return {"Version": "2012-10-17", "Statement": statements}

@@ -33,7 +33,7 @@ from promotion.storage.bucket import (
     size_of,
 )
 from promotion.storage.object_keys import DOCS, LASTING, content_type
-from promotion.storage.s3_client import bucket_errors, call, call_paged
+from promotion.storage.s3_client import RefusalError, bucket_errors, call, call_paged
 from promotion.storage.s3_conditions import PROBES, Conditions, beside, unless_busy
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class S3Bucket(Bucket):
         single_writer: bool = False,
         website: bool = False,
     ) -> None:
-        self._client = client
+        self.client = client
         self.name = name
         self.prefix = prefix
         self._website = website
@@ -80,6 +80,16 @@ class S3Bucket(Bucket):
             self._call, self._source, single_writer=single_writer
         )
         self._hashed: dict[str, str] = {}
+
+    def exists(self) -> bool:
+        """Return whether the bucket exists; credentials that may not list it get True."""
+        try:
+            call(self.client, "head_bucket", self.name, Bucket=self.name)
+        except AbsentError:
+            return False
+        except RefusalError as error:
+            return error.status == 403
+        return True
 
     def head(self, key: str) -> ObjectInfo | None:
         """Return the properties of an object.
@@ -125,7 +135,7 @@ class S3Bucket(Bucket):
         path = folder / key.rpartition("/")[2]
         for _ in range(_BODIES):
             with bucket_errors(key):
-                self._client.download_file(self.name, self._name(key), str(path))
+                self.client.download_file(self.name, self._name(key), str(path))
             if (actual := sha256_of(path)) == info.sha256:
                 path.chmod(0o444)
                 return path
@@ -190,7 +200,7 @@ class S3Bucket(Bucket):
         words = {"Bucket": self.name, "Prefix": self.prefix + prefix}
         if after:
             words["StartAfter"] = self._name(after)
-        pages = call_paged(self._client, "list_objects_v2", prefix, **words)
+        pages = call_paged(self.client, "list_objects_v2", prefix, **words)
         infos: list[str] = []
         for page in pages:
             infos.extend(item["Key"] for item in page.get("Contents", ()))
@@ -227,7 +237,7 @@ class S3Bucket(Bucket):
 
     def _call(self, operation: str, key: str, **words: Any) -> Mapping[str, Any]:  # noqa: ANN401 - words of boto3
         return call(
-            self._client, operation, key, Bucket=self.name, Key=self._name(key), **words
+            self.client, operation, key, Bucket=self.name, Key=self._name(key), **words
         )
 
     def _get(self, key: str, **words: str) -> tuple[bytes, str]:

@@ -171,7 +171,7 @@ def _meaning(answer: Any, key: str) -> BucketError:  # noqa: ANN401 - boto3's an
     if code == "NoSuchBucket":
         return BucketError(
             "The bucket does not exist on the store.",
-            hint="Create it, or check the bucket's URL.",
+            hint="Create it with `ci_build index init`, or check the bucket's URL.",
         )
     if status == 404:
         return AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.")

@@ -334,7 +334,7 @@ def _check_structure(
     reporter = state.reporter()
     title = f"gate {values['name']}"
     with reporter.group(title), connected(cluster, reporter) as tasks:
-        opened = _open_bucket(values, reporter)
+        opened = open_bucket(values["bucket"], reporter)
         signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
         staged = gating.find_set(values["wheel_set"], opened, reporter)
         evidences = gating.run_gates(
@@ -352,12 +352,6 @@ def _check_structure(
         )
     gating.show_evidence(evidences, reporter)
     _finish(evidences, values)
-
-
-def _open_bucket(values: Values, reporter: Reporter) -> Bucket:
-    """Open the bucket, which is created if a folder with a set may be staged."""
-    creates = values["name"] != _MERGE and Path(values["wheel_set"]).is_dir()
-    return open_bucket(values["bucket"], reporter, existing=not creates)
 
 
 def _test_here(state: State, values: Values) -> None:
@@ -388,7 +382,7 @@ def _test_in_image(state: State, values: Values) -> None:
     container = container_settings(
         state.settings({name: values[name] for name in _IMAGE_OPTIONS})
     )
-    bucket = _open_bucket(values, reporter)
+    bucket = open_bucket(values["bucket"], reporter)
     gating.find_signer(key, reporter)  # creates the user's own key
     staged = gating.find_set(values["wheel_set"], bucket, reporter)
     run = device_image.ImageGateRun(
@@ -465,7 +459,7 @@ def _test_devices(
     reporter = state.reporter()
     runner = _gate_runner(options, reporter)
     with reporter.group(f"gate {values['name']} on {options.platform}"):
-        opened = _open_bucket(values, reporter)
+        opened = open_bucket(values["bucket"], reporter)
         signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
         config = device_gate.parse_config(
             options, runner.environment, runner, signer, values["bucket"]

@@ -105,6 +105,7 @@ def nightly(
         build = [name for name in option_names() if name not in OUTPUT_OPTIONS]
         hint = "Omit it, or change --steps."
         refuse_typed((*build, "redo"), "without the step build", hint)
+    open_bucket(bucket, reporter)  # refuses one that does not exist
     night_options = NightOptions(
         make=state.settings,
         index=index,

@@ -52,7 +52,6 @@ from ci_build.wheelset import set_build as dist_wheels
 from core.defaults import defaults
 from core.errors import RequestError
 from promotion import stage as promotion_stage
-from promotion.storage import bucket_url
 
 if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
@@ -101,11 +100,11 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     connect = connector(reporter)
     make_options = local_options if local else _options
     options = make_options(given, settings, connect)
+    opened = open_bucket(options.bucket, reporter, existing=not local)
     request = wheel_set_request(settings, reporter, runner, connect)
     request = with_cluster(
         request, options.cluster, other_use=ReleaseStep.GATES in options.steps
     )
-    opened = bucket_url.open_bucket(options.bucket)
     prepared = dist_wheels.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:
@@ -163,7 +162,7 @@ def stage(
 ) -> None:
     """Upload the set in directory SET to `v2-staging`, under its digest; nothing is overwritten."""
     reporter = state.reporter()
-    opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=False)
+    opened = open_bucket(bucket, reporter, dry_run=dry_run)
     with reporter.group("stage"):
         staged = promotion_stage.stage(opened, wheel_set, progress=reporter)
     if as_json:
@@ -225,12 +224,7 @@ def promote(
 
     require_explicit_channel(bucket)
     reporter = state.reporter()
-    opened = open_bucket(
-        bucket,
-        reporter,
-        dry_run=dry_run,
-        existing=not (source or Path(staged).is_dir()),
-    )
+    opened = open_bucket(bucket, reporter, dry_run=dry_run)
     if source:
         found = gating.carry(staged, open_bucket(source, reporter), opened, reporter)
     else:

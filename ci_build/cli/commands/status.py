@@ -10,6 +10,7 @@ import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.shared_options import (
+    DEFAULT_BUCKET,
     bucket_option,
     channel_option,
     json_option,
@@ -20,7 +21,6 @@ from core.lock_holders import lock_holders
 from core.process import render, without_credentials
 from core.report import print_line, print_table
 from core.units import human
-from promotion.storage.bucket_url import is_url
 
 
 @cloup.command()
@@ -49,7 +49,7 @@ def status(
     running = lock_holders(cache)
     cached = states.cached(cache)
     staged: list[states.StagedState] = []
-    if is_url(bucket) or Path(bucket).is_dir():
+    if bucket != DEFAULT_BUCKET or Path(bucket).is_dir():
         opened = open_bucket(bucket, reporter)
         staged += states.staged_states(opened, channel, trust_config)
     if as_json:

@@ -117,10 +117,15 @@ def find_signing_key(file: Path | None) -> SigningKey:
         return SigningKey(file=file, origin="--signing-key")
     if text := os.environ.get(SIGNING_KEY, ""):
         return SigningKey(file=None, text=text, origin=SIGNING_KEY)
+    return SigningKey(file=config_folder() / "signing-key", own=True)
+
+
+def config_folder() -> Path:
+    """Return the folder of the user's keys."""
     folder = Path(platformdirs.user_config_dir(_PROJECT))
-    if not (folder / "signing-key").exists():
-        folder = writable_folder(folder, "config")
-    return SigningKey(file=folder / "signing-key", own=True)
+    if (folder / "signing-key").exists():
+        return folder
+    return writable_folder(folder, "config")
 
 
 def ledger_request(

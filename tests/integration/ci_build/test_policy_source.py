@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ci_build import cli
 from ci_build.cli.options.environment import child_environment, ledger_request
 from ci_build.release import index_authority as authority
+from ci_build.release import index_setup
 from ci_build.release.index_authority import (
     committed_policies,
     history_problem,
@@ -17,6 +22,7 @@ from core.process import HostRunner
 from promotion.index.authority import PolicySource
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind
+from promotion.policy.promotion_policy import POLICY_FILE, load_policy
 from tests.support.git import git
 from tests.support.machine import need
 from tests.support.sets import promoted_set
@@ -168,3 +174,45 @@ def test_shallow_history_is_incomplete(checkout: Path, tmp_path: Path) -> None:
         assert committed_policies(runner) is None
         patch.setattr(authority, "POLICY_FILE", tmp_path / "promotion" / "policy.toml")
         assert committed_policies(runner) is None
+
+
+def test_init_makes_keys_that_the_policy_lists(
+    checkout: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Once; the keys of others are left to a person."""
+    policy = checkout / "promotion" / "policy.toml"
+    policy.write_text(POLICY_FILE.read_text())
+    git(checkout, "commit", "--quiet", "--all", "-m", "the delivered policy")
+    monkeypatch.setattr(index_setup, "POLICY_FILE", policy)
+    monkeypatch.setitem(load_policy.__kwdefaults__ or {}, "file", policy)
+
+    def init(*words: str, keys: str = "keys") -> Mapping[str, Any]:
+        argv = ["index", "init", str(tmp_path / "bucket"), "--channel=nightly", *words]
+        assert cli.run([*argv, f"--out={tmp_path / keys}", "--json"]) == 0
+        done: Mapping[str, Any] = json.loads(capsys.readouterr().out)
+        return done
+
+    assert init("--dry-run")["created"]
+    assert source().clean
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tree"]
+    done = init()
+    public = {name: key["public"] for name, key in done["keys"].items()}
+    loaded = load_policy("multi-arch", channel="release")
+    assert [item.key for item in (loaded.keys or {}).values()] == [public["keys"]]
+    listed = [item.key for item in (loaded.ledger_keys or {}).values()]
+    assert listed == [public["ledger_keys"]]
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "keys").iterdir()]
+    assert modes == [0o600, 0o600]
+    assert done["remaining"][0].startswith("git commit ")
+    git(checkout, "commit", "--quiet", "--all", "-m", "keys")
+    git(checkout, "switch", "--quiet", "--create", "feature")
+    again = init()
+    assert (again["created"], again["keys"]) == (False, done["keys"])
+    assert "refs/heads/feature, not from a protected ref" in again["remaining"][0]
+    text = policy.read_text()
+    others = init(keys="others")["remaining"]
+    assert [line.split()[0] for line in others[:2]] == ["Add", "Add"]
+    assert policy.read_text() == text

@@ -5,6 +5,8 @@ Every call of every role on every kind of object.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,12 +17,12 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from click.testing import CliRunner
 
-from ci_build.cli.commands.bucket import policy as policy_command
+from ci_build import cli
+from core.errors import BucketError
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import DOCS, ReleasedIndex, StagedSet
-from promotion.storage.roles import Role
+from promotion.storage.roles import Role, bucket_policy
 from promotion.storage.s3_client import connect
 from tests.support import ceph
 
@@ -77,10 +79,11 @@ NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """A bucket with objects of all kinds and the policy that `index policy` prints."""
+    """A bucket with objects of all kinds and the policy that `index init` writes."""
 
     owner: Any
     name: str
+    users: Mapping[Role, ceph.User]
     clients: Mapping[Role, Any]
 
     def etag(self, key: str) -> str:
@@ -119,34 +122,43 @@ def refusal(call: Callable[[], object]) -> str:
     return ""
 
 
-def as_client(server: ceph.Ceph, user: ceph.User) -> Any:
+@contextlib.contextmanager
+def keys_of(user: ceph.User) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", user.access)
         patch.setenv("AWS_SECRET_ACCESS_KEY", user.secret)
+        yield
+
+
+def as_client(server: ceph.Ceph, user: ceph.User) -> Any:
+    with keys_of(user):
         return connect(endpoint=server.url)
 
 
-def printed_policy(name: str, *words: str) -> str:
-    """Return what `ci_build index policy` prints, for a store of this machine without TLS."""
-    done = CliRunner().invoke(policy_command, [f"s3://{name}/{PREFIX}", *words])
-    assert done.exit_code == 0, done.output
-    policy = json.loads(done.output)
-    policy["Statement"] = [
-        row for row in policy["Statement"] if row["Sid"] != "Encrypted"
-    ]
-    return json.dumps(policy)
+def init(
+    server: ceph.Ceph, user: ceph.User, name: str, *words: str
+) -> tuple[int, Mapping[str, Any]]:
+    """Run `index init` with the keys of a user; return its exit code and its JSON."""
+    url = f"s3://{name}/{PREFIX.rstrip('/')}?endpoint_url={server.url}"
+    argv = ["index", "init", url, *words, "--channel=local", "--json"]
+    printed = io.StringIO()
+    with keys_of(user), contextlib.redirect_stdout(printed):
+        code = cli.run(argv)
+    return code, json.loads(printed.getvalue() or "{}")
 
 
 @pytest.fixture
 def store(s3_client: Any, s3_server: ceph.Ceph) -> Store:
     name = f"roles-{next(NUMBERS)}"
-    s3_client.create_bucket(Bucket=name)
     users = {role: s3_server.user(f"{name}-{role}") for role in Role}
     words = [f"{role}=arn:aws:iam:::user/{user.name}" for role, user in users.items()]
-    s3_client.put_bucket_policy(Bucket=name, Policy=printed_policy(name, *words))
+    code, done = init(s3_server, s3_server.owner, name, *words)
+    assert code == 0
+    assert done["created"]
     return Store(
         owner=s3_client,
         name=name,
+        users=users,
         clients={role: as_client(s3_server, user) for role, user in users.items()},
     )
 
@@ -303,7 +315,7 @@ OF_BUCKET: Mapping[str, Callable[[Any, str], object]] = {
     "list versions": lambda c, name: c.list_object_versions(Bucket=name),
     "get policy": lambda c, name: c.get_bucket_policy(Bucket=name),
     "put policy": lambda c, name: c.put_bucket_policy(
-        Bucket=name, Policy=printed_policy(name, "reader=*")
+        Bucket=name, Policy=json.dumps(bucket_policy(name, {Role.READER: ["*"]}))
     ),
     "delete policy": lambda c, name: c.delete_bucket_policy(Bucket=name),
     "put acl": lambda c, name: c.put_bucket_acl(Bucket=name, ACL="public-read-write"),
@@ -341,3 +353,33 @@ def test_policy_protects_ledgers_from_owner(store: Store) -> None:
     store.owner.put_object(**at, Body=BODY)
     assert refusal(lambda: store.owner.delete_object(**at)) == "403"
     assert store.etag(KEYS["ledger entry"])
+
+
+def test_init_names_the_role_of_credentials(store: Store, s3_server: ceph.Ceph) -> None:
+    """The caller may have all roles, one, or, as a reader, none that writes."""
+    found = {
+        role: init(s3_server, user, store.name) for role, user in store.users.items()
+    }
+    assert {role: (code, done["roles"]) for role, (code, done) in found.items()} == {
+        role: (0, [] if role is Role.READER else [role]) for role in Role
+    }
+    code, done = init(s3_server, s3_server.owner, store.name)
+    assert (code, done["roles"]) == (0, ["builder", "tester", "promoter"])
+    assert "let every other command run with those of one role" in done["remaining"][0]
+    assert "Contents" not in store.owner.list_objects_v2(Bucket=store.name)
+
+
+def test_init_changes_its_own_policy_and_no_other(
+    store: Store, s3_server: ceph.Ceph
+) -> None:
+    owner = s3_server.owner
+    assert init(s3_server, owner, store.name, "reader=*")[0] == 0
+    text = store.owner.get_bucket_policy(Bucket=store.name)["Policy"]
+    assert {row["Sid"] for row in json.loads(text)["Statement"]} == {
+        "ReaderReads",
+        "NeverDeleted",
+    }
+    foreign = text.replace("ReaderReads", "Somebody")
+    store.owner.put_bucket_policy(Bucket=store.name, Policy=foreign)
+    assert init(s3_server, owner, store.name, "reader=*")[0] == BucketError.exit_code
+    assert store.owner.get_bucket_policy(Bucket=store.name)["Policy"] == foreign

@@ -94,7 +94,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             (
                 "nightly",
                 "gfx1151",
-                "--bucket=b",
+                "--bucket=.",
                 "--payload=published",
                 "--targets=gfx942",
             ),

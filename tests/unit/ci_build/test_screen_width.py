@@ -47,16 +47,13 @@ READ = (
     "images build --dry-run",
     "kernels build --dry-run",
     "set repair {wheels} --targets=gfx942 --rocm-version=7.2.0 --out={out} --dry-run",
-    (
-        "index policy s3://bucket/prefix promoter=arn:aws:iam::1:role/p"
-        " tester=arn:aws:iam::1:role/s"
-    ),
     "ci keys {key}",
 )
 """Commands that change nothing; words in braces stand for folders and sets."""
 CHANGING = (
     "ci keys --out {new_key}",
     "set adopt {wheels} --out={out}",
+    "index init {out}",
     "set stage {folder} {bucket}",
     "gate inspection {ready} {bucket} --redo",
     "promote {ready} {bucket}",
@@ -85,7 +82,7 @@ WRONG = (
     "gate inspection {blocked} {bucket} --redo",
 )
 """Commands that fail."""
-FOR_PROGRAMS = ("ci matrix", "ci tests", "ci keys", "index compat", "index policy")
+FOR_PROGRAMS = ("ci matrix", "ci tests", "ci keys", "index compat")
 """Commands whose output is a file or the value of an option."""
 COPIED = re.compile(
     r"\s*(\$ |[$#]? ?(pip|uv|docker|podman|python3|ci_build|http|/\S+python -m"

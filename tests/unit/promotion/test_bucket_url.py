@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -78,25 +79,40 @@ def test_bucket_name_keeps_folders_and_urls_of_stores() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["wheels/some/prefix", "s3://wheels/some/prefix/?endpoint_url=http://127.0.0.1:9"],
+    "line",
+    [
+        "index init wheels reader=*",
+        "index init file:///wheels reader=*",
+        "index init s3:// reader=* --channel=local",
+        "index init s3://name/../x --channel=local",
+        "index init s3://name",
+        "index init wheels --channel=local nobody=arn",
+    ],
 )
-def test_bucket_policy_takes_name_or_url(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.run(["index", "policy", name, "reader=*"]) == 0
-    assert "arn:aws:s3:::wheels/some/prefix/v2/*" in capsys.readouterr().out
+def test_init_refuses_other_buckets_and_roles(line: str, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        assert cli.run(line.split()) == RequestError.exit_code
+        assert not Path("wheels").exists()
 
 
 @pytest.mark.parametrize(
-    "name",
+    "line",
     [
-        "file:///wheels",
-        "http://host/wheels",
-        "s3://",
-        "s3://name/../x",
-        "s3://name/a%20b",
+        "set stage . --bucket={}",
+        "gate structure . --bucket={}",
+        "promote . --bucket={}",
+        "release --payload=published --bucket={} --dry-run",
+        "nightly multi-arch --payload=published --bucket={}",
+        "status --bucket={}",
+        "index verify multi-arch --bucket={}",
+        "index serve --bucket={}",
     ],
 )
-def test_bucket_policy_refuses_other_urls(name: str) -> None:
-    assert cli.run(["index", "policy", name, "reader=*"]) == RequestError.exit_code
+def test_commands_refuse_a_bucket_that_does_not_exist(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = tmp_path / "wheels"
+    with contextlib.chdir(tmp_path):
+        assert cli.run(line.format(absent).split()) == RequestError.exit_code
+    assert f"ci_build index init {absent}" in capsys.readouterr().err
+    assert not absent.exists()

@@ -394,6 +394,7 @@ def test_promote_from_carries_the_evidence_into_another_bucket(
     source = ("--from", str(bucket.root))
     for name in ("staged", "released"):
         other = DirBucket(tmp_path / name)
+        other.root.mkdir()
         assert run(other, *words, *source) == 0
         files = [key.removeprefix(nightly.root) for key in other.list(nightly.evidence)]
         assert files == evidence
@@ -401,6 +402,7 @@ def test_promote_from_carries_the_evidence_into_another_bucket(
         # The next one finds the released set only.
         shutil.rmtree(bucket.root / "v2-staging", ignore_errors=True)
     release = DirBucket(tmp_path / "release")
+    release.root.mkdir()
     capsys.readouterr()
     words = ("promote", str(nightly), "--channel", "release")
     assert run(release, *words, *source) == PromotionBlockedError.exit_code
