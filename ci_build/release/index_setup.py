@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ci_build.release.index_authority import policy_source
 from ci_build.release.release_request import LedgerRequest
@@ -25,8 +25,23 @@ from promotion.storage.bucket_url import open_bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.roles import Role, bucket_policy
 
+
+class _Key(NamedTuple):
+    """A key: its file, its owner's role and GitHub environment, and the secret of workflows."""
+
+    label: str
+    file: str
+    role: str
+    secret: str
+
+
 _COMMAND = "python3 build/ci_build"
 _POLICY = f"{POLICY_FILE.parent.name}/{POLICY_FILE.name}"
+_KEYS = {
+    "keys": _Key("evidence key", "signing-key", "tester", "SIGNING_KEY"),
+    "ledger_keys": _Key("ledger key", "ledger-key", "promoter", "LEDGER_KEY"),
+}
+"""Field of the policy -> its first key."""
 _NEW = "a new key"
 """Stand-in for the public key of a file that a dry run does not create."""
 
@@ -96,7 +111,8 @@ class Setup:
         if self.bucket_policy:
             yield f"bucket policy  {len(self.bucket_policy['Statement'])} statements"
         for name, (file, public) in self.keys.items():
-            yield f"{name:13}  {public}, in {file}"
+            yield f"{_KEYS[name].label:13}  {public}"
+            yield f"{'':13}  {file}"
         if self.roles:
             yield f"credentials    {' and '.join(self.roles)}"
         yield "remaining"
@@ -151,8 +167,8 @@ def set_up(request: SetupRequest, runner: Runner) -> Setup:
 
 def _keys(request: SetupRequest) -> Iterator[tuple[str, tuple[Path, str]]]:
     """Create the missing keys, and yield the field of the policy, the file and the public key."""
-    for name, file in (("keys", "signing-key"), ("ledger_keys", "ledger-key")):
-        path = request.keys / file
+    for name, key in _KEYS.items():
+        path = request.keys / key.file
         if path.exists():
             yield name, (path, load_signer(path).key)
         else:
@@ -175,15 +191,12 @@ def _policy_steps(
     """List the keys in the policy file, and yield what its owner has to do."""
     text = POLICY_FILE.read_text(encoding="utf-8")
     before = text
-    names = {
-        "keys": f"tester-{request.year}",
-        "ledger_keys": f"promoter-{request.year}",
-    }
     for name, (_, public) in keys.items():
-        added = add_key(text, request.channel, name, names[name], public)
+        owner = f"{_KEYS[name].role}-{request.year}"
+        added = add_key(text, request.channel, name, owner, public)
         if added is None:
             table = listed_in(text, request.channel, name)[0]
-            yield f'Add {names[name]} = "{public}" to {name} of [{table}] in {_POLICY}.'
+            yield f'Add {owner} = "{public}" to {name} of [{table}] in {_POLICY}.'
         text = added or text
     if text != before and not request.dry_run:
         write_whole(POLICY_FILE, text.encode())
@@ -203,14 +216,11 @@ def _next_steps(
     if not keys:
         yield f"{_COMMAND} release --local --bucket {bucket}"
         return
-    for name, secret, place in (
-        ("keys", "SIGNING_KEY", "tester"),
-        ("ledger_keys", "LEDGER_KEY", "promoter"),
-    ):
+    for name, key in _KEYS.items():
         file = shlex.quote(str(keys[name][0]))
-        yield f"gh secret set {secret} --env {place} < {file}    # for the workflows"
-    key = shlex.quote(str(keys["ledger_keys"][0]))
+        yield f"gh secret set {key.secret} --env {key.role} < {file}    # for the workflows"
+    ledger_key = shlex.quote(str(keys["ledger_keys"][0]))
     yield (
         f"{_COMMAND} release --bucket {bucket} --channel {request.channel}"
-        f" --ledger-key {key}"
+        f" --ledger-key {ledger_key}"
     )

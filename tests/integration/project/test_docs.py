@@ -22,6 +22,7 @@ PAGES = (
     "docs/build-from-source.md",
     "docs/cluster.md",
     "docs/documentation.md",
+    "docs/first-release.md",
     "docs/gpu-tests.md",
     "docs/kernels.md",
     "docs/offline-tests.md",
