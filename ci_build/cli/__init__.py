@@ -34,7 +34,7 @@ SECTIONS = {
         "rocm": ("rocm", "Show the ROCm of a build, or list builds."),
         "sources": ("sources", "List or update the pinned sources of jax."),
         "kernels": ("kernels", "List and build the kernels of jax_aiter."),
-        "images": ("", "Build and test images; update the pins of docker/images.toml."),
+        "images": ("", "Build the builder image; update docker/images.toml."),
     },
     "Check": {
         "inspect": ("inspect", "Report contents and problems of wheels."),
@@ -57,8 +57,7 @@ SECTIONS = {
 """Title of a help section -> commands. Summaries fit a terminal of 80 columns."""
 GROUPS = {
     "images": {
-        "build": ("image_build", "Build the builder image, or the image of a set."),
-        "test": ("image_test", "Run an image's own test, or a command in an image."),
+        "build": ("image_build", "Build the image in which wheels are compiled."),
         "update": ("image_update", "Update the digests in docker/images.toml."),
     },
     "set": {

@@ -1,4 +1,1 @@
-"""Container images.
-
-Their pins (docker/images.toml), their recipes, and the image that a build runs in.
-"""
+"""The image that a build from source runs in, and its pins (docker/images.toml)."""

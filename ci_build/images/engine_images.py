@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,23 +20,16 @@ class ContainerImage:
         name: name in the engine.
         id: `sha256:…`, the digest of the image's configuration.
         digests: names in registries, as name@sha256:….
-        labels: labels of the image.
     """
 
     name: str
     id: str
     digests: tuple[str, ...]
-    labels: Mapping[str, str]
 
     @property
     def digest(self) -> str:
         """The digest in a registry if the image has one, else the id, for build records."""
         return self.digests[0].partition("@")[2] if self.digests else self.id
-
-
-def sanitize(version: str) -> str:
-    """Return a version in which dots replace characters that a tag cannot contain, such as `+`."""
-    return re.sub(r"[^A-Za-z0-9_.-]", ".", version)
 
 
 def find_argv(engine: Engine, name: str) -> tuple[str, ...]:
@@ -64,7 +55,6 @@ def find(engine: Engine, host: HostRunner, name: str) -> ContainerImage | None:
         return None
     facts = json.loads(done.stdout)
     facts = facts[0] if isinstance(facts, list) else facts
-    labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
     # podman invents a digest for images that were never in a registry.
     digests = [
         name
@@ -75,7 +65,6 @@ def find(engine: Engine, host: HostRunner, name: str) -> ContainerImage | None:
         name=name,
         id="sha256:" + str(facts["Id"]).removeprefix("sha256:"),
         digests=tuple(sorted(digests)),
-        labels=labels,
     )
 
 
@@ -106,16 +95,6 @@ def pull(
     image = find(engine, host, reference)
     assert image is not None
     return image
-
-
-def obtain(engine: Engine, host: HostRunner, name: str) -> ContainerImage:
-    """Return an image by its name, pulled if it is missing, as `docker run` does.
-
-    Raises:
-        InputError: the image is missing, and its registry refuses the pull or lacks
-            the image.
-    """
-    return find(engine, host, name) or pull(engine, host, name)
 
 
 def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:

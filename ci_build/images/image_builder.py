@@ -1,6 +1,7 @@
-"""Builder of container images.
+"""Image in which wheels are compiled.
 
-The engine's cache decides which steps of a Dockerfile run again.
+A named image, one from a registry, or one built from docker/images.toml. The engine's
+cache decides which steps of a Dockerfile run again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from core.process import HostRunner, render, without_credentials
 if TYPE_CHECKING:
     from core.http.client import Connect
 
+SEARCH = "search"
+"""Value of `--builder-image` that finds an image without building one."""
 UNKNOWN = "DIGEST"
 """Stand-in for a digest that a dry run cannot know, such as that of a ROCm tree."""
 UNKNOWN_NOTE = (
@@ -36,6 +39,17 @@ UNKNOWN_NOTE = (
 )
 _BASE = "BASE"
 """Build argument of every Dockerfile: the name of the base image."""
+_MANYLINUX = "manylinux_2_28"
+_LLVM = "18"
+"""Major version of the clang that compiles wheels; images.toml gives the reason."""
+_DOWNLOADS = {
+    "bazel": "bazel",
+    "llvm": f"llvm-{_LLVM}",
+    "numactl": "numactl",
+    "xxd": "xxd",
+}
+"""Name in the build context -> name of the pin."""
+_TEXTS = ("check-tools.sh", "clang.cfg", "llvm-members.txt")
 
 
 @frozen
@@ -47,10 +61,8 @@ class ImageBuild:
         dockerfile: name of its Dockerfile.
         base: name of the base image.
         texts: path in the build context -> text of a file.
-        files: path in the build context -> file or folder of this machine.
         downloads: path in the build context -> pin of a file that is downloaded.
         arguments: build arguments besides the base image.
-        labels: labels of the image.
         network: network of the build steps: none or host.
     """
 
@@ -58,10 +70,8 @@ class ImageBuild:
     dockerfile: str
     base: str
     texts: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, Path] = field(default_factory=dict)
     downloads: Mapping[str, Pin] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
     network: str = "none"
 
     @property
@@ -80,7 +90,7 @@ class ImageBuild:
 
 @dataclass(kw_only=True)
 class ImageBuilder:
-    """Builder of images.
+    """Builder of the image in which wheels are compiled.
 
     The container engine is detected at its first use. A dry run uses no engine; it only
     prints commands.
@@ -89,12 +99,11 @@ class ImageBuilder:
         cache: cache folder of ci_build.
         connect: function that returns the HTTP client for downloads.
         engine_name: docker, podman or the path of a client; empty to detect the engine.
-        builder_image: name of the image to compile in, or `search`; empty to build the
-            image.
+        image: name of an existing image, or `search`; empty to build the image.
         base: name of a base image that replaces the pinned one, or empty.
         registry: registry of built images, for pushes and searches, or empty.
-        rocm: build arguments of dnf.Dockerfile, which adds a ROCm to the builder image;
-            empty for no ROCm.
+        rocm: build arguments of dnf.Dockerfile, which adds a ROCm to the image; empty
+            for no ROCm.
         dry_run: whether only commands are printed.
     """
 
@@ -104,7 +113,7 @@ class ImageBuilder:
     progress: Progress
     connect: Connect
     engine_name: str = ""
-    builder_image: str = ""
+    image: str = ""
     base: str = ""
     registry: str = ""
     rocm: Mapping[str, str] = field(default_factory=dict)
@@ -121,29 +130,96 @@ class ImageBuilder:
             return planned_engine(self.engine_name)
         return find_engine(self.engine_name or None, self.host)
 
-    def base_image(self, name: str) -> str:
-        """Return the name of a base image: that of --base-docker, or the pinned one.
+    def obtain(self) -> ContainerImage:
+        """Return the image to compile in.
+
+        A named image is pulled if it is missing. With `search`, the image of the
+        current Dockerfile and pins is used from the engine or the registry. Without a
+        name, it is built if it is missing.
 
         Raises:
-            RequestError: the base image is not pinned.
+            InputError: the image does not exist.
+            NoContainerEngineError: no engine answers.
+            RequestError: images.toml lacks a pin.
         """
-        return self.base or self.pins.get("base", name, self.arch).reference
+        if self.image and self.image != SEARCH:
+            return self._find(self.image) or self._pull(self.image)
+        builds = self.builds()
+        tag = builds[-1].tag
+        # The tag of an image is a digest of its content, unless the user names its base.
+        if not self.base and (found := self._find(tag)):
+            return found
+        if self.image != SEARCH:
+            return [self.build(image) for image in builds][-1]
+        if not self.registry:
+            raise InputError(
+                f"Image {tag} is not on this machine, and no registry is configured.",
+                hint="Give --image-registry, or omit --builder-image to build it.",
+            )
+        return self._pull(f"{self.registry}/{tag}")
 
-    def find(self, name: str) -> ContainerImage | None:
-        """Return the local image of a name or id, or None."""
-        return engine_images.find(self.engine, self.host, name)
+    def planned(self) -> str:
+        """Return the name of the image to compile in; in a dry run, no engine is asked."""
+        named = self.image and self.image != SEARCH
+        return self.image if named else self.builds()[-1].tag
 
-    def pull(self, name: str) -> ContainerImage:
-        """Pull an image.
+    def planned_steps(self) -> Iterator[str]:
+        """Yield the lines of a dry run."""
+        image = self.planned()
+        yield f"look for {image} on this machine"
+        yield f"  $ {render(engine_images.find_argv(self.engine, image))}"
+        if not self.image:
+            for build in self.builds():
+                yield f"build {build.tag} if it is missing"
+                for path, pin in build.downloads.items():
+                    yield (
+                        f"  download {pin.origin} as {path}, sha256 {pin.digest},"
+                        " unless cached"
+                    )
+                yield f"    $ {render(self._build_argv(build, 'CONTEXT'))}"
+        elif self.image != SEARCH or self.registry:
+            name = f"{self.registry}/{image}" if self.image == SEARCH else image
+            yield f"pull {name} if it is missing"
+            yield f"  $ {render(engine_images.pull_argv(self.engine, name))}"
+        else:
+            yield "stop if it is missing: no --image-registry is given"
+
+    def builds(self) -> list[ImageBuild]:
+        """Return the inputs of the image's parts: its tools, then the ROCm that dnf installs.
 
         Raises:
-            InputError: the registry refuses the pull or lacks the image.
+            RequestError: images.toml lacks a pin.
         """
-        self.progress.step(f"pulling {name}")
-        return engine_images.pull(self.engine, self.host, name)
+        downloads = {}
+        for name, pin in _DOWNLOADS.items():
+            downloads[f"downloads/{name}"] = self.pins.get("download", pin, self.arch)
+        # Only LLVM's archive for x86_64 was linked with this library.
+        if library := self.pins.find("download", "libtinfo5", self.arch):
+            downloads["downloads/libtinfo5"] = library
+        base = self.base or self.pins.get("base", _MANYLINUX, self.arch).reference
+        tools = ImageBuild(
+            name=f"jax-{_MANYLINUX}",
+            dockerfile="manylinux_2_28.Dockerfile",
+            base=base,
+            texts={
+                name: (DOCKER / name).read_text(encoding="utf-8") for name in _TEXTS
+            },
+            downloads=dict(sorted(downloads.items())),
+            arguments={"LLVM_MAJOR": _LLVM},
+        )
+        if not self.rocm:
+            return [tools]
+        rocm = ImageBuild(
+            name=f"{tools.name}-rocm",
+            dockerfile="dnf.Dockerfile",
+            base=tools.tag,
+            arguments=self.rocm,
+            network="host",
+        )
+        return [tools, rocm]
 
-    def build(self, image: ImageBuild, name: str) -> ContainerImage:
-        """Build an image under a name; the engine pulls its base image.
+    def build(self, image: ImageBuild) -> ContainerImage:
+        """Build an image; the engine pulls its base image.
 
         Raises:
             InputError: a download fails, or a file differs from its pin.
@@ -153,55 +229,49 @@ class ImageBuilder:
         contexts.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix="context-", dir=contexts) as folder:
             self._fill(image, Path(folder))
-            self.progress.step(f"building {name}")
+            self.progress.step(f"building {image.tag}")
             self.host.run(
-                self.build_argv(image, name, folder),
+                self._build_argv(image, folder),
                 # Attestations would change the digest of an unchanged image.
                 env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"},
             )
-        if (built := self.find(name)) is None:
+        if (built := self._find(image.tag)) is None:
             # A buildx builder with another driver does not load images into the engine.
             raise ProcessError(
-                f"{name} was built, but the engine does not list it.",
+                f"{image.tag} was built, but the engine does not list it.",
                 hint="Select the engine's own builder with `docker buildx use default`.",
             )
         return built
 
-    def build_argv(self, image: ImageBuild, name: str, folder: str) -> tuple[str, ...]:
+    def _build_argv(self, image: ImageBuild, folder: str) -> tuple[str, ...]:
         """Return the command that builds an image from the build context in a folder."""
-        argv = [self.engine.program, "build", "--tag", name]
+        argv = [self.engine.program, "build", "--tag", image.tag]
         argv += ["--file", str(DOCKER / image.dockerfile), "--network", image.network]
-        for key, value in sorted(image.labels.items()):
-            argv += ["--label", f"{key}={value}"]
         arguments = {**image.arguments, _BASE: image.base}
         for key, value in sorted(arguments.items()):
             argv += ["--build-arg", f"{key}={value}"]
         return (*argv, folder)
 
-    def describe(self, image: ImageBuild, name: str) -> Iterator[str]:
-        """Yield the lines of a dry run about the build of an image."""
-        for path, pin in image.downloads.items():
-            yield f"download {pin.origin} as {path}, sha256 {pin.digest}, unless cached"
-        for path, source in image.files.items():
-            yield f"copy {source} to {path}"
-        yield f"  $ {render(self.build_argv(image, name, 'CONTEXT'))}"
-
     def _fill(self, image: ImageBuild, folder: Path) -> None:
         """Fill a build context, with hard links if possible."""
-        sources = dict(image.files)
-        for path, pin in image.downloads.items():
-            sources[path] = self.fetch(pin)
-        for path, source in sources.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target, symlinks=True, copy_function=_link)
-            else:
-                _link(source, target)
+        for path in (*image.texts, *image.downloads):
+            (folder / path).parent.mkdir(exist_ok=True)
         for path, text in image.texts.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
+            (folder / path).write_text(text, encoding="utf-8")
+        for path, pin in image.downloads.items():
+            file = self.fetch(pin)
+            try:
+                os.link(file, folder / path)
+            except OSError:
+                shutil.copy2(file, folder / path)
+
+    def _find(self, name: str) -> ContainerImage | None:
+        """Return the local image of a name or id, or None."""
+        return engine_images.find(self.engine, self.host, name)
+
+    def _pull(self, name: str) -> ContainerImage:
+        self.progress.step(f"pulling {name}")
+        return engine_images.pull(self.engine, self.host, name)
 
     def fetch(self, pin: Pin) -> Path:
         """Return the file of a pin, downloaded if it is not in the cache.
@@ -245,10 +315,3 @@ class ImageBuilder:
             done += len(chunk)
             self.progress.advance(done, remote.version.size or 0)
         return sha256.hexdigest()
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)

@@ -25,7 +25,7 @@ class Pin:
 
     Attributes:
         kind: base or download.
-        name: name such as manylinux_2_28, bazel, llvm-18 or python-3.12.
+        name: name such as manylinux_2_28, bazel or llvm-18.
         arch: architecture as printed by `uname -m`.
         origin: repository with its registry, or URL.
         version: tag of the image, or version of the software in the file.

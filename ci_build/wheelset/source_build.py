@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ci_build.containers.container import ContainerRunner, ContainerSpec
 from ci_build.images.image_builder import ImageBuilder
 from ci_build.images.image_pins import load_pins
-from ci_build.images.manylinux_image import builder_image
 from ci_build.rocm.rocm_request import DnfRepository, dnf_arguments
 from ci_build.rocm.set_lock import set_lock
 from ci_build.wheelset.set_plan import BuildPlan, make_plan
@@ -116,7 +115,7 @@ class SourceBuildContext:
             progress=self.reporter,
             connect=self.connect,
             engine_name=container.engine,
-            builder_image=container.image,
+            image=container.image,
             base=container.base,
             registry=self.request.registry,
             rocm=dnf_arguments(self.request.rocm),
@@ -144,7 +143,7 @@ def check_environment(context: SourceBuildContext) -> None:
         return
     try:
         with context.reporter.group("builder image"):
-            builder_image(context.images())
+            context.images().obtain()
     except NoContainerEngineError as error:
         rocm = request.rocm
         if rocm is None or not isinstance(rocm.source, DnfRepository):
@@ -171,7 +170,7 @@ def installed_rocm(context: SourceBuildContext) -> Iterator[DnfRocm | None]:
     from ci_build.rocm.installed import DnfRocm
 
     images = context.images()
-    image = builder_image(images)
+    image = images.obtain()
     with ContentStore(context.request.cache / "rocm" / "trees").scratch() as folder:
         container = rocm_container(images.engine, image.id, folder)
         yield DnfRocm(
@@ -338,7 +337,7 @@ def _start_container(
     reporter = context.reporter
     images = context.images()
     engine = images.engine
-    image = builder_image(images)
+    image = images.obtain()
     create_folders(source, layout, built, work)
     mounts = build_mounts(source, inputs.sources, layout, rocm.resolve(), built, work)
     spec = build_container(engine, image.id, source.container, mounts)

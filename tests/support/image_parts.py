@@ -6,7 +6,6 @@ A stand-in for the base image, and small archives like the real ones.
 from __future__ import annotations
 
 import io
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pip
 import tomli_w
 
 from core.digests import sha256_of
@@ -31,8 +29,6 @@ FROM {builder}
 RUN mkdir -p /opt/rh/gcc-toolset-14/root && ln -s /usr /opt/rh/gcc-toolset-14/root/usr && rm -rf /usr/lib/llvm-18
 # What manylinux_2_28 lacks.
 RUN rm /usr/bin/xxd /usr/include/numa*.h /usr/lib/*/libnuma*
-# Whose Pythons have a pip.
-COPY pip /usr/lib/python3/dist-packages/pip
 """
 XXD = b"""
 #include <stdio.h>
@@ -97,18 +93,11 @@ def stand_in(engine: Engine, folder: Path) -> str:
     folder.mkdir()
     (folder / "Dockerfile").write_text(text)
     if engine.run("image", "inspect", name, check=False).returncode:
-        shutil.copytree(
-            Path(pip.__file__).parent,
-            folder / "pip",
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
         engine.run("build", "--network=none", "--tag", name, str(folder))
     return name
 
 
-def _tar(
-    files: Mapping[str, tuple[bytes, int]], links: Mapping[str, str] | None = None
-) -> bytes:
+def _tar(files: Mapping[str, tuple[bytes, int]]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
         for name, (data, mode) in files.items():
@@ -116,11 +105,6 @@ def _tar(
             info.size = len(data)
             info.mode = mode
             tar.addfile(info, io.BytesIO(data))
-        for name, target in (links or {}).items():
-            info = tarfile.TarInfo(name)
-            info.type = tarfile.SYMTYPE
-            info.linkname = target
-            tar.addfile(info)
     return out.getvalue()
 
 
@@ -173,33 +157,6 @@ def builder_files(unique: bytes) -> dict[str, tuple[str, bytes]]:
     }
 
 
-def python(version: str, unique: bytes) -> bytes:
-    """Return an archive with the layout of a relocatable Python.
-
-    The stand-in's interpreter with pip.
-
-    Args:
-        unique: content that no other archive has.
-    """
-    site = f"python/lib/python{version}/site-packages"
-    source = Path(pip.__file__).parent
-    files: dict[str, tuple[bytes, int]] = {
-        "python/pyvenv.cfg": (b"home = /usr/bin\n", 0o644),
-        "python/unique": (unique, 0o644),
-    }
-    for path in (
-        sorted(source.rglob("*.py"))
-        + sorted(source.rglob("*.pem"))
-        + sorted(source.rglob("*.txt"))
-    ):
-        files[f"{site}/pip/{path.relative_to(source)}"] = (path.read_bytes(), 0o644)
-    links = {
-        f"python/bin/{name}": f"/usr/bin/python{version}"
-        for name in ("python", "python3", f"python{version}")
-    }
-    return _tar(files, links)
-
-
 def pins(folder: Path, url: str, files: Mapping[str, tuple[str, bytes]]) -> Path:
     """Write an images.toml for x86_64, and return its path.
 
@@ -234,31 +191,23 @@ class Place:
     pins: Path
     stand_in: str
 
-    def ci_build(
-        self, *words: str, code: int = 0, env: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run an image command with these pins, a separate cache, and this engine."""
-        command, *rest = words
-        places = []
-        if command != "test":
-            places.append(f"--pins={self.pins}")
-        if command == "build":
-            places.append(f"--cache-dir={self.folder / 'cache'}")
-        engine = {"CI_BUILD_CONTAINER_ENGINE": self.engine.program}
+    def build(self, *words: str) -> str:
+        """Run `images build` with these pins, a separate cache, and this engine."""
+        argv = [*CI_BUILD, "images", "build", f"--pins={self.pins}"]
+        argv += [f"--cache-dir={self.folder / 'cache'}", *words]
         done = subprocess.run(
-            [*CI_BUILD, "images", command, *places, *rest],
+            argv,
             env={
                 **self.engine.environment,
-                **engine,
-                **(env or {}),
+                "CI_BUILD_CONTAINER_ENGINE": self.engine.program,
             },
             capture_output=True,
             text=True,
             check=False,
             cwd=self.folder,
         )
-        assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
-        return done
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
 
 
 def own(engine: Engine, folder: Path, base: str, mark: str) -> str:

@@ -21,7 +21,7 @@ from ci_build.cli.options.shared_options import (
     refuse_typed,
 )
 from ci_build.cli.options.table import chosen_options
-from ci_build.images.manylinux_image import SEARCH
+from ci_build.images.image_builder import SEARCH
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.set_lock import set_lock
 from core.errors import FormatError, ReproducibilityError, RequestError

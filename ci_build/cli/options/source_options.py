@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ci_build.cli.options.container_options import container_args
 from ci_build.cli.options.settings import Problems, Setting, Settings
-from ci_build.images.manylinux_image import SEARCH
+from ci_build.images.image_builder import SEARCH
 from ci_build.wheelset.source.pins import (
     COMMIT,
     BuildRepository,

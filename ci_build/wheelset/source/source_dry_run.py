@@ -11,8 +11,6 @@ from pathlib import Path
 from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.containers.engine import Engine, info_argv
 from ci_build.images.image_builder import UNKNOWN, UNKNOWN_NOTE, ImageBuilder
-from ci_build.images.manylinux_image import planned_image
-from ci_build.images.manylinux_image import planned_steps as planned_image_steps
 from ci_build.rocm.rocm_request import DnfRepository, Folder, planned_steps
 from ci_build.wheelset.source.build_py import IN_CONTAINER, SourceLayout, source_of
 from ci_build.wheelset.source.source_container import (
@@ -41,7 +39,7 @@ def environment_lines(
     """
     assert request.rocm is not None
     tree = planned_rocm(request)
-    image = planned_image(images) if images is not None else ""
+    image = images.planned() if images is not None else ""
     rocm = [
         "rocm:",
         *(f"  {line}" for line in planned_steps(request.rocm)),
@@ -60,7 +58,7 @@ def environment_lines(
     yield f"container engine: {engine.name}, whose daemon is assumed to run as root"
     yield f"  $ {render(info_argv(engine.program))}"
     yield f"builder image: {image}"
-    for line in planned_image_steps(images):
+    for line in images.planned_steps():
         yield f"  {line}"
     yield from rocm
     yield "container:"
@@ -107,9 +105,7 @@ def planned_container(
     built = request.built
     rocm = planned_rocm(request)
     mounts = build_mounts(source, inputs.sources, layout, rocm, built, built / WORK)
-    return build_container(
-        images.engine, planned_image(images), source.container, mounts
-    )
+    return build_container(images.engine, images.planned(), source.container, mounts)
 
 
 def planned_rocm(request: WheelSetRequest) -> Path:

@@ -188,7 +188,7 @@ class Recorder(HostRunner):
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    image = ContainerImage(name=IMAGE, id=ID, digests=(), labels={})
+    image = ContainerImage(name=IMAGE, id=ID, digests=())
     monkeypatch.setattr(device_image, "find_engine", lambda *_: ENGINE)
     monkeypatch.setattr(device_image, "find_image", lambda *_: image)
     return Recorder()
@@ -244,9 +244,7 @@ def test_image_that_cannot_start_the_gate_is_refused(
 def test_pulled_image_with_another_digest_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    other = ContainerImage(
-        name=IMAGE, id=ID, digests=("a@sha256:" + "c" * 64,), labels={}
-    )
+    other = ContainerImage(name=IMAGE, id=ID, digests=("a@sha256:" + "c" * 64,))
     for name in ("find", "pull"):
         monkeypatch.setattr(local, name, lambda *_: other)
     with pytest.raises(InputError, match="has another digest"):

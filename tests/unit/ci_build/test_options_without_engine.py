@@ -13,9 +13,6 @@ from ci_build.images import image_builder as builder
 from core.errors import RequestError
 
 BASE = "--base-docker=mine:1"
-ROCM = (
-    "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
-)
 CLUSTER = ("--cluster=tcp://a:1", "--cluster-store=x")
 KERNELS = (
     "kernels",
@@ -40,7 +37,6 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("images", "build", BASE, ROCM), "--therock-path has no effect without SET"),
         (("images", "build", BASE, "--push"), "--push needs a registry"),
         ((*KERNELS, "--shard=9/2"), "--shard"),
         ((*KERNELS, "--jobs=0"), "--jobs"),

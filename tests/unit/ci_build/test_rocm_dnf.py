@@ -17,7 +17,6 @@ from ci_build.cli.options.rocm_options import find_rocm
 from ci_build.cli.options.settings import Settings
 from ci_build.images.image_builder import ImageBuilder
 from ci_build.images.image_pins import DOCKER, load_pins
-from ci_build.images.manylinux_image import builder_images
 from ci_build.rocm.installed import COPY_COMMAND, LIST_COMMAND, DnfRocm
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.rocm_request import RocmRequest, dnf_arguments
@@ -124,7 +123,7 @@ def test_builder_image_installs_signed_packages(tmp_path: Path) -> None:
             rocm_request(SOURCE.replace("7.2", "7.2.1"), version="7.2.1")
         ),
     )
-    tools, rocm = builder_images(images)
+    tools, rocm = images.builds()
     assert rocm.base == tools.tag
     assert rocm.network == "host"
     assert (
