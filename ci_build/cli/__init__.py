@@ -57,8 +57,8 @@ SECTIONS = {
 """Title of a help section -> commands. Summaries fit a terminal of 80 columns."""
 GROUPS = {
     "images": {
-        "build": ("image_build", "Build the image in which wheels are compiled."),
-        "update": ("image_update", "Update the digests in docker/images.toml."),
+        "build": ("images", "Build the image in which wheels are compiled."),
+        "update": ("images", "Update the digests in docker/images.toml."),
     },
     "set": {
         "adopt": ("adopt", "Make a wheel set from existing wheels."),

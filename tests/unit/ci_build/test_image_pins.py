@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli.commands.image_update import current_digest
+from ci_build.cli.commands.images import current_digest
 from ci_build.images.image_builder import ImageBuilder
 from ci_build.images.image_pins import PINS, Pin, load_pins, save
 from core.errors import FormatError, RequestError
