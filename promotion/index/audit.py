@@ -80,14 +80,14 @@ def verify(
         RequestError: the bucket does not have the index.
     """
     try:
-        ledger = read_ledger(bucket, released)
+        ledger = read_ledger(bucket, released, authority)
     except BucketError as error:
         yield error.message
         return
     entries = ledger.entries
     yield from _states(released, entries)
     yield from _times(released, entries, now())
-    yield from signature_problems(authority, released, entries)
+    yield from signature_problems(ledger.reader, entries)
     yield from _policies(released, entries, authority.channel)
     contradicted = ledger.contradiction(since)
     if contradicted:

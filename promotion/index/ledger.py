@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from promotion.storage.stored_records import dump_record, stored_record
 if TYPE_CHECKING:  # Start-up time: it would load cryptography.
     from promotion.evidence.signing import Signer
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _RECORDED = re.compile(r"[1-9][0-9]{0,7}:[0-9a-f]{64}")
 FIRST = ""
 """The `previous` digest of the first entry."""
@@ -79,7 +79,8 @@ class LedgerEntry:
         to: for a rollback, the entry whose state is restored.
         promoted: for a promotion, the set.
         removed: for a sweep or a repair, the keys of the objects to remove.
-        index: the index, so that an entry cannot be moved to another one.
+        bucket, index: identity of the bucket, and the index, so that an entry cannot be
+            moved to another one.
         channel: channel of the index.
         policy: text of the policy file.
         source: checkout of the policy.
@@ -97,6 +98,7 @@ class LedgerEntry:
     to: int = 0
     promoted: PromotedSet | None = None
     removed: tuple[str, ...] = ()
+    bucket: str = ""
     index: str = ""
     channel: str = ""
     policy: str = ""
@@ -383,7 +385,7 @@ def find_head(
     read = [
         entries.at(number) for number in range(head.number, last.number + 1) if number
     ]
-    if problems := [*signature_problems(entries.authority, released, read)]:
+    if problems := [*signature_problems(entries, read)]:
         raise BucketError(" ".join(problems), hint=_RESTORE)
     return last
 
@@ -444,13 +446,18 @@ def check_keys(entries: Entries, last: int = 0) -> None:
         )
 
 
-def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
+def read_ledger(
+    bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE
+) -> Ledger:
     """Read all entries and verify the chain, and each signature with the key in the entry.
+
+    Args:
+        authority: accepted signatures, which `signature_problems` compares.
 
     Raises:
         BucketError: the ledger has a gap or a foreign file, or an entry was changed.
     """
-    entries = Entries(bucket, released)
+    entries = Entries(bucket, released, authority)
     check_keys(entries)
     heads = [*_heads_after(Head(), entries)]
     return Ledger(
@@ -461,15 +468,27 @@ def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
 
 
 def signature_problems(
-    authority: Authority, released: ReleasedIndex, entries: Iterable[LedgerEntry]
+    reader: Entries, entries: Sequence[LedgerEntry]
 ) -> Iterator[str]:
     """Yield a sentence for each of some consecutive entries that the authority refuses.
 
     Unsigned entries are accepted before the first signed entry, which contains their
     digest: a ledger that was begun without signatures is continued with `index verify --sign`.
+    The bucket of unsigned entries is not compared: they may come from anywhere.
     """
+    authority = reader.authority
+    released = reader.released
     if authority.keys is None:
         return
+    own = reader.bucket.identity
+    foreign = [entry for entry in entries if entry.key and entry.bucket != own]
+    if foreign:
+        key = released.ledger_entry(foreign[0].number)
+        yield (
+            f"{key} was signed for the bucket {foreign[0].bucket}, not for {own}:"
+            " a renamed bucket or a mirror is opened with ?signed_as=NAME, a moved"
+            " folder through a link."
+        )
     latest = ""
     signed = False
     last = None

@@ -307,6 +307,7 @@ def change_ledger(
             to=change.to,
             promoted=promoted,
             removed=change.removed,
+            bucket=bucket.identity,
             index=released.index,
             channel=authority.channel
             or (

@@ -68,7 +68,13 @@ class Bucket(Protocol):
     """An object store with create-only writes and compare-and-swap. Keys are plain relative paths.
 
     Every method raises BucketError for an invalid key and for a failing store.
+
+    Attributes:
+        identity: name of the bucket in signed ledgers, so that the ledger of another
+            bucket is refused: the path of a folder, or s3://NAME/PREFIX.
     """
+
+    identity: str
 
     def head(self, key: str) -> ObjectInfo | None:
         """Return the properties of an object, or None if it does not exist."""

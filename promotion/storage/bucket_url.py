@@ -19,9 +19,7 @@ _SCHEME = "s3://"
 _FILE = "file:"
 _OTHER_URL = re.compile(r"(?:[A-Za-z][\w+.-]*:/|s3:)", re.IGNORECASE)
 """URLs of other kinds, and misspelled ones, for which nobody wants a folder."""
-_PARAMETERS = ("endpoint_url", "region", "single_writer", "website")
-_TRUE = ("yes", "true", "1")
-_FALSE = ("no", "false", "0")
+_PARAMETERS = ("endpoint_url", "region", "signed_as")
 
 
 def is_url(text: str) -> bool:
@@ -97,7 +95,8 @@ def open_bucket(text: str) -> DirBucket | S3Bucket:
     """Return the bucket with this name, without accessing it.
 
     A URL has the form
-    `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&single_writer=yes][&website=yes]`.
+    `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&signed_as=s3://NAME/PREFIX]`; the
+    last parameter is the former name of a renamed bucket, or the original of a mirror.
     Credentials and settings that the URL omits come from the AWS configuration. Any
     other text is a folder, or its file:// URL.
 
@@ -119,16 +118,5 @@ def open_bucket(text: str) -> DirBucket | S3Bucket:
         ),
         name,
         prefix=prefix,
-        single_writer=_flag(parameters, "single_writer"),
-        website=_flag(parameters, "website"),
+        identity=parameters.get("signed_as", ""),
     )
-
-
-def _flag(parameters: dict[str, str], name: str) -> bool:
-    value = parameters.get(name, "no").lower()
-    if value not in (*_TRUE, *_FALSE):
-        raise RequestError(
-            f"{name}={value!r} in the bucket's URL is not yes or no.",
-            hint=f"Give {name}=yes.",
-        )
-    return value in _TRUE

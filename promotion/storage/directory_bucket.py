@@ -50,12 +50,14 @@ class DirBucket(Bucket):
     key exists. Temporary names start with a dot; keys never do.
 
     Args:
-        root: the folder, which is created with the first object.
+        root: the folder, which is created with the first object. Links in its path are
+            not resolved, so that a folder that was moved keeps its name behind a link.
         lock_seconds: maximum time to wait for another process that replaces an object.
     """
 
     def __init__(self, root: Path, *, lock_seconds: float = _LOCK_SECONDS) -> None:
         self.root = root.absolute()
+        self.identity = str(self.root)
         self._lock_seconds = lock_seconds
 
     def exists(self) -> bool:

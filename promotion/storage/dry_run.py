@@ -36,6 +36,7 @@ class DryRunBucket(Bucket):
 
     def __init__(self, under: Bucket, report: Callable[[str], None]) -> None:
         self._under = under
+        self.identity = under.identity
         self._report = report
         self._lock = threading.Lock()
         self._written: dict[str, tuple[ObjectInfo, Data | str]] = {}

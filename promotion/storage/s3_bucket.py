@@ -24,7 +24,6 @@ from promotion.storage.bucket import (
     can_delete,
     changed_meanwhile,
     check_digest,
-    check_etag,
     check_key,
     check_same_bytes,
     check_small,
@@ -57,10 +56,7 @@ class S3Bucket(Bucket):
         client: client from `promotion.storage.s3_client.connect`.
         name: name of the bucket on the store.
         prefix: prefix of all keys, empty or with a slash at the end.
-        single_writer: whether there are no other writers, so that conditional writes
-            are not required.
-        website: whether to store pages as `folder/index.html`, for website hosting,
-            instead of `folder/`, for the store's own endpoint.
+        identity: name in signed ledgers; empty means s3://NAME/PREFIX.
     """
 
     def __init__(
@@ -69,16 +65,13 @@ class S3Bucket(Bucket):
         name: str,
         *,
         prefix: str = "",
-        single_writer: bool = False,
-        website: bool = False,
+        identity: str = "",
     ) -> None:
         self.client = client
         self.name = name
         self.prefix = prefix
-        self._website = website
-        self._conditions = Conditions(
-            self._call, self._source, single_writer=single_writer
-        )
+        self.identity = identity or f"s3://{name}/{prefix}".rstrip("/")
+        self._conditions = Conditions(self._call, self._source)
         self._hashed: dict[str, str] = {}
 
     def exists(self) -> bool:
@@ -148,23 +141,20 @@ class S3Bucket(Bucket):
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         """Create an object; see `Bucket.put_if_absent`. The store verifies the digest."""
         size = size_of(data)
-        careful = self._conditions.on_writes(key)
-        if (size >= _LOOK_FIRST or not careful) and self.head(key) is not None:
-            return check_same_bytes(key, self.head(key), sha256)
+        self._conditions.require_on_writes(key)
+        if size >= _LOOK_FIRST and (stored := self.head(key)) is not None:
+            return check_same_bytes(key, stored, sha256)
         check_digest(key, sha256_of(data), sha256)
-        condition = {"IfNoneMatch": "*"} if careful else {}
         try:
-            self._put(key, data, sha256, condition)
+            self._put(key, data, sha256, {"IfNoneMatch": "*"})
         except ConflictError:
             return check_same_bytes(key, self.head(key), sha256)
         return True
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         """Replace an object; see `Bucket.put_if_match`."""
+        self._conditions.require_on_writes(key)
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
-        if not self._conditions.on_writes(key):
-            check_etag(key, self.head(key), etag)
-            condition = {}
         sha256 = sha256_of(data)
         try:
             answer = self._put(key, data, sha256, condition)
@@ -225,11 +215,11 @@ class S3Bucket(Bucket):
 
     def _name(self, key: str) -> str:
         name = self.prefix + check_key(key)
+        # The store's own endpoint serves folders only under the key of the folder.
         # Links of the documentation name the files of pages.
-        literal = (
-            self._website or key.startswith(DOCS) or not name.endswith(f"/{_PAGE}")
-        )
-        return name if literal else name.removesuffix(_PAGE)
+        if name.endswith(f"/{_PAGE}") and not key.startswith(DOCS):
+            return name.removesuffix(_PAGE)
+        return name
 
     def _source(self, key: str) -> Mapping[str, str]:
         """Return the source of a copy."""

@@ -27,52 +27,42 @@ class Conditions:
     Args:
         call: function that sends a request: operation, key, and further words of boto3.
         source_of: function that returns the source of a copy of a key.
-        single_writer: whether there are no other writers, so that conditional writes
-            are not required.
     """
 
     def __init__(
         self,
         call: Callable[..., Mapping[str, Any]],
         source_of: Callable[[str], Mapping[str, str]],
-        *,
-        single_writer: bool,
     ) -> None:
         self._call = call
         self._source_of = source_of
-        self._single_writer = single_writer
-        self._writes: dict[str, bool] = {}
+        self._writes: set[str] = set()
         self._copies: dict[str, bool] = {}
 
-    def on_writes(self, key: str) -> bool:
-        """Return whether the store honours conditional writes.
-
-        BucketError when they are required and ignored.
-        """
+    def require_on_writes(self, key: str) -> None:
+        """Raise BucketError if the store ignores conditions of writes."""
         channel = key.partition("/")[0]
-        if channel not in self._writes:
-            self._writes[channel] = all(
-                self._refuses("put_object", _probe(channel), Body=_TEXT, **condition)
-                for condition in ({"IfNoneMatch": "*"}, {"IfMatch": _NEVER})
-            )
-        if not self._writes[channel] and not self._single_writer:
-            name = self._source_of(key)["Bucket"]
-            raise BucketError(
-                f"The store of {name} ignores If-None-Match or If-Match, so writers"
-                " could overwrite each other.",
-                hint=(
-                    "Use another store, or add ?single_writer=yes to the bucket's URL"
-                    " if there is only one writer."
-                ),
-            )
-        return self._writes[channel]
+        if channel in self._writes:
+            return
+        for condition in ({"IfNoneMatch": "*"}, {"IfMatch": _NEVER}):
+            if not self._refuses(
+                "put_object", _probe(channel), Body=_TEXT, **condition
+            ):
+                name = self._source_of(key)["Bucket"]
+                raise BucketError(
+                    f"The store of {name} ignores If-None-Match or If-Match, so writers"
+                    " could overwrite each other.",
+                    hint="Use another store.",
+                )
+        self._writes.add(channel)
 
     def on_copies(self, key: str) -> bool:
         """Return whether the store honours conditional copies."""
         channel = key.partition("/")[0]
         if channel not in self._copies:
+            self.require_on_writes(key)
             probe = _probe(channel)
-            self._copies[channel] = self.on_writes(key) and self._refuses(
+            self._copies[channel] = self._refuses(
                 "copy_object",
                 f"{probe}-copied",
                 CopySource=self._source_of(probe),

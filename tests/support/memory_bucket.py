@@ -38,6 +38,8 @@ class MemoryBucket:
             removed.
     """
 
+    identity = "memory"
+
     def __init__(self, after_write: Write = lambda _: None) -> None:
         self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._lock = threading.RLock()
@@ -165,6 +167,7 @@ class FaultyBucket:
         other: Callable[[], object] = lambda: None,
     ) -> None:
         self._under = under
+        self.identity = under.identity
         self._fault = fault
         self._at = at
         self._other = other

@@ -18,6 +18,9 @@ def test_open_bucket_opens_folder(tmp_path: Path) -> None:
     bucket = open_bucket(str(tmp_path))
     assert isinstance(bucket, DirBucket)
     assert bucket.root == tmp_path
+    link = tmp_path / "old"
+    link.symlink_to(tmp_path)
+    assert open_bucket(str(link)).identity == str(link)
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +31,14 @@ def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_open_bucket_opens_store() -> None:
     bucket = open_bucket(
-        "s3://name/some/prefix/?endpoint_url=http://127.0.0.1:1&region=r&single_writer=yes&website=no"
+        "s3://name/some/prefix/?endpoint_url=http://127.0.0.1:1&region=r&signed_as=s3://old/x"
     )
     assert isinstance(bucket, S3Bucket)
     assert bucket.name == "name"
     assert bucket.prefix == "some/prefix/"
+    assert bucket.identity == "s3://old/x"
+    plain = open_bucket("s3://name/some/prefix/?endpoint_url=http://127.0.0.1:1")
+    assert plain.identity == "s3://name/some/prefix"
     bare = open_bucket("s3://name?endpoint_url=http://127.0.0.1:1")
     assert isinstance(bare, S3Bucket)
     assert bare.name == "name"
@@ -55,7 +61,6 @@ def test_open_bucket_opens_store() -> None:
         "s3://[name",
         "s3://key:secret@name",
         "s3://name?endpoint=x",
-        "s3://name?website=perhaps",
         "s3://name#part",
         "s3://name/../up",
     ],

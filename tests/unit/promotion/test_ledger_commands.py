@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,7 +125,8 @@ def write_policy(file: Path, key: str) -> None:
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder that each test copies."""
-    folder = tmp_path_factory.mktemp("ledger")
+    folder = tmp_path_factory.mktemp("ledger") / "place"
+    folder.mkdir()
     signer = new_key(folder / "ledger.key")
     bucket = DirBucket(folder / "bucket")
     new_key(folder / "other.key")
@@ -142,15 +144,17 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "staged").write_text(staged.digest)
         else:
             promote(bucket, staged, policy, signer=signer, source=source)
-    return folder
+    return folder.rename(folder.with_name("template"))
 
 
 @pytest.fixture
-def place(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
-    use_policy(tmp_path / "policy.toml", monkeypatch)
+def place(template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    # Signed entries name their folder.
+    folder = shutil.copytree(template, template.with_name("place"))
+    use_policy(folder / "policy.toml", monkeypatch)
     monkeypatch.setattr("ci_build.cli.commands.verify.actor", lambda: "somebody")
-    return Place(tmp_path)
+    yield Place(folder)
+    shutil.rmtree(folder)
 
 
 CHANGES = [

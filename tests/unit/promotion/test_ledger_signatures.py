@@ -179,6 +179,7 @@ def index(tmp_path: Path, template: tuple[Path, StagedSet]) -> Signed:
     folder, third = template
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     made = Signed(tmp_path)
+    made.bucket.identity = str(folder / "bucket")
     made.third = third
     return made
 
@@ -275,6 +276,16 @@ def test_entry_of_other_index_is_refused(index: Signed) -> None:
     entry = replace(index.forged(), index="gfx94X-dcgpu")
     index.append(entry, index.signer)
     index.refuses("contains the wrong entry: gfx94X-dcgpu, 3")
+
+
+def test_ledger_of_another_bucket_is_refused(index: Signed) -> None:
+    """Whoever may write two buckets carries no signed set from one to the other."""
+    index.bucket = DirBucket(index.bucket.root)
+    index.refuses("00000001.json was signed for the bucket .*, not for", "everything")
+    index.remove(RELEASED.status)
+    index.refuses("00000001.json was signed for the bucket")
+    (problem, *_) = index.problems()
+    assert "signed_as" in problem
 
 
 @pytest.mark.parametrize("status", ["removed", "older"])

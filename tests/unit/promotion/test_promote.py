@@ -444,7 +444,7 @@ def test_overtaken_publisher_writes_no_old_page(tmp_path: Path) -> None:
             ).unlink()  # as if the first promoter had stopped after its ledger entry
     expected: dict[str, bytes] = {}
     for number in count():
-        bucket = DirBucket(shutil.copytree(before.root, tmp_path / f"b{number}"))
+        bucket = DirBucket(shutil.copytree(before.root, tmp_path / "bucket"))
         overtaken: list[Promotion] = []
 
         def other(
