@@ -234,10 +234,17 @@ def sign(
 def _time_after(head: Head, entries: Entries, now: datetime) -> str:
     """Return the time of a new entry, which is never before that of the entry before it.
 
-    MachineError if the clock of this machine contradicts the ledger: ages of evidence
-    and of sets would be wrong.
+    MachineError if the clock of this machine contradicts the ledger or the store: ages of
+    evidence and of sets would be wrong, and retention would remove too much.
     """
     time = now.astimezone(UTC).strftime(TIME)
+    stored = entries.bucket.clock()
+    if stored is not None and abs(stored - now) > CLOCK_SKEW:
+        raise MachineError(
+            f"The clock of this machine says {time}, that of the store"
+            f" {stored.strftime(TIME)}.",
+            hint="Set the clock of the machine that is wrong.",
+        )
     if not head.number:
         return time
     last = entries.at(head.number).time

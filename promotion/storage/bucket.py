@@ -149,6 +149,10 @@ class Bucket(Protocol):
             after: key; only later keys are read. Empty means all.
         """
 
+    def clock(self) -> datetime | None:
+        """Return the time of the store's clock, or None if it has no clock of its own."""
+        return None
+
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object if it has this digest.
 

@@ -10,6 +10,8 @@ import base64
 import hashlib
 import io
 from collections.abc import Iterator, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -199,6 +201,13 @@ class S3Bucket(Bucket):
         yield from (
             key for key in objects if key.split("/")[1:2] not in ([PROBES], [_CLAIMS])
         )
+
+    def clock(self) -> datetime:
+        """Return the time in the header of a response."""
+        place = {"Bucket": self.name, "Prefix": self.prefix}
+        answer = call(self._client, "list_objects_v2", "", **place, MaxKeys=1)
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        return parsedate_to_datetime(headers["date"])
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object if it has this digest; see `Bucket.delete`."""

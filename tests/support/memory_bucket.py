@@ -6,6 +6,7 @@ import enum
 import io
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -120,6 +121,9 @@ class MemoryBucket:
             self.after_write(key)
             return True
 
+    def clock(self) -> datetime | None:
+        return None
+
     def _create(self, key: str, data: bytes, sha256: str) -> bool:
         with self._lock:
             stored = self.head(key)
@@ -211,6 +215,9 @@ class FaultyBucket:
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         return self._under.list(prefix, after=after)
+
+    def clock(self) -> datetime | None:
+        return self._under.clock()
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         return self._write(lambda: self._under.put_if_absent(key, data, sha256=sha256))

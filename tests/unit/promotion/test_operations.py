@@ -175,19 +175,27 @@ def test_rollback_refuses_unknown_entry(index: Index) -> None:
 # Times
 
 
-def test_clock_that_contradicts_the_ledger_changes_nothing(index: Index) -> None:
+@pytest.mark.parametrize(
+    ("minutes", "says"),
+    [(-6, "before entry 3 of the ledger"), (60 * 24 * 365, "that of the store")],
+)
+def test_wrong_clock_changes_nothing(
+    index: Index, monkeypatch: pytest.MonkeyPatch, minutes: int, says: str
+) -> None:
     """Evidence and sets would have wrong ages."""
     before = objects(index.bucket)
-    early = index.day(2) - timedelta(minutes=6)
+    wrong = index.day(2) + timedelta(minutes=minutes)
+    if minutes > 0:
+        monkeypatch.setattr(DirBucket, "clock", lambda _: index.day(2))
     rule = RetentionRule(days=0, keep_newest=0)
     changes: list[Callable[[], object]] = [
-        lambda: apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: early),
+        lambda: apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: wrong),
         lambda: rollback(
-            index.bucket, RELEASED, to=1, reason=WHY, actor=ME, now=lambda: early
+            index.bucket, RELEASED, to=1, reason=WHY, actor=ME, now=lambda: wrong
         ),
     ]
     for change in changes:
-        with pytest.raises(MachineError, match=r"before entry 3 of the ledger"):
+        with pytest.raises(MachineError, match=says):
             change()
     assert objects(index.bucket) == before
 

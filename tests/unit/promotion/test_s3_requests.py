@@ -101,6 +101,13 @@ def test_list_refuses_cut_response() -> None:
         list(bucket_of(list_objects_v2={}).list("v2/"))
 
 
+def test_clock_is_that_of_the_store() -> None:
+    headers = {"date": "Fri, 02 Jan 2026 03:04:05 GMT"}
+    answer = {"IsTruncated": False, "ResponseMetadata": {"HTTPHeaders": headers}}
+    told = bucket_of(list_objects_v2=answer).clock()
+    assert told == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
 def test_get_requests_cut_body_again() -> None:
     assert (
         bucket_of(get_object=[body(CutBody()), body(io.BytesIO(DATA))]).get("v2/k")
