@@ -10,7 +10,7 @@ from ci_build.release.pipeline import Pipeline, SetOutcome, SetState
 from ci_build.release.promotion_steps import receipt_of
 from ci_build.release.release_request import SERVE_PORT, ReleaseOptions
 from ci_build.release.run_summary import RunSummary, SetSummary, summarize
-from ci_build.release.summary_text import write_summary
+from ci_build.release.summary_text import upkeep_line, write_summary
 from ci_build.wheelset import set_build as dist_wheels
 from core.errors import CiBuildError, PromotionBlockedError
 from core.frozen import frozen
@@ -91,6 +91,8 @@ def conclude(
         name = f"{one.name}: " if one.name else ""
         known = f" {one.set} (jax {one.jax}, ROCm {one.rocm}; {tiers})"
         reporter.line(f"{name}{one.state}{known if one.set else ''}")
+        if one.upkeep:
+            reporter.line(f"  {upkeep_line(one.upkeep)}")
     errors = [(one.summary.state, one.error) for one in sets if one.error is not None]
     for state in _EXIT_ORDER:
         for found, error in errors:

@@ -23,6 +23,7 @@ from promotion.evidence.evidence import latest
 from promotion.gates.device.sessions.passes import MULTI
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
+from promotion.index.upkeep import last_upkeep
 from promotion.night_results import evidence_of, released_evidence, sizes_of
 from promotion.policy.families import GATE, Trigger, load_families
 from promotion.policy.jobs import JobMatrix, job_matrix
@@ -79,6 +80,8 @@ class SetSummary:
         changed: field of wheels.json -> values before and now.
         sizes: project -> bytes of all its wheels before and now.
         checks: check of the released index -> outcome.
+        upkeep: work that keeps the index in order -> time of its last recorded run;
+            empty if none is recorded.
     """
 
     name: str = ""
@@ -99,6 +102,7 @@ class SetSummary:
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     counts: tuple[GateCounts, ...] = ()
     checks: Mapping[str, str] = field(default_factory=dict)
+    upkeep: Mapping[str, str] = field(default_factory=dict)
 
 
 @frozen
@@ -161,6 +165,7 @@ def summarize(
         sizes={name: (before.get(name, 0), now.get(name, 0)) for name in names},
         counts=tuple(_counts(bucket, staged, promoted, old)),
         checks={item.name: item.outcome for item in outcome.checks},
+        upkeep=last_upkeep(bucket, released),
     )
 
 

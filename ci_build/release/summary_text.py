@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ci_build.release.run_summary import RunSummary
@@ -35,9 +36,20 @@ def as_markdown(summary: RunSummary) -> str:
     environment = jinja2.Environment(  # noqa: S701 - Markdown, escaped by `shown`
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"shown": _shown, "value": _value, "human": human}
+    environment.filters |= {
+        "shown": _shown,
+        "value": _value,
+        "human": human,
+        "upkeep": upkeep_line,
+    }
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return template.render(run=summary)
+
+
+def upkeep_line(upkeep: Mapping[str, str]) -> str:
+    """Return a sentence about the last upkeep of an index."""
+    times = [f"{work} {time or 'not recorded'}" for work, time in upkeep.items()]
+    return f"Last upkeep of the index: {', '.join(times)}."
 
 
 def _shown(text: str) -> str:

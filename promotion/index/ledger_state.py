@@ -115,8 +115,10 @@ def apply_change(
             )
         case EntryKind.ROLLBACK:
             gone = earlier.offered.without(state.held)
-            offered = earlier.offered.without(gone).without(state.retired)
-            return replace(state, offered=offered)
+            offered = earlier.offered.without(gone)
+            # The bytes of a retired set are still there.
+            retired = state.retired.without(offered)
+            return replace(state, offered=offered, retired=retired)
         case EntryKind.RETIRE:
             _refuse_others(
                 kind, sets, state.held.without(state.pinned).without(state.retired)

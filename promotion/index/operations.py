@@ -6,8 +6,8 @@ data, so each can be undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from datetime import UTC, datetime
 
 from core.digests import sha256_of
@@ -58,15 +58,14 @@ class OperationResult:
         entry: the new entry, or None when the index was already in the requested state.
         appeared: numbers of the sets that became visible.
         vanished: numbers of the sets that became hidden.
-        withheld: numbers of the quarantined, retired or removed sets, which a rollback
-            cannot restore.
+        withheld: number of a set that a rollback cannot restore -> reason.
         pages: keys of the written pages.
     """
 
     entry: LedgerEntry | None
     appeared: tuple[int, ...] = ()
     vanished: tuple[int, ...] = ()
-    withheld: tuple[int, ...] = ()
+    withheld: Mapping[int, str] = field(default_factory=dict)
     pages: tuple[str, ...] = ()
 
 
@@ -124,12 +123,13 @@ def rollback(
 ) -> OperationResult:
     """Restore the visible sets of entry `to`, or for None those before the last change.
 
-    Retired, swept and quarantined sets stay hidden, and yanked sets stay yanked. With
-    None, a rollback that directly follows a rollback changes nothing, so an interrupted
-    command can be repeated.
+    Sets that retention hid return while their bytes are there. Swept and quarantined
+    sets stay hidden, and yanked sets stay yanked. With None, a rollback that directly
+    follows a rollback changes nothing, so an interrupted command can be repeated.
 
     Raises:
-        RequestError: the ledger has no such entry.
+        RequestError: the ledger has no such entry, or all sets of the entry are swept or
+            quarantined.
     """
 
     def draft(head: Head, entries: Entries) -> Change | None:
@@ -143,6 +143,13 @@ def rollback(
                 hint=f"Run `ci_build index history {released.index}` to see its entries.",
             )
         earlier = entries.at(number).state if number else EMPTY_STATE
+        withheld = _withheld(earlier, head.state)
+        if withheld and len(withheld) == len([*earlier.visible]):
+            reasons = [f"the set of entry {n} is {why}" for n, why in withheld.items()]
+            raise RequestError(
+                f"No set of entry {number} can be offered again: {', '.join(reasons)}.",
+                hint="Promote another set, or name another entry.",
+            )
         return Change(
             kind=EntryKind.ROLLBACK, reason=reason, earlier=earlier, to=number
         )
@@ -358,14 +365,25 @@ def _do(
     pages = publish(bucket, released, authority=authority)
     old = {*changed.before.visible}
     visible = {*(changed.entry.state if changed.entry else changed.before).visible}
-    wanted = changed.change.earlier.visible if changed.change else ()
+    earlier = changed.change.earlier if changed.change else EMPTY_STATE
     return OperationResult(
         entry=changed.entry,
         appeared=tuple(sorted(visible - old)),
         vanished=tuple(sorted(old - visible)),
-        withheld=tuple(sorted({*wanted} - visible)),
+        withheld=_withheld(earlier, changed.before),
         pages=pages,
     )
+
+
+def _withheld(earlier: IndexState, state: IndexState) -> Mapping[int, str]:
+    """Return the visible sets of an earlier state that cannot be visible now, and why."""
+    withheld: dict[int, str] = {}
+    for number in earlier.visible:
+        if number in state.quarantined:
+            withheld[number] = f"quarantined ({state.quarantined[number]})"
+        elif number not in state.held:
+            withheld[number] = "removed by retention"
+    return withheld
 
 
 def _before_last_change(head: Head, entries: Entries) -> int | None:

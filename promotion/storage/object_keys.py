@@ -17,6 +17,8 @@
     - `index.html`: the overview page for people
 - `v2/index.html`: the list of indexes for people
 - `v2/_claims/<index>.json`: the promotion or repair that changes the index now
+- `v2/_upkeep/<index>/<work>.txt`: when `index verify`, `index retention --apply` and
+  `set collect --apply` ended last
 - `docs/`: the documentation site (`ci_build ci docs`)
 """
 
@@ -38,6 +40,8 @@ NIGHTS_FOLDER = "_nights"
 DOCS = "docs/"
 """Folder of the documentation site; its pages keep their file names on every store."""
 PAGES = ("index.html", "index.json")
+UPKEEP = ("verify", "retention", "collect")
+"""Kinds of work that keep an index in order."""
 LISTING = f"{Channel.RELEASED}/index.html"
 """The key of the page that lists the indexes."""
 
@@ -160,6 +164,10 @@ class ReleasedIndex:
         No index name starts with an underscore.
         """
         return f"{Channel.RELEASED}/_claims/{self.index}.json"
+
+    def upkeep(self, work: str) -> str:
+        """Return the key of the time of the last run of work of UPKEEP."""
+        return f"{Channel.RELEASED}/_upkeep/{self.index}/{work}.txt"
 
     def set_file(self, digest: str, name: str) -> str:
         """Return the key of a file of a promoted set other than its wheels.

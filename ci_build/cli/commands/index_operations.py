@@ -25,6 +25,7 @@ from promotion.index import operations
 from promotion.index import retention as index_retention
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import OperationResult
+from promotion.index.upkeep import record_upkeep
 from promotion.storage.object_keys import ReleasedIndex
 
 
@@ -171,16 +172,13 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
     for text, numbers in (
         ("now offered", done.appeared),
         ("no longer offered", done.vanished),
-        ("not restored, since quarantined, retired or removed", done.withheld),
     ):
         if numbers:
             line(f"  {text}: the sets of entries {', '.join(map(str, numbers))}")
+    for number, reason in done.withheld.items():
+        line(f"  not restored: the set of entry {number} is {reason}")
     if done.entry is None:
-        line(
-            "nothing to do"
-            if done.withheld
-            else "nothing to do: the index is already in this state"
-        )
+        line("nothing to do: the index is already in this state")
         return
     line(
         f"ledger entry {done.entry.number}: {done.entry.kind}; {len(done.pages)} files written"
@@ -230,6 +228,7 @@ def retention(
         plan = index_retention.apply(
             opened, released, rule, actor=actor(), authority=authority
         )
+        record_upkeep(opened, released, "retention")
     else:
         plan = index_retention.plan(opened, released, rule, authority=authority)
     if as_json:

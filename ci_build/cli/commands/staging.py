@@ -8,6 +8,8 @@ import cloup
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.shared_options import DAYS, bucket_option, json_option, option
 from promotion import staged_sets
+from promotion.index.upkeep import record_upkeep
+from promotion.storage.object_keys import ReleasedIndex
 
 
 @cloup.command()
@@ -42,6 +44,7 @@ def collect(
     removable = [folder for folder in folders if not folder.kept]
     if really:
         staged_sets.remove(opened, removable)
+        record_upkeep(opened, ReleasedIndex(index=index), "collect")
     if as_json:
         print_json(folders)
         return

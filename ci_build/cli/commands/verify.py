@@ -35,6 +35,7 @@ from promotion.index.audit import IndexRepair
 from promotion.index.audit import repair as repair_index
 from promotion.index.ledger import Head, LedgerEntry, RecordedEntry
 from promotion.index.publish import read_head
+from promotion.index.upkeep import record_upkeep
 from promotion.policy.promotion_policy import load_policy
 from promotion.policy.recorded_promotion import promotion_problems
 from promotion.storage.object_keys import ReleasedIndex
@@ -186,6 +187,8 @@ def verify(
         raise BucketError("\n  ".join((f"{index} differs from its ledger:", *problems)))
     if heads is not None:
         record_head(heads, opened, released, authority)
+    if not dry_run:
+        record_upkeep(opened, released, "verify")
     if not as_json:
         keys = (
             "no signature"

@@ -80,15 +80,23 @@ def test_night_promotes_and_second_run_does_nothing(
     record = read_night(bucket, recorded)
     assert record["lock"]["build"]["rocm_version"] == "7.2.0"
     assert len(record["lock"]["wheels"]) == 4
+    assert one["upkeep"] == {"verify": "", "retention": "", "collect": ""}
+    where = f"--bucket={nights.bucket}"
+    assert cli.run(["index", "retention", INDEX, "--days=1", "--apply", where]) == 0
     before = objects(nights)
     shutil.rmtree(tmp_path / "dist")  # another machine, without the set
+    capsys.readouterr()
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "s.md"))
     assert night(nights, "--json") == 0
     (again,) = said(capsys)
     assert again["state"] == "unchanged"
     assert again["entry"] == 1
     assert again["set"] == one["set"]
-    assert "### unchanged: jax 0.10.2, ROCm 7.2.0" in (tmp_path / "s.md").read_text()
+    summary = (tmp_path / "s.md").read_text()
+    assert "### unchanged: jax 0.10.2, ROCm 7.2.0" in summary
+    ran = again["upkeep"]["retention"]
+    assert f"verify not recorded, retention {ran}, collect not recorded." in summary
+    assert ran.endswith("Z")
     assert objects(nights) == before
     assert len(nights.gated) == 1
     assert len(nights.checked) == 1

@@ -12,11 +12,13 @@ import pytest
 
 from ci_build import cli
 from ci_build.release import gating
-from core.errors import RequestError
-from promotion.evidence.evidence import TIME, read_all
+from core.errors import BucketError, RequestError
+from promotion.evidence.evidence import TIME, read_all, time_of
 from promotion.gates.common import gate_runs as runs
+from promotion.index.upkeep import last_upkeep
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.object_keys import UPKEEP
 from tests.support.promoting import (
     RELEASED,
     go,
@@ -78,7 +80,7 @@ def test_rollback_and_undo_restore_index(
         "--reason",
         "they were right",
     )
-    assert (back["ledger_entry"], back["now_offered"], back["withheld"]) == (4, [2], [])
+    assert (back["ledger_entry"], back["now_offered"], back["withheld"]) == (4, [2], {})
     assert offered(bucket) == before
     entries = answer(bucket, capsys, "history", "multi-arch")
     assert [
@@ -127,6 +129,29 @@ def test_retention_prints_plan_and_applies_it(
     assert run(bucket, *words, "--apply") == 0
     assert len(offered(bucket)) < 5
     assert run(bucket, "verify", "multi-arch") == 0
+
+
+def test_upkeep_is_recorded_unless_nothing_was_done(bucket: DirBucket) -> None:
+    nothing = dict.fromkeys(UPKEEP, "")
+    retention = ("retention", "multi-arch", "--days=1")
+    collect = ("set", "collect", "multi-arch")
+    for words in (
+        retention,
+        collect,
+        ("verify", "multi-arch", "--repair", "--dry-run"),
+    ):
+        assert run(bucket, *words) == 0
+    assert last_upkeep(bucket, RELEASED) == nothing
+    bucket.path(RELEASED.overview).write_text("damage")
+    assert run(bucket, "verify", "multi-arch") == BucketError.exit_code
+    assert last_upkeep(bucket, RELEASED) == nothing
+    verify = ("verify", "multi-arch", "--repair")
+    for words in ((*retention, "--apply"), (*collect, "--apply"), verify):
+        assert run(bucket, *words) == 0
+    first = last_upkeep(bucket, RELEASED)
+    assert all(map(time_of, first.values()))
+    bucket.path(RELEASED.upkeep("verify")).write_text("yesterday")
+    assert last_upkeep(bucket, RELEASED) == {**first, "verify": ""}
 
 
 def test_commands_refuse_unknown_names(

@@ -97,8 +97,8 @@ class Index:
             self.bucket, RELEASED, kind, sets, reason=reason, actor=ME, now=lambda: now
         )
 
-    def rollback(self, to: int | None = None) -> OperationResult:
-        now = self.day(len(self.digests))
+    def rollback(self, to: int | None = None, day: int = 0) -> OperationResult:
+        now = self.day(max(day, len(self.digests)))
         return rollback(
             self.bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: now
         )
@@ -237,7 +237,7 @@ def test_quarantine_survives_rollback(index: Index) -> None:
     assert index.mark(EntryKind.QUARANTINE, "2").vanished == (2,)
     assert index.seen() == index.names(0, 2)
     index.rollback(to=1)
-    assert index.rollback(to=3).withheld == (2,)
+    assert index.rollback(to=3).withheld == {2: f"quarantined ({WHY})"}
     assert index.seen() == index.names(0, 2)
     assert index.mark(EntryKind.FREE, "2", reason="").appeared == (2,)
     assert index.seen() == index.names(0, 1, 2)
@@ -359,6 +359,22 @@ def test_retention_retires_then_sweeps(index: Index) -> None:
     with pytest.raises(PromotionBlockedError, match="was released before and removed"):
         index.promote(2)
     assert index.problems() == []
+
+
+def test_rollback_restores_retired_sets_and_names_removed_ones(index: Index) -> None:
+    rule = RetentionRule(days=1.5)
+    index.apply(rule, 3)
+    assert index.rollback().appeared == (1, 2)
+    assert index.seen() == index.names(0, 1, 2)
+    assert index.problems() == []
+    for day in (4, 12):
+        index.apply(rule, day)
+    removed = dict.fromkeys((1, 2), "removed by retention")
+    assert index.rollback(to=3, day=12).withheld == removed
+    before = objects(index.bucket)
+    with pytest.raises(RequestError, match=r"entry 1 is removed"):
+        index.rollback(to=2, day=12)
+    assert objects(index.bucket) == before
 
 
 def test_verify_and_repair_keep_published_wheels_after_sweep(tmp_path: Path) -> None:
