@@ -339,6 +339,11 @@ def processors_of(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
     return tuple(sorted(names, key=sort_key))
 
 
+def index_of(targets: Sequence[GfxTarget] | None) -> str:
+    """Return the name of the index of a set for these targets; None means all."""
+    return MULTI_ARCH if targets is None else family_of(targets)
+
+
 def family_of(targets: Iterable[GfxTarget]) -> str:
     """Return the index for a set of these targets.
 

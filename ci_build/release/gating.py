@@ -127,11 +127,21 @@ def find_signer(key: SigningKey, reporter: Reporter) -> Signer:
     Raises:
         RequestError: the key is invalid.
     """
-    if key.own and key.file and not key.file.exists():
+    if _is_absent(key) and key.file:
         with suppress(FileExistsError):
             new_key(key.file)
             reporter.line(f"  created a key that signs evidence: {key.file}")
     return signer_of(key)
+
+
+def check_key(key: SigningKey) -> None:
+    """Raise RequestError if the key that signs evidence is invalid; create none."""
+    if not _is_absent(key):
+        signer_of(key)
+
+
+def _is_absent(key: SigningKey) -> bool:
+    return key.own and key.file is not None and not key.file.exists()
 
 
 def policy_of(bucket: Bucket, index: str, channel: str) -> Policy:

@@ -18,6 +18,7 @@ from promotion.index.authority import Authority
 from promotion.index.ledger import Entries, RecordedEntry
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
+from promotion.storage.dry_run import DryRunBucket
 from promotion.storage.object_keys import ReleasedIndex
 
 
@@ -61,7 +62,9 @@ def check_recorded(folder: Path, bucket: Bucket, released: ReleasedIndex) -> Non
 def record_head(
     folder: Path, bucket: Bucket, released: ReleasedIndex, authority: Authority
 ) -> None:
-    """Record the newest entry of a ledger."""
+    """Record the newest entry of a ledger, unless this is a dry run."""
+    if isinstance(bucket, DryRunBucket):
+        return
     head, _ = read_head(bucket, released, authority)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / released.index, f"{head.number}:{head.sha256}\n".encode())

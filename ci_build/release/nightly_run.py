@@ -26,7 +26,7 @@ from core.frozen import frozen
 from core.model import BuildRequest
 from core.process import HostRunner
 from core.report import Reporter
-from core.targets import MULTI_ARCH, family_of
+from core.targets import index_of
 from promotion.nights import (
     Night,
     is_staged,
@@ -69,7 +69,7 @@ def check_index(request: BuildRequest, index: str) -> None:
     Raises:
         RequestError: the targets of the request belong to another index.
     """
-    found = MULTI_ARCH if request.targets is None else family_of(request.targets)
+    found = index_of(request.targets)
     if found != index:
         raise RequestError(
             f"The targets belong to the index {found}, not {index}.",
@@ -132,6 +132,10 @@ def dry_run_lines(
 
     Inputs, whether they were done, and the plan of the build.
     """
+    pipeline = Pipeline(
+        bucket=bucket, options=request.options, reporter=reporter, runner=runner
+    )
+    pipeline.check_start(request.index, dry_run=True)
     found = find_inputs(request, bucket, runner)
     yield from found_lines(request, bucket, found)
     if found.wheel_set is not None and found.night is None:

@@ -113,17 +113,27 @@ class Pipeline:
     reporter: Reporter
     runner: HostRunner
 
-    def check_start(self, index: str) -> None:
-        """Check key, checkout and machines before a build.
+    def check_start(self, index: str, *, dry_run: bool = False) -> None:
+        """Check policy, keys, checkout and machines before a build.
+
+        Args:
+            dry_run: omit the cluster, whose machines would be started.
 
         Raises:
-            RequestError: the policy would refuse every promotion for its key or its
-                checkout.
+            RequestError: a key is invalid, or the policy would refuse every promotion
+                for its key or its checkout.
+            FormatError: the policy cannot be read.
             MachineError: there is no GPU, or no cluster, for the gates.
         """
-        if ReleaseStep.PROMOTE in self.options.steps:
-            check_authority(index, self.options.ledger, self.runner)
-        device_step.check_machines(self.options, self.reporter, self.runner)
+        options = self.options
+        load_policy(index, channel=options.channel)
+        if ReleaseStep.GATES in options.steps:
+            gating.check_key(options.key)
+        if ReleaseStep.PROMOTE in options.steps:
+            check_authority(index, options.ledger, self.runner)
+        if dry_run:
+            options = replace(options, cluster=None)
+        device_step.check_machines(options, self.reporter, self.runner)
 
     def build(
         self, request: WheelSetRequest, prepared: PreparedBuild
@@ -135,7 +145,6 @@ class Pipeline:
 
     def release(self, request: WheelSetRequest, prepared: PreparedBuild) -> SetOutcome:
         """Build and stage a set, and finish it."""
-        self.check_start(prepared.plan.index)
         self.reporter.plan(("dist_wheels", "stage", *self._groups()))
         built, staged = self.build(request, prepared)
         return replace(self.finish(staged), built=built)

@@ -209,11 +209,7 @@ def make_plan(
         request=request,
         inputs=inputs,
         version=version,
-        index=(
-            targets.MULTI_ARCH
-            if request.targets is None
-            else targets.family_of(request.targets)
-        ),
+        index=targets.index_of(request.targets),
         pins=(("jax", published.jax_release(request.jax_version)),),
         stages=(
             _resolve(request),

@@ -205,7 +205,7 @@ class S3Bucket(Bucket):
     def clock(self) -> datetime:
         """Return the time in the header of a response."""
         place = {"Bucket": self.name, "Prefix": self.prefix}
-        answer = call(self._client, "list_objects_v2", "", **place, MaxKeys=1)
+        answer = call(self.client, "list_objects_v2", "", **place, MaxKeys=1)
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         return parsedate_to_datetime(headers["date"])
 

@@ -224,6 +224,7 @@ def retention(
     rule = index_retention.RetentionRule(days=days, keep_newest=keep_newest)
     request = ledger_request(**ledger)
     authority = find_authority(opened, released, request, host_runner(reporter))
+    authority.check_signer(operations.utc_now())
     if really:
         plan = index_retention.apply(
             opened, released, rule, actor=actor(), authority=authority

@@ -51,6 +51,7 @@ from ci_build.release.release_request import ReleaseOptions, ReleaseStep
 from ci_build.wheelset import set_build as dist_wheels
 from core.defaults import defaults
 from core.errors import RequestError
+from core.targets import index_of
 from promotion import stage as promotion_stage
 
 if TYPE_CHECKING:  # At run time, it would load requests.
@@ -105,6 +106,14 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     request = with_cluster(
         request, options.cluster, other_use=ReleaseStep.GATES in options.steps
     )
+    pipeline = Pipeline(
+        bucket=opened,
+        options=options,
+        reporter=reporter,
+        runner=runner,
+    )
+    index = index_of(request.build.targets)
+    pipeline.check_start(index, dry_run=request.dry_run)
     prepared = dist_wheels.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:
@@ -112,15 +121,11 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
         show_plan([*lines, *plan_lines(options)], as_json=as_json)
         return
     output = print_json if as_json else None
-    pipeline = Pipeline(
-        bucket=opened, options=options, reporter=reporter, runner=runner
-    )
     if local:
         outcome = pipeline.release(request, prepared)
         show_receipt(outcome, options.bucket, reporter, output)
         return
     done = run_set(pipeline, partial(pipeline.release, request, prepared))
-    index = prepared.plan.index
     conclude(
         [done],
         options,
@@ -232,9 +237,7 @@ def promote(
     done = steps.promote(
         found,
         opened,
-        ledger_request(
-            ledger_key, channel, allow_unprotected, "" if dry_run else bucket
-        ),
+        ledger_request(ledger_key, channel, allow_unprotected, bucket),
         reporter,
         host_runner(reporter),
         actor(),

@@ -116,7 +116,7 @@ def verify(
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
-    request = ledger_request(ledger_key, channel, bucket="" if dry_run else bucket)
+    request = ledger_request(ledger_key, channel, bucket=bucket)
     runner = host_runner(reporter)
     if sign is not None:
         authority = find_authority(opened, released, request, runner)
