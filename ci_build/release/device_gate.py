@@ -23,7 +23,6 @@ from promotion.evidence.signing import Signer
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.device.baseline import RUN
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.device_cluster import make_merge_gate
 from promotion.gates.device.device_evidence import first_lines
@@ -35,6 +34,7 @@ from promotion.gates.device.device_request import (
 from promotion.gates.device.device_run import make_gate
 from promotion.gates.device.gpu_machine import detect_machine
 from promotion.gates.device.lease import JaxPlatform, visible_devices
+from promotion.gates.device.run_check import RUN
 from promotion.gates.device.sessions.processes import end_interrupted
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, suite_id

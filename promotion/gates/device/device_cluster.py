@@ -17,13 +17,13 @@ from core.model import GfxTarget
 from core.tasks import Task, TaskResult, Tasks
 from promotion.evidence.evidence import ANY
 from promotion.gates.common.gate_context import Check, Gate, GateContext, warning
-from promotion.gates.device.baseline import raise_unless_complete, run_check
 from promotion.gates.device.config import DeviceGateConfig, reproduce
 from promotion.gates.device.device_evidence import checks_of_tests
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.device_run import NOTE
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import RAM_SHARE, GpuDevice, JaxPlatform
+from promotion.gates.device.run_check import raise_unless_complete, run_check
 from promotion.gates.device.shards import (
     SHARD_FILE,
     ShardResult,

@@ -24,11 +24,6 @@ from promotion.gates.common.gate_rocm import set_manifest
 from promotion.gates.common.gate_site import Site, make_site
 from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.common.uv_installer import configured_uv
-from promotion.gates.device.baseline import (
-    missing_tests,
-    raise_unless_complete,
-    run_check,
-)
 from promotion.gates.device.blame import SET_UNUSABLE, query_control
 from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
 from promotion.gates.device.device_evidence import checks_of_tests
@@ -44,6 +39,11 @@ from promotion.gates.device.lease import (
 )
 from promotion.gates.device.preflight import check_host, check_jax, query_jax
 from promotion.gates.device.results import judge
+from promotion.gates.device.run_check import (
+    missing_tests,
+    raise_unless_complete,
+    run_check,
+)
 from promotion.gates.device.sessions.harness import DONE, Harness
 from promotion.gates.device.sessions.passes import (
     VIRTUAL_DEVICES,

@@ -16,17 +16,13 @@ from core.process import HostRunner
 from promotion.evidence.known_tests import KnownTests, known_tests_for
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.device import device_evidence as evidence
-from promotion.gates.device.baseline import (
-    Baseline,
-    check_ledgers,
-    compare_with_baseline,
-)
 from promotion.gates.device.device_run import _GateRun
 from promotion.gates.device.expected_machine import ExpectedMachine
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform
 from promotion.gates.device.preflight import check_host, check_jax
 from promotion.gates.device.results import Attempt, Ending, killed_workers
+from promotion.gates.device.run_check import check_ledgers
 from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import Pass, RunPlan, RunReport, Suite
 from promotion.gates.device.suite import SuiteSource
@@ -114,20 +110,7 @@ _RESULT_ROWS = [
 ]
 
 
-# Comparison with the set promoted last and with the ledger of skips
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Tests that ran and were skipped; 1000 ran and 50 were skipped for the set promoted last."""
-
-    run: int = 1000
-    skipped: int = 50
-
-
-def _compare(numbers: Numbers, _: Path) -> Iterable[Finding]:
-    before = Baseline(set_digest="c" * 64, counts={"run": 1000, "skipped": 50})
-    return compare_with_baseline(numbers.run, numbers.skipped, before)
+# The ledger of skips
 
 
 def _known(_: Path) -> KnownTests:
@@ -147,17 +130,8 @@ def expired(_: KnownTests) -> KnownTests:
     )
 
 
-NUMBERS = Scene(lambda _: Numbers(), _compare)
 LEDGERS = Scene(_known, _check_ledgers)
-_NUMBER_ROWS = [
-    Row(GATE, "too-few-tests", "949 of 1000", NUMBERS, lambda _: Numbers(run=949)),
-    Row(
-        GATE,
-        "too-many-skipped",
-        "66 instead of 50",
-        NUMBERS,
-        lambda _: Numbers(skipped=66),
-    ),
+_LEDGER_ROWS = [
     Row(GATE, "ledger-over", "expired", LEDGERS, expired),
     Row(
         GATE,
@@ -556,7 +530,7 @@ _MACHINE_EDITS: list[tuple[str, str, str, Callable[[Machine], object]]] = [
 
 ROWS = [
     *_RESULT_ROWS,
-    *_NUMBER_ROWS,
+    *_LEDGER_ROWS,
     *_RUN_ROWS,
     *(
         Row(GATE, code, fault, MACHINE, edit, says)

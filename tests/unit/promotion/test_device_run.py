@@ -14,11 +14,11 @@ from core.process import HostRunner
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate_context import Check, error
-from promotion.gates.device.baseline import missing_tests, raise_unless_complete
 from promotion.gates.device.blame import SET_UNUSABLE
 from promotion.gates.device.device_run import _GateRun, make_gate
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GIB, Allotment, JaxPlatform
+from promotion.gates.device.run_check import missing_tests, raise_unless_complete
 from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.shards import Shard
 from tests.support.device_results import result

@@ -1,20 +1,16 @@
-"""Check that describes a run and compares the number of tests with the set promoted last."""
+"""Check that describes a run, and the errors of incomplete runs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from core.errors import GateError, MachineError, RequestError
-from core.frozen import frozen
-from core.model import Finding, Outcome
-from promotion.evidence.evidence import latest_by_part, load_evidence
+from core.model import Finding
 from promotion.evidence.known_tests import KnownTest, KnownTests
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate_context import Check, GateContext, error, warning
+from promotion.gates.common.gate_context import Check, GateContext, warning
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.device_evidence import (
     Reproduce,
@@ -24,99 +20,10 @@ from promotion.gates.device.device_evidence import (
 from promotion.gates.device.results import counts, executed, file_of
 from promotion.gates.device.sessions.passes import ALL, MULTI
 from promotion.gates.device.suite import CORRECT, TESTS, suite_sizes
-from promotion.index.publish import read_head
-from promotion.storage.bucket import Bucket
-from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex
 
 RUN = "run"
 """Name of the check that describes a run; it counts no tests."""
 _NAMED = 5
-LEAST_RUN, MOST_SKIPPED, SKIPPED_SLACK = 0.95, 1.10, 10
-"""Minimum share of the tests that ran for the baseline.
-
-Maximum share of the tests skipped there, plus slack.
-"""
-
-
-@frozen
-class Baseline:
-    """Evidence of one gate and one target for the set promoted last.
-
-    Attributes:
-        set_digest: digest of the set; empty without a set.
-    """
-
-    set_digest: str = ""
-    counts: Mapping[str, int] = field(default_factory=dict)
-
-
-_ALIKE = ("platform", "size", "passes")
-"""Settings that must be equal for numbers to be comparable."""
-
-
-def baseline(
-    bucket: Bucket,
-    index: str,
-    gate: str,
-    target: str,
-    settings: Mapping[str, str],
-) -> Baseline:
-    """Return the baseline: the newest visible set on which the gate passed with the same settings.
-
-    Args:
-        settings: settings of the run to compare.
-
-    Raises:
-        BucketError: a ledger or evidence is unreadable.
-    """
-    released = ReleasedIndex(index=index)
-    head, entries = read_head(bucket, released)
-    folder = re.escape(f"{EVIDENCE_FOLDER}/{gate}/{target.replace(':', '~')}")
-    pattern = re.compile(rf"{folder}/[0-9a-f]+\.json")
-    for number in sorted(head.state.visible, reverse=True):
-        promoted = entries.set(number)
-        keys = [
-            released.set_file(promoted.set_digest, name)
-            for name in promoted.files
-            if pattern.fullmatch(name)
-        ]
-        stored = (load_evidence(bucket.get(key), key) for key in keys)
-        comparable = []
-        for evidence in latest_by_part(stored):
-            own = evidence.settings
-            same = all(own.get(name) == settings.get(name) for name in _ALIKE)
-            if same and evidence.outcome is Outcome.PASSED:
-                comparable.append(evidence)
-        if comparable:
-            newest = max(comparable, key=lambda evidence: evidence.ended)
-            return Baseline(set_digest=promoted.set_digest, counts=newest.counts)
-    return Baseline()
-
-
-def compare_with_baseline(
-    run: int, skipped: int, before: Baseline
-) -> Iterator[Finding]:
-    """Yield a finding if too few tests ran or too many were skipped.
-
-    Without a baseline, yield nothing.
-    """
-    if not before.set_digest:
-        return
-    ran = before.counts.get("run", 0)
-    were_skipped = before.counts.get("skipped", 0)
-    least = int(ran * LEAST_RUN)
-    most = int(were_skipped * MOST_SKIPPED) + SKIPPED_SLACK
-    reference = f"the set promoted last ({before.set_digest[:16]})"
-    if run < least:
-        text = f"{run} tests ran, fewer than {least}; {ran} ran for {reference}."
-        remedy = "Find out which tests were skipped or not collected."
-        yield error("too-few-tests", text, remedy)
-    if skipped > most:
-        text = (
-            f"{skipped} tests were skipped, more than {most}; {were_skipped} were for"
-            f" {reference}."
-        )
-        yield error("too-many-skipped", text, "Find out why they were skipped.")
 
 
 def check_ledgers(
@@ -181,15 +88,9 @@ def run_check(
         warnings: findings about the run itself.
         logs: folder of the run; None without logs.
     """
-    before = baseline(
-        context.bucket, context.staged.index, config.gate_name, target, settings
-    )
     number = counts(results)
     findings = list[Finding]()
     if not config.shard and not config.listed:
-        findings += compare_with_baseline(
-            executed(results), number[TestVerdict.SKIPPED], before
-        )
         findings += check_ledgers(config.known, results, settings)
     files = attachments(results, logs, f"{config.gate_name}.{target}", reproduce)
     details = {
@@ -198,7 +99,6 @@ def run_check(
         "files": upload(
             context.bucket, context.staged, config.gate_name, target, files
         ),
-        "baseline": before.set_digest,
     }
     return Check(
         name=RUN,
