@@ -35,7 +35,6 @@ from promotion.gates.device.device_run import make_gate
 from promotion.gates.device.gpu_machine import detect_machine
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.run_check import RUN
-from promotion.gates.device.sessions.processes import end_interrupted
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, suite_id
 from promotion.policy.families import load_families
@@ -63,14 +62,11 @@ def parse_config(
     Raises:
         RequestError: options are invalid or contradict each other.
         InputError: the suite does not exist.
-        BusyError: another process works on the run in `--work`.
     """
     check_options(request)
-    if request.work:
-        end_interrupted(request.work)  # before the free memory of the devices is read
     source = parse_source(request.jax_tests) if request.jax_tests else None
     folders = {}
-    for name in ("rocm", "also", "work", "wheelhouse"):
+    for name in ("rocm", "also", "wheelhouse"):
         folder = getattr(request, name)
         folders[name] = folder and folder.absolute()
     return DeviceGateConfig(

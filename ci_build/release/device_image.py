@@ -1,9 +1,8 @@
 """The device gate in a container: the image by its digest, the mounts, and the command.
 
 The container has the GPUs, and a read-only root, checkout and staged set. It can write
-to the bucket, to `--work`, and to a folder of the cache with the packages for the
-image's Python. The secrets of the gate are files or variables of the container, never
-words of a command.
+to the bucket, and to a folder of the cache with the packages for the image's Python.
+The secrets of the gate are files or variables of the container, never words of a command.
 """
 
 from __future__ import annotations
@@ -267,10 +266,6 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
         evidence.mkdir(exist_ok=True)
         for path in (root, staged, evidence):
             yield Mount(path, str(path), writable=path != staged)
-    if request.work is not None:
-        request.work.mkdir(parents=True, exist_ok=True)
-        work = request.work.absolute()
-        yield Mount(work, str(work), writable=True)
     own = (request.rocm, request.also, request.wheelhouse)
     given = [path.absolute() for path in own if path is not None]
     source = parse_source(request.jax_tests) if request.jax_tests else None

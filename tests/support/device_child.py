@@ -1,7 +1,4 @@
-"""Program that runs a suite in a process that a test can kill.
-
-Arguments: suite, folder of the run.
-"""
+"""Plans of runs on fake devices."""
 
 from __future__ import annotations
 
@@ -9,9 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from core.process import HostRunner
 from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform, leases
-from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import Pass, RunPlan, Suite
 from promotion.gates.device.sessions.session import SessionLimits
 
@@ -51,12 +46,4 @@ def work(root: Path, limits: SessionLimits = LIMITS, retries: int = 40) -> RunPl
         passes=(Pass(name="all", marks="", leases=lent),),
         limits=limits,
         retries=retries,
-        identity=str(root),
     )
-
-
-if __name__ == "__main__":
-    report = Harness(
-        HostRunner(os.environ), work(Path(sys.argv[1])), Path(sys.argv[2])
-    ).run()
-    sys.exit(len(report.problems))

@@ -26,7 +26,6 @@ from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.shared_options import (
     FILE,
     FOLDER,
-    PATH,
     Values,
     bucket_option,
     channel_option,
@@ -177,11 +176,6 @@ _RUN_OPTIONS = (
             " bundle --platform` made, or a folder of wheels."
         ),
         type=FOLDER,
-    ),
-    option(
-        "--work DIR",
-        "Folder for the run's state; an interrupted run in it resumes.",
-        type=PATH,
     ),
 )
 """Options that control a run of the device gate."""

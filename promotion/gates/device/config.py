@@ -24,7 +24,7 @@ from promotion.gates.device.suite import SUITE_FILE, SuiteSource, suite_sizes
 from promotion.policy.exceptions import PolicyException
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
-_NOT_REPEATED = ("size", "tests", "shard", "inside", "work")
+_NOT_REPEATED = ("size", "tests", "shard", "inside")
 """Options that do not affect how a single test runs."""
 
 

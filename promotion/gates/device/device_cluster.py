@@ -99,7 +99,6 @@ NOT_SENT = (
     "rocm_of_set",
     "image",
     "inside",
-    "work",
     "wheelhouse",
 )
 """Options of the gate that a run on a cluster does not have."""

@@ -45,7 +45,7 @@ _LISTED_VERDICTS = (
     TestVerdict.FLAKY,
     TestVerdict.ENVIRONMENT,
 )
-_LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
+_LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json")
 _LOG_BYTES = 8 << 20
 """Maximum size of each log; of a longer log, only the end is stored."""
 

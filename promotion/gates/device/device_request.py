@@ -35,8 +35,6 @@ class DeviceRequest:
             container of `image`.
         wheelhouse: folder that `set bundle --platform` made, or a folder of wheels,
             from which all packages come; None uses the network.
-        work: folder of the run, from which an interrupted run resumes; None uses a
-            temporary folder.
     """
 
     platform: str
@@ -54,7 +52,6 @@ class DeviceRequest:
     image: str = ""
     inside: str = ""
     wheelhouse: Path | None = None
-    work: Path | None = None
 
 
 def parse_suite_env(pairs: Sequence[str]) -> dict[str, str]:

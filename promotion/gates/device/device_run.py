@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -44,7 +43,7 @@ from promotion.gates.device.run_check import (
     raise_unless_complete,
     run_check,
 )
-from promotion.gates.device.sessions.harness import DONE, Harness
+from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import (
     VIRTUAL_DEVICES,
     RunPlan,
@@ -162,7 +161,7 @@ class _GateRun:
         expected = replace(expected, site=site.folder)
         yield from self._preflight(self._check_jax(python, machine_env, expected))
         plan = self._plan(python, env, suite)
-        folder = config.request.work or context.work / "run"
+        folder = context.work / "run"
         count = len(plan.passes[0].leases)
         workers = f"{count} worker{'s' if count > 1 else ''}"
         context.progress.step(f"tests of {suite.commit} with {workers}")
@@ -172,8 +171,6 @@ class _GateRun:
         yield from self._report(
             report, results, suite, folder, {**config.options, "--python": site.version}
         )
-        if config.request.work and not report.problems:
-            (folder / DONE).touch()
         raise_unless_complete(
             report.problems,
             len(report.collected),
@@ -320,20 +317,12 @@ class _GateRun:
                 return shard_tests(listed(there), shard)
 
             suite = replace(suite, choose=choose)
-        identity = [
-            self.context.staged.digest,
-            config.settings,
-            str(shard),
-            config.listed,
-            *_rocm_identity(config.request.rocm),
-        ]
         return RunPlan(
             python=python,
             suite=suite,
             env=env,
             passes=passes(config.passes, single, whole),
             skips=config.known.active,
-            identity=json.dumps(identity),
         )
 
     def _check_jax(
@@ -370,15 +359,6 @@ class _GateRun:
             judge(result.id, report.attempts[result.id], machine_unfit=True)
             for result in report.results
         )
-
-
-def _rocm_identity(folder: Path | None) -> list[str]:
-    """Return the real path and the version of a given ROCm; empty without one."""
-    if folder is None:
-        return []
-    file = folder / ".info/version"
-    version = file.read_text(errors="replace") if file.is_file() else ""
-    return [str(folder.resolve()), version]
 
 
 def _container(request: DeviceRequest) -> dict[str, str]:

@@ -379,7 +379,6 @@ def test_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
         "--platform=cpu",
         "--json",
     ]
-    argv.append(f"--work={place.folder / 'work'}")
     done = subprocess.run(
         argv, cwd=place.folder, capture_output=True, text=True, check=False
     )

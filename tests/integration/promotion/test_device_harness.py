@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from core.errors import BusyError, RequestError
 from core.process import HostRunner
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.results import Ending, Round
-from promotion.gates.device.sessions.harness import DONE, Harness
+from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import RunPlan, RunReport
 from promotion.gates.device.sessions.processes import (
     RUN,
@@ -38,15 +34,9 @@ def run(job: RunPlan, folder: Path) -> RunReport:
     return Harness(HostRunner(os.environ), job, folder).run()
 
 
-def run_id(folder: Path) -> str:
-    return str(json.loads((folder / "run.json").read_bytes())["run"])
-
-
-def lines(folder: Path, event: str) -> list[dict[str, object]]:
-    journals = folder.glob("*/*.jsonl")
-    lines = chain.from_iterable(path.read_bytes().splitlines() for path in journals)
-    found = map(json.loads, lines)
-    return [line for line in found if line["event"] == event]
+def left(folder: Path) -> list[int]:
+    """Return the processes that the sessions of a run have left behind."""
+    return [pid for session in folder.iterdir() for pid in marked_processes(session)]
 
 
 def test_kill_marked_waits_until_processes_are_gone(tmp_path: Path) -> None:
@@ -57,10 +47,10 @@ def test_kill_marked_waits_until_processes_are_gone(tmp_path: Path) -> None:
         f" pathlib.Path({str(ready)!r}).touch()"
     )
     argv = [sys.executable, "-c", f"{code}; time.sleep(600)"]
-    child = subprocess.Popen(argv, env={**os.environ, RUN: "this-very-run"})
-    until(lambda: ready.exists() and len([*marked_processes("this-very-run")]) == 2)
-    pids = [*marked_processes("this-very-run")]
-    kill_marked("this-very-run")
+    child = subprocess.Popen(argv, env={**os.environ, RUN: str(tmp_path)})
+    until(lambda: ready.exists() and len([*marked_processes(tmp_path)]) == 2)
+    pids = [*marked_processes(tmp_path)]
+    kill_marked(tmp_path)
     assert not any(map(alive, pids))
     child.wait()
 
@@ -92,7 +82,7 @@ def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
     assert results == {}
     assert report.problems == ()
     assert any("test_leave left 1 process" in note for note in report.notes)
-    assert list(marked_processes(run_id(tmp_path / "run"))) == []
+    assert left(tmp_path / "run") == []
     # Only tests whose process ended are rerun with the others.
     for test, attempts in report.attempts.items():
         again = [attempt for attempt in attempts if attempt.round is Round.RERUN]
@@ -118,98 +108,6 @@ def test_harness_stops_after_too_many_crashes(tmp_path: Path) -> None:
     assert found.total() == 500
     attempts = chain.from_iterable(report.attempts.values())
     assert all(attempt.round is not Round.RETRY for attempt in attempts)
-
-
-SLOW = (
-    "import time, pytest\n\n@pytest.mark.parametrize('n', range(40))\ndef"
-    " test_slow(n):\n    time.sleep(0.1)\n"
-)
-
-
-def started(root: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a gate, and return it while it runs tests."""
-    root.mkdir(exist_ok=True)
-    (root / "test_slow.py").write_text(SLOW)
-    argv = [sys.executable, "-m", "tests.support.device_child", str(root), str(folder)]
-    process = subprocess.Popen(argv, cwd=ROOT)
-    until(lambda: len(lines(folder, "end")) >= 5)
-    return process
-
-
-def test_harness_resumes_after_gate_was_killed(tmp_path: Path) -> None:
-    root = bad_suite.write(tmp_path / "suite")
-    folder = tmp_path / "run"
-    process = started(root, folder)
-    with pytest.raises(BusyError):
-        run(work(root), folder)
-    process.kill()
-    process.wait()
-    report = run(work(root), folder)
-    assert Counter(result.verdict for result in report.results) == {
-        TestVerdict.PASSED: 40
-    }
-    done = [line["id"] for line in lines(folder, "end")]
-    # Finished tests do not run again. Those that ran when the gate was killed run again
-    # with the others.
-    assert len(done) == len(set(done)) == 40
-    assert report.sessions == 2
-    assert list(marked_processes(run_id(folder))) == []
-    with pytest.raises(RequestError, match="run of another set"):
-        run(work(tmp_path / "another"), folder)
-
-
-def test_harness_restarts_reported_run_and_keeps_other_files(tmp_path: Path) -> None:
-    job = replace(work(tmp_path / "suite"), passes=())
-    folder = tmp_path / "run"
-    run(job, folder)
-    first = run_id(folder)
-    (folder / "0000").mkdir()
-    (folder / "2026.txt").touch()
-    run(job, folder)
-    assert run_id(folder) == first
-    assert (folder / "0000").is_dir() is True
-    another = replace(work(tmp_path / "another"), passes=())
-    with pytest.raises(RequestError, match="run of another set"):
-        run(another, folder)
-    assert (folder / "0000").is_dir()
-    (folder / DONE).touch()
-    run(another, folder)
-    assert run_id(folder) != first
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "2026.txt",
-        "run.json",
-        "run.lock",
-    ]
-
-
-KILLER = """
-import os, pathlib, signal, time
-
-def parent(pid):
-    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-def test_killer():
-    os.kill(parent(os.getppid()), signal.SIGKILL)
-    time.sleep(60)  # it must not pass before its worker ends with the gate
-"""
-
-
-def test_harness_blames_test_that_kills_the_gate(tmp_path: Path) -> None:
-    root = bad_suite.write(tmp_path / "suite")
-    folder = tmp_path / "run"
-    (root / "test_a_killer.py").write_text(KILLER)
-    (root / "test_slow.py").write_text(SLOW)
-    argv = [sys.executable, "-m", "tests.support.device_child", str(root), str(folder)]
-    # Killed twice with other tests, twice alone, and once more in the retry.
-    ends = [subprocess.run(argv, cwd=ROOT, check=False).returncode for _ in range(6)]
-    assert ends == [-signal.SIGKILL] * 5 + [0]
-    report = run(work(root), folder)
-    found = {result.id: result for result in report.results}
-    killer = found.pop("test_a_killer.py::test_killer")
-    assert killer.verdict is TestVerdict.CRASHED
-    assert "gate was killed" in killer.message
-    assert {result.verdict for result in found.values()} == {TestVerdict.PASSED}
-    assert len(found) == 40
 
 
 CAUSES = """

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_build.release import device_gate
 from ci_build.release.device_gate import (
     check_options,
     covered_targets,
     device_counts,
     failure_lines,
-    parse_config,
 )
 from core.errors import RequestError
-from core.process import HostRunner
 from promotion.gates.device.device_request import DeviceRequest
-from promotion.gates.device.gpu_machine import MachineInfo
 from tests.support.device_results import RESULTS, checks_of, judged
 from tests.support.fake_devices import device_config
 from tests.support.sets import wheel_set
@@ -77,22 +72,3 @@ def test_failure_lines_name_command_of_each_failure() -> None:
     assert "--- tests/a_test.py::bad" in lines[:at]
     assert lines[at + 1] == "  Run `run tests/a_test.py::bad`."
     assert lines[-2:] == ["--- tests/a_test.py::wet", "  environment: hipErrorNoDevice"]
-
-
-def test_config_ends_interrupted_run_before_it_reads_devices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Processes left by a killed run hold device memory, which would mean fewer workers."""
-    calls: list[object] = []
-
-    def detect(*_: object) -> MachineInfo:
-        calls.append("devices")
-        return MachineInfo(devices=())
-
-    monkeypatch.setattr(device_gate, "end_interrupted", calls.append)
-    monkeypatch.setattr(device_gate, "detect_machine", detect)
-    for work in (None, tmp_path / "work"):
-        parse_config(
-            DeviceRequest(platform="cuda", work=work), {}, HostRunner({}), None, ""
-        )
-    assert calls == ["devices", tmp_path / "work", "devices"]

@@ -86,7 +86,6 @@ def test_gate_argv_passes_every_option(tmp_path: Path) -> None:
         devices=2,
         rocm_of_set=True,
         image=IMAGE,
-        work=Path("work"),
         suite_env=("A=1", "B=x y"),
         wheelhouse=Path("wheelhouse"),
     )
@@ -123,7 +122,6 @@ def test_gate_argv_passes_every_option(tmp_path: Path) -> None:
         "--devices=2",
         f"--image={IMAGE}",
         "--inside=docker 27.1",
-        f"--work={here / 'work'}",
         "--suite-env=A=1",
         "--suite-env=B=x y",
         f"--wheelhouse={here / 'wheelhouse'}",
@@ -137,7 +135,6 @@ def test_mounts_keep_wheels_read_only(tmp_path: Path) -> None:
         platform="cpu",
         image=IMAGE,
         jax_tests=str(tmp_path / "jax"),
-        work=tmp_path / "work",
         wheelhouse=tmp_path / "wheelhouse",
     )
     pip = {
@@ -153,7 +150,6 @@ def test_mounts_keep_wheels_read_only(tmp_path: Path) -> None:
         str(tmp_path / "bucket"): True,
         str(staged): False,
         str(staged / "evidence"): True,
-        str(tmp_path / "work"): True,
         str(tmp_path / "jax"): False,
         str(tmp_path / "wheelhouse"): False,
         str(tmp_path / "w"): False,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,13 +16,11 @@ from promotion.gates.common.gate_context import Check, error
 from promotion.gates.device.blame import SET_UNUSABLE
 from promotion.gates.device.device_run import _GateRun, make_gate
 from promotion.gates.device.gpu_machine import MachineInfo
-from promotion.gates.device.lease import GIB, Allotment, JaxPlatform
+from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.run_check import missing_tests, raise_unless_complete
-from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.shards import Shard
 from tests.support.device_results import result
 from tests.support.fake_devices import device_config
-from tests.support.files import write_files
 
 V = TestVerdict
 
@@ -154,27 +151,3 @@ def test_preflight_error_belongs_to_set_or_machine() -> None:
     )
     assert type(preflight_error(ENVIRONMENT)) is MachineError
     assert type(preflight_error(ENVIRONMENT, SET_UNUSABLE)) is MachineError
-
-
-def test_identity_of_run_depends_on_given_rocm(tmp_path: Path) -> None:
-    """An interrupted run does not resume with another ROCm, even at the same path."""
-    gate = _GateRun.__new__(_GateRun)
-    gate.devices = ()
-    gate.host = Allotment(cpus=(0,), cores=1, memory=GIB)
-    gate.context = cast("Any", SimpleNamespace(staged=SimpleNamespace(digest="d")))
-    suite = Suite(root=tmp_path, files=(".",), env={})
-    link = tmp_path / "rocm"
-
-    def identity(rocm: Path | None) -> str:
-        gate.config = device_config(JaxPlatform.CPU, rocm=rocm)
-        return gate._plan(("python",), {}, suite).identity
-
-    seen = [identity(None)]
-    for version in ("7.0", "7.2"):
-        write_files(tmp_path / version, {"bin/hipcc": ""})
-        link.unlink(missing_ok=True)
-        link.symlink_to(version)
-        seen.append(identity(link))
-    assert identity(link) == identity(tmp_path / "7.2") == seen[-1]
-    write_files(link, {".info/version": "7.2.1"})
-    assert len({*seen, identity(link)}) == 4

@@ -8,19 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import BusyError, RequestError
 from core.process import HostRunner
 from promotion.gates.device.results import Ending, is_machine_failure
-from promotion.gates.device.sessions import processes
 from promotion.gates.device.sessions import session as module
-from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.journal import SessionJournal
-from promotion.gates.device.sessions.passes import RunPlan, Suite
-from promotion.gates.device.sessions.processes import (
-    end_interrupted,
-    locked_run,
-    out_of_memory_kills,
-)
+from promotion.gates.device.sessions.processes import out_of_memory_kills
 from promotion.gates.device.sessions.session import PytestSession, SessionLimits
 from tests.support.files import write_files
 
@@ -96,7 +88,7 @@ def test_check_worker_reads_last_events_of_dead_worker(
     broken: list[str],
 ) -> None:
     """A worker may write events after a journal read, before the check finds it dead."""
-    session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
+    session = PytestSession(HostRunner({}), tmp_path, SessionLimits())
     write(tmp_path, WORKER, COLLECT)
     session.journal.read()
 
@@ -136,7 +128,7 @@ def test_outcome_distinguishes_wait_statuses(
             "status": status,
         }
         (tmp_path / "controller.jsonl").write_text(f"{json.dumps(down)}\n")
-    session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
+    session = PytestSession(HostRunner({}), tmp_path, SessionLimits())
     (attempt,) = session.outcome().suspects
     assert attempt.ending is ending
     assert said in attempt.message
@@ -156,7 +148,7 @@ def test_outcome_blames_machine_for_lack_of_memory(
     (tmp_path / "controller.jsonl").write_text(
         '{"event": "down", "worker": "gw0", "status": -9}\n'
     )
-    session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
+    session = PytestSession(HostRunner({}), tmp_path, SessionLimits())
     session.oom_kills = kills
     (attempt,) = session.outcome().suspects
     assert is_machine_failure(attempt.message) is blamed
@@ -182,49 +174,3 @@ def test_out_of_memory_kills_ignores_other_groups(
         {f"sys/fs/cgroup/{counter}": "oom 1\noom_kill 1\n"},
     )
     assert out_of_memory_kills(tmp_path) == 1
-
-
-def test_end_interrupted_kills_only_processes_of_an_abandoned_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed: list[str] = []
-    monkeypatch.setattr(processes, "kill_marked", killed.append)
-    end_interrupted(tmp_path / "absent")
-    end_interrupted(tmp_path)
-    write_files(tmp_path, {"run.json": "[]"})
-    end_interrupted(tmp_path)  # the harness reports the file
-    assert killed == []
-    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".json"] == [
-        "run.json"
-    ]
-    write_files(tmp_path, {"run.json": '{"identity": "x", "run": "abc"}'})
-    with (
-        locked_run(tmp_path),
-        pytest.raises(BusyError, match="Another process works on the run"),
-    ):
-        end_interrupted(tmp_path)
-    assert killed == []
-    end_interrupted(tmp_path)
-    assert killed == ["abc"]
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("notes.txt", "contains notes.txt"),
-        ("run.json", "of another set or with other settings"),
-    ],
-)
-def test_folder_of_something_else_is_refused(
-    tmp_path: Path, name: str, said: str
-) -> None:
-    plan = RunPlan(
-        python=(),
-        suite=Suite(root=tmp_path, files=(), env={}),
-        env={},
-        passes=(),
-        identity="mine",
-    )
-    write_files(tmp_path, {name: '{"identity": "another", "run": "abc"}'})
-    with pytest.raises(RequestError, match=said):
-        Harness(HostRunner({}), plan, tmp_path)._resume()

@@ -1,20 +1,16 @@
-"""Complete runs of a suite with a verdict on each test, even if tests crash, hang or kill the gate.
+"""Complete runs of a suite with a verdict on each test, even if tests crash or hang.
 
-When a session is lost or stopped, another session runs the remaining tests. When the
-gate itself was killed, a new `Harness` on the same folder resumes its run.
+When a session is lost or stopped, another session runs the remaining tests.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from core.atomic import write_whole
-from core.errors import RequestError
 from core.model import Finding
 from core.process import HostRunner
 from promotion.evidence.test_results import TestResult, TestVerdict
@@ -38,21 +34,11 @@ from promotion.gates.device.sessions.passes import (
     session_env,
     session_plan,
 )
-from promotion.gates.device.sessions.processes import (
-    LOCK_FILE,
-    RUN_FILE,
-    kill_marked,
-    locked_run,
-)
 from promotion.gates.device.sessions.session import PLAN, PytestSession, SessionOutcome
 from promotion.gates.device.sessions.state import PassState
 
 _IDLE_SESSIONS = 3
 """Number of consecutive sessions without progress after which a pass ends."""
-MOST_KILLED = 1
-"""Number of times that the gate may be killed while a test runs alone before the test is blamed."""
-DONE = "done"
-"""File that marks the folder of a completely reported run, which cannot be resumed."""
 _UNDECIDED = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
 
 
@@ -60,8 +46,7 @@ class Harness:
     """One run of a suite.
 
     Args:
-        folder: folder with the state that survives this process; no other run may use
-            it.
+        folder: folder for the files of the sessions, for this run alone.
         on_progress: called with the numbers of finished and of all tests.
     """
 
@@ -83,116 +68,16 @@ class Harness:
         self._warnings: list[Finding] = []
         self._problems: list[str] = []
         self._number = 0
-        self._id = ""
 
     def run(self) -> RunReport:
-        """Run the remaining tests.
-
-        Raises:
-            BusyError: another process works on this run.
-            RequestError: the folder contains another run or other files.
-        """
+        """Run all passes, then retry failed tests."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked_run(self.folder):
-            self._resume()
+        for pass_ in self.plan.passes:
+            self._finish(pass_)
+        if not self._problems:
             for pass_ in self.plan.passes:
-                self._finish(pass_)
-            if not self._problems:
-                for pass_ in self.plan.passes:
-                    self._retry(pass_)
+                self._retry(pass_)
         return self._report()
-
-    def _resume(self) -> None:
-        """Load the state of an earlier process, and end its remaining processes."""
-        file = self.folder / RUN_FILE
-        if file.exists():
-            recorded = json.loads(file.read_bytes())
-            done = (self.folder / DONE).exists()
-            if not done and recorded["identity"] != self.plan.identity:
-                hint = "Pass another folder, or remove this folder."
-                raise RequestError(
-                    f"{self.folder} contains a run of another set or with other"
-                    " settings.",
-                    hint=hint,
-                )
-            self._id = recorded["run"]
-            kill_marked(self._id)
-            if done:  # `file`, which identifies the folder as a run, is removed last
-                for folder in self._sessions():
-                    shutil.rmtree(folder)
-                (self.folder / DONE).unlink()
-                file.unlink()
-        elif others := sorted(
-            path.name
-            for path in self.folder.iterdir()
-            if path.name != LOCK_FILE and not path.name.startswith(f".{file.name}.")
-        ):
-            hint = "Pass an empty or a new folder."
-            raise RequestError(
-                f"{self.folder} contains {others[0]}, which is not part of a run.",
-                hint=hint,
-            )
-        if not file.exists():
-            self._id = secrets.token_hex(16)
-            write_whole(
-                file,
-                json.dumps({"identity": self.plan.identity, "run": self._id}).encode(),
-            )
-        for folder in self._sessions():
-            self._number = int(folder.name) + 1
-            self._load_session(folder)
-
-    def _sessions(self) -> list[Path]:
-        """Return the folders of sessions, oldest first.
-
-        The run's folder may contain other files.
-        """
-        return sorted(
-            path
-            for path in self.folder.glob("[0-9]*")
-            if path.name.isdecimal() and path.is_dir()
-        )
-
-    def _load_session(self, folder: Path) -> None:
-        """Add an earlier session; of an interrupted session, only finished tests count."""
-        try:
-            plan = json.loads((folder / PLAN).read_bytes())
-            state = self._states[plan["pass"]]
-            round_ = Round(plan["round"])
-        except (OSError, ValueError, KeyError):
-            return
-        session = PytestSession(self.runner, folder, self._id, self.plan.limits)
-        try:
-            outcome = session.load_outcome()
-        except (OSError, ValueError, KeyError):
-            outcome = self._interrupted(
-                session.outcome(), state, round_, alone=plan["solo"]
-            )
-        state.add(outcome, round_)
-        self._notes |= dict.fromkeys(outcome.notes)
-
-    @staticmethod
-    def _interrupted(
-        outcome: SessionOutcome, state: PassState, round_: Round, *, alone: bool
-    ) -> SessionOutcome:
-        """Return the outcome of a session in which the gate was killed.
-
-        Usually an operator or the system killed it, so its tests run again with others.
-        A test that was running each of MOST_KILLED + 1 times may be the cause, and must
-        run alone. If the gate was killed more than MOST_KILLED times while a test ran
-        alone, the test is the cause.
-        """
-        running = (*outcome.died, *outcome.suspects)
-        times = state.interrupted if alone else state.interrupted_together
-        times.update(death.id for death in running)
-        repeated = tuple(death for death in running if times[death.id] > MOST_KILLED)
-        for death in repeated if alone else ():
-            text = (
-                f"The gate was killed {times[death.id]} times while this test ran"
-                " alone."
-            )
-            state.blame(replace(death, message=text), round_)
-        return replace(outcome, died=(), suspects=() if alone else repeated, broken=())
 
     def _finish(self, pass_: Pass) -> None:
         """Run sessions until all chosen tests have finished or progress stops."""
@@ -322,7 +207,7 @@ class Harness:
     ) -> SessionOutcome:
         """Run one session.
 
-        Create its folder before the start, and store its outcome after the end.
+        Create its folder before the start.
         """
         state = self._states[pass_.name]
         folder = self.folder / f"{self._number:04}"
@@ -345,12 +230,12 @@ class Harness:
             skips=self.plan.skips,
             solo=not workers,
         )
-        write_whole(folder / PLAN, json.dumps({**plan, "round": round_.value}).encode())
+        write_whole(folder / PLAN, json.dumps(plan).encode())
         count = min(workers, len(pass_.leases), len(only) if only else workers)
         argv = session_argv(
             self.plan.python, suite, pass_, workers=count, files=files or suite.files
         )
-        session = PytestSession(self.runner, folder, self._id, self.plan.limits)
+        session = PytestSession(self.runner, folder, self.plan.limits)
         if round_ is not Round.RETRY:
             session.on_poll = lambda journal: self._report_progress(state, journal)
         outcome = session.run(argv, session_env(self.plan.env, folder), suite.root)

@@ -230,7 +230,6 @@ class RunPlan:
         retries: maximum number of failed tests, or of causes of failures, to retry in
             fresh processes; with more failures, retries would add no information. 0
             retries none.
-        identity: identity of the run; only a run with the same identity is resumed.
     """
 
     python: tuple[str, ...]
@@ -240,7 +239,6 @@ class RunPlan:
     skips: tuple[KnownTest, ...] = ()
     limits: SessionLimits = field(default_factory=SessionLimits)
     retries: int = 40
-    identity: str = ""
 
 
 @frozen

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from core.errors import BusyError
-from core.store import hold_lock
 from promotion.gates.device.gpu_machine import control_groups
 
 RUN = "JAX_GATE_RUN"
-"""Variable that marks every process of a run, so that processes left behind by tests are found."""
-RUN_FILE, LOCK_FILE = "run.json", "run.lock"
-"""Identity of the run in a folder; lock of the process that works on it."""
+"""Variable with the session's folder, which marks every process that a session starts."""
 _EXIT_SECONDS = 10.0
 """Seconds for killed processes to exit, such as those that wait for a driver."""
 
 
-def marked_processes(run: str) -> Iterator[int]:
-    """Yield the processes that a run started, including orphans."""
-    marker = f"{RUN}={run}".encode()
+def marked_processes(session: Path) -> Iterator[int]:
+    """Yield the processes that a session started, including orphans."""
+    marker = f"{RUN}={session}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with suppress(OSError):
@@ -32,12 +27,12 @@ def marked_processes(run: str) -> Iterator[int]:
                     yield int(entry.name)
 
 
-def kill_marked(run: str) -> None:
-    """Kill the processes that a run left behind, and wait until they are gone."""
+def kill_marked(session: Path) -> None:
+    """Kill the processes that a session left behind, and wait until they are gone."""
     until = time.monotonic() + _EXIT_SECONDS
     dying = set[int]()
     while time.monotonic() < until:
-        pids = {*marked_processes(run)}
+        pids = {*marked_processes(session)}
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -47,38 +42,6 @@ def kill_marked(run: str) -> None:
         if not dying:
             return
         time.sleep(0.01)
-
-
-@contextmanager
-def locked_run(folder: Path) -> Iterator[None]:
-    """Lock the run in a folder.
-
-    Raises:
-        BusyError: another process works on this run.
-    """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(hold_lock(folder / LOCK_FILE, seconds=0))
-        except TimeoutError as error:
-            raise BusyError(
-                f"Another process works on the run in {folder}.",
-                hint="Wait until it ends.",
-            ) from error
-        yield
-
-
-def end_interrupted(folder: Path) -> None:
-    """Kill the processes that an interrupted run in a folder left behind, which still use devices.
-
-    Raises:
-        BusyError: another process works on this run.
-    """
-    if (folder / RUN_FILE).is_file():
-        with (
-            locked_run(folder),
-            suppress(OSError, ValueError, KeyError, TypeError),
-        ):  # the harness reports a bad file
-            kill_marked(json.loads((folder / RUN_FILE).read_bytes())["run"])
 
 
 def send_signal(pid: int, leader: int, sign: signal.Signals) -> None:

@@ -8,14 +8,12 @@ that never ran.
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from core.atomic import write_whole
 from core.errors import ProcessError
 from core.frozen import frozen
 from core.process import HostRunner, without_credentials
@@ -40,7 +38,6 @@ All tests passed, some tests failed, or no tests were collected.
 """
 LOG = "output.log"
 PLAN = "plan.json"
-OUTCOME = "outcome.json"
 LATE = (
     "jax was imported before a worker had its lease; the suite or a pytest plugin"
     " imports it too early."
@@ -105,8 +102,8 @@ class PytestSession:
     """A run of pytest with its workers.
 
     Args:
-        folder: folder of the session, with the plan.
-        run_id: value of the variable JAX_GATE_RUN.
+        folder: folder of the session, with the plan; its path is the value of
+            JAX_GATE_RUN.
 
     Attributes:
         on_poll: called with the journal after each read.
@@ -116,12 +113,10 @@ class PytestSession:
         self,
         runner: HostRunner,
         folder: Path,
-        run_id: str,
         limits: SessionLimits,
     ) -> None:
         self.runner = runner
         self.folder = folder
-        self.run_id = run_id
         self.limits = limits
         self.on_poll: Callable[[SessionJournal], None] = lambda _: None
         self.journal = SessionJournal(folder)
@@ -139,7 +134,7 @@ class PytestSession:
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path
     ) -> SessionOutcome:
-        """Run the session until it ends or must be stopped; store and return its outcome."""
+        """Run the session until it ends or must be stopped."""
         problem = ""
         before = out_of_memory_kills()
         with (self.folder / LOG).open(
@@ -148,7 +143,7 @@ class PytestSession:
             try:
                 result = self.runner.with_listener(_bounded_writer(log)).run(
                     argv,
-                    env={**env, RUN: self.run_id},
+                    env={**env, RUN: str(self.folder)},
                     cwd=str(cwd),
                     check=False,
                     watch=self._watch,
@@ -165,31 +160,9 @@ class PytestSession:
                 if self._finished is None:
                     problem = without_credentials(error.message[-400:])
             finally:  # also after an interrupt
-                kill_marked(self.run_id)
+                kill_marked(self.folder)
         self.oom_kills = out_of_memory_kills() - before
-        outcome = self.outcome(problem)
-        observed = {
-            "problem": outcome.problem,
-            "hung": sorted(self.hung),
-            "lost": sorted(self.lost),
-            "leader_killed": self.leader_killed,
-            "oom_kills": self.oom_kills,
-        }
-        write_whole(self.folder / OUTCOME, json.dumps(observed).encode())
-        return outcome
-
-    def load_outcome(self) -> SessionOutcome:
-        """Return the outcome of a session that an earlier process ran.
-
-        Raises:
-            OSError, ValueError, KeyError: the earlier process stored no valid outcome.
-        """
-        observed = json.loads((self.folder / OUTCOME).read_bytes())
-        self.hung = dict.fromkeys(observed["hung"], 0.0)
-        self.lost = set(observed["lost"])
-        self.leader_killed = bool(observed["leader_killed"])
-        self.oom_kills = int(observed["oom_kills"])
-        return self.outcome(observed["problem"])
+        return self.outcome(problem)
 
     def _watch(self, pid: int) -> str:
         """Return the reason to stop the session; "" to continue."""

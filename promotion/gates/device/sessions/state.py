@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,10 +36,6 @@ class PassState:
         suspects: tests that were running when a whole session was lost; each must run
             alone.
         died: number of lost tests, files and workers.
-        interrupted: test -> number of times that the gate was killed while the test ran
-            alone.
-        interrupted_together: test -> number of times that the gate was killed while it
-            ran with others.
     """
 
     choose: Choose | None = None
@@ -51,8 +47,6 @@ class PassState:
     broken: dict[str, None] = field(default_factory=dict)
     suspects: dict[str, None] = field(default_factory=dict)
     died: int = 0
-    interrupted: Counter[str] = field(default_factory=Counter)
-    interrupted_together: Counter[str] = field(default_factory=Counter)
 
     def progress(self) -> tuple[int, ...]:
         """Return a value that changes whenever the pass advances."""
