@@ -9,7 +9,6 @@ the code.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +25,6 @@ REPORT_PUBLISHED = (
 )
 """Remedy for users of a wheel that this program neither builds nor repairs."""
 REPAIR_PUBLISHED = "Run `ci_build set repair` on the wheel and adopt its result."
-_LINKING = (
-    "runpath-build-leftover",
-    "runpath-build-machine",
-    "runpath-outside",
-    "runpath-excessive",
-    "rpath-used",
-    "symbols-not-stripped",
-)
-"""Findings that matter only to those who link the libraries."""
 
 
 @frozen
@@ -44,8 +34,8 @@ class FindingKind:
     Attributes:
         title: short title for tables.
         remedy: one line of advice to the builder of the wheel.
-        integrity: True if the finding means damaged or wrong bytes, which are errors
-            also in wheels published by others.
+        integrity: True if the finding means damaged or wrong bytes.
+        harmful: True if it is an error in wheels published by others too.
         repaired: True if the repair of a pjrt or plugin wheel removes the cause.
     """
 
@@ -53,10 +43,11 @@ class FindingKind:
     title: str
     remedy: str
     integrity: bool = False
+    harmful: bool = False
     repaired: bool = False
 
 
-_Group = Literal["broken", "error", "warning", "note"]
+_Group = Literal["broken", "harmful", "error", "warning", "note"]
 _Rows = dict[str, list[str]]
 
 
@@ -66,13 +57,14 @@ def finding_kinds() -> Mapping[str, FindingKind]:
     tables = read_toml(Path(__file__).with_suffix(".toml"), dict[_Group, _Rows])
     kinds = {}
     for group, rows in tables.items():
-        damaged = group == "broken"
+        harmful = group in ("broken", "harmful")
         for code, (title, remedy, *more) in rows.items():
             kinds[code] = FindingKind(
-                severity=Severity.ERROR if damaged else Severity(group),
+                severity=Severity.ERROR if harmful else Severity(group),
                 title=title,
                 remedy=remedy,
-                integrity=damaged,
+                integrity=group == "broken",
+                harmful=harmful,
                 repaired="repaired" in more,
             )
     return kinds
@@ -97,36 +89,22 @@ def is_integrity(item: Finding) -> bool:
 
 
 def as_published(items: Iterable[Finding], project: str) -> Iterator[Finding]:
-    """Yield the findings on a wheel published by others, with remedies for its users.
-
-    Errors become warnings unless bytes are damaged or wrong. One note replaces the
-    findings on search paths and symbol tables of a wheel that `set repair` never changes,
-    such as jaxlib.
+    """Yield the errors that hurt users of a wheel published by others, with remedies for them.
 
     Args:
         project: normalized name of the wheel's project.
     """
     repairable = parse_package_name(project) is not None
-    unchanged = Counter[str]()
     for item in items:
         kind = finding_kinds().get(item.code)
-        if item.severity is Severity.NOTE or is_integrity(item):
+        if kind is None or not kind.harmful or item.severity is not Severity.ERROR:
+            continue
+        if kind.integrity:
             yield item
-        elif not repairable and item.code in _LINKING:
-            unchanged[item.code] += 1
-        else:
-            remedy = (
-                REPAIR_PUBLISHED
-                if repairable and kind is not None and kind.repaired
-                else REPORT_PUBLISHED
-            )
-            yield replace(item, severity=Severity.WARNING, remedy=remedy)
-    if unchanged:
-        counts = ", ".join(f"{c} ({n})" for c, n in sorted(unchanged.items()))
-        yield finding(
-            "published-unchanged",
-            f"{project} is used as its project published it, with {counts}.",
-        )
+            continue
+        repaired = repairable and kind.repaired
+        remedy = REPAIR_PUBLISHED if repaired else REPORT_PUBLISHED
+        yield replace(item, remedy=remedy)
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -15,7 +15,7 @@ from isal import isal_zlib
 
 from core.digests import sha256_of
 from core.errors import ArchiveError
-from core.model import Finding, GfxTarget, Severity, Tier, Wheel
+from core.model import Finding, GfxTarget, Tier, Wheel
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error
 from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.recipe_check import ExpectedSet, check_files, check_wheel
@@ -85,11 +85,10 @@ def _run(context: GateContext, expected: ExpectedSet | None) -> Iterator[Check]:
         findings += url_differences(context.wheel_set, wheel, path)
         if expected:
             findings += _recipe_findings(context, wheel, report, infos[-1], expected)
-        notes = {one.code for one in report.findings if one.severity is Severity.NOTE}
         yield Check(
             name=wheel.filename,
             findings=tuple(findings),
-            details={"sha256": report.sha256, "notes": sorted(notes)},
+            details={"sha256": report.sha256},
         )
     between = (_with_location(finding, "") for finding in check_set(reports))
     yield Check(

@@ -366,8 +366,11 @@ def check_platform(
     if "any" in platforms:
         text = "the platform tag is `any`, but the wheel has libraries."
         findings.append(finding("tag-untrue", text))
-    elif not claimed and not platforms[0].startswith("linux_"):
-        return None, findings
+    elif not claimed:
+        if not platforms[0].startswith("linux_"):
+            return None, findings
+        text = f"the platform tag is {platforms[0]}, which names no system."
+        findings.append(finding("tag-linux", text))
     try:
         lowest = max(claimed, key=_policy, default=f"{_DEFAULT}_{elfs[0].machine}")
         result = platform_verdict(
@@ -383,35 +386,10 @@ def check_platform(
             text = error.message
         return None, [*findings, finding("tag-unjudged", text)]
     if claimed:
-        findings += _against_tag(result, lowest)
-    elif result.policy.startswith("manylinux") and "any" not in platforms:
-        text = f"{platforms[0]} promises nothing, but the libraries run on"
-        findings.append(finding("tag-too-new", f"{text} {result.policy}."))
+        findings += result.findings
     return PlatformSupport(policy=result.policy, external=result.external), findings
 
 
 def _policy(platform: str) -> Policy:
     """Return the policy of a platform; policies of older platforms are greater."""
     return _policies(platform)[1]
-
-
-def _against_tag(result: PlatformVerdict, lowest: str) -> Iterator[Finding]:
-    """Yield the findings of the verdict and findings on the lowest manylinux tag."""
-    yield from result.findings
-    honest = result.policy
-    if not result.ok:
-        yield finding(
-            "tag-untrue",
-            f"the tag promises {lowest}, but the libraries support only {honest}.",
-        )
-    elif _policy(honest) > _policy(lowest):
-        yield finding(
-            "tag-too-new",
-            f"the tag promises {lowest}, but the libraries also run on {honest}.",
-        )
-    if result.external:
-        yield finding(
-            "tag-by-exception",
-            f"the tag {lowest} is true only if users have"
-            f" {', '.join(result.external)}.",
-        )

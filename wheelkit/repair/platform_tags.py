@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 PLATFORM = "manylinux_2_28_x86_64"
 """Lowest platform tag of a repaired wheel: the oldest platform that the gates test."""
@@ -35,18 +34,6 @@ def glibc_of(platform: str) -> int | None:
 def platform_of(tag: str) -> str:
     """Return the platform of `BuildRequest.platform_tag`: manylinux_2_28_x86_64."""
     return tag if tag == AUTO else f"{tag}_x86_64"
-
-
-def promised_platform(tags: Iterable[str]) -> str:
-    """Return the oldest platform that a wheel's tags promise, but not below `PLATFORM`.
-
-    Args:
-        tags: whole tags, such as py3-none-manylinux_2_31_x86_64.
-    """
-    platforms = [tag.rpartition("-")[2] for tag in tags]
-    promised = [platform for platform in platforms if glibc_of(platform)]
-    oldest = min(promised, key=_glibc, default=PLATFORM)
-    return max(PLATFORM, oldest, key=_glibc)
 
 
 def higher_platform(one: str, other: str) -> str:

@@ -1,17 +1,18 @@
 """The ABI gate: check that the libraries of a set can be loaded, without running them.
 
-Each library is compared with manylinux_2_28 (auditwheel's policy, the history of
-libstdc++) and with the manifest of a ROCm, and the dynamic loader is simulated for
-every installation layout of ROCm.
+Each library is compared with the manifest of a ROCm, and the dynamic loader is simulated
+for every installation layout of ROCm. The gate inspection compares libraries with their
+platform tags.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from core import rocm_layouts as layouts
-from core.model import Finding, GfxTarget, RocmVersion, Tier, WheelSet
+from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, WheelSet
 from promotion.gates.abi.loader import (
     SITE,
     LoadResult,
@@ -24,7 +25,7 @@ from promotion.gates.abi.symbols import LibraryExports, unmet_needs, unmet_symbo
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
 from promotion.gates.common.gate_rocm import manifest_digest, set_manifest
 from promotion.gates.common.set_requirements import wheels_for
-from wheelkit.findings import as_published, some
+from wheelkit.findings import some
 from wheelkit.inspect.platform_rules import platform_libraries
 from wheelkit.repair.platform_tags import PLATFORM
 from wheelkit.rocm_manifest import (
@@ -49,7 +50,6 @@ _ADD_LAYOUT = (
     "Add the folder to core/rocm_layouts.toml, from which RUNPATH and the loader of the"
     " wheel are generated."
 )
-_SET_PATH = "Set LD_LIBRARY_PATH, or install ROCm in another layout."
 
 
 def make_gate(manifest: RocmManifest | None = None) -> Gate:
@@ -105,9 +105,7 @@ def _run(context: GateContext, manifest: RocmManifest | None) -> Iterator[Check]
     rocm, unproved = _reference_rocm(manifest, context.wheel_set)
     members: list[ElfMember] = []
     for wheel in context.wheel_set.wheels:
-        checks, read = read_members(context, wheel)
-        members += read
-        yield from checks
+        members += read_members(context, wheel)
     yield from _rocm_checks(context.wheel_set, members, rocm, unproved)
     targets = tuple(map(GfxTarget.parse, context.wheel_set.targets))
     for version in context.wheel_set.python_versions:
@@ -156,10 +154,12 @@ def _rocm_checks(
                 )
                 findings.append(error("soname-taken", text, remedy))
             if not unproved:
-                missing = unmet_symbols(member.elf, compared, system, rocm_name)
+                missing = [*unmet_symbols(member.elf, compared, system, rocm_name)]
                 # Wheels of others may need functions that no published wheel needs.
                 if rocm.weak and member.wheel.as_published:
-                    missing = as_published(missing, member.wheel.name)
+                    missing = [
+                        replace(item, severity=Severity.WARNING) for item in missing
+                    ]
                 findings += missing
             yield Check(
                 name=f"{member.name}: {rocm_name}",
@@ -229,12 +229,8 @@ def _layout_checks(
             preload = member.preload
             result = load(library, scenario, wheels, system=system, preload=preload)
             loads.append((member, result))
-        findings = [*_unresolved(loads, scenario, provided)]
-        if not rocm.weak:
-            findings += _unresolved_in_rocm(loads, scenario)
-        yield Check(
-            name=f"layout {scenario.name}, Python {version}", findings=tuple(findings)
-        )
+        findings = tuple(_unresolved(loads, scenario, provided))
+        yield Check(name=f"layout {scenario.name}, Python {version}", findings=findings)
 
 
 def _unresolved(
@@ -242,7 +238,10 @@ def _unresolved(
     scenario: Scenario,
     provided: Collection[str],
 ) -> Iterator[Finding]:
-    """Yield a finding for each wheel that would not find libraries of the set or of ROCm."""
+    """Yield a finding for each wheel that would not find libraries of the set or of ROCm.
+
+    Users of wheels published by others set LD_LIBRARY_PATH.
+    """
     unresolved: dict[str, tuple[list[ElfMember], dict[str, None]]] = {}
     for member, result in loads:
         sonames = [
@@ -250,7 +249,7 @@ def _unresolved(
             for path, name in result.missing
             if path == SITE / member.path and name in provided
         ]
-        if sonames:
+        if sonames and not member.wheel.as_published:
             users, missing = unresolved.setdefault(member.wheel.filename, ([], {}))
             users.append(member)
             missing |= dict.fromkeys(sonames)
@@ -261,24 +260,4 @@ def _unresolved(
             f"{filename}: {names} would not find {', '.join(missing)} with ROCm in"
             f" layout {scenario.name}."
         )
-        finding, remedy = (
-            (warning, _SET_PATH) if first.wheel.as_published else (error, _ADD_LAYOUT)
-        )
-        yield finding("layout-unresolved", text, remedy, member=first.path)
-
-
-def _unresolved_in_rocm(
-    loads: Sequence[tuple[ElfMember, LoadResult]], scenario: Scenario
-) -> Iterator[Finding]:
-    """Yield warnings about libraries of ROCm that would not find their own needs."""
-    reported: set[tuple[PurePosixPath, str]] = set()
-    for member, result in loads:
-        for path, soname in result.missing:
-            if path != SITE / member.path and (path, soname) not in reported:
-                reported.add((path, soname))
-                text = (
-                    f"{member.name} loads {path}, which would not find {soname}"
-                    f" ({scenario.name})."
-                )
-                remedy = "Check the RUNPATH of this library of ROCm."
-                yield warning("layout-unresolved", text, remedy, member=member.path)
+        yield error("layout-unresolved", text, _ADD_LAYOUT, member=first.path)

@@ -15,7 +15,6 @@ from core.digests import sha256_of
 from core.errors import ArchiveError
 from core.frozen import frozen
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
-from core.targets import lists
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
 from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.coverage.kernel_rules import (
@@ -80,9 +79,8 @@ class _LibraryCode:
 
 
 def run(context: GateContext) -> Iterator[Check]:
-    """Yield for each target the checks of device libraries and of XLA's target list."""
+    """Yield for each target the checks of device libraries."""
     rules = load_rules()
-    checked = False
     major = str(RocmVersion(text=context.wheel_set.rocm_version).major)
     # Project -> libraries that must have code for every target by policy.
     owed = {}
@@ -103,17 +101,7 @@ def run(context: GateContext) -> Iterator[Check]:
             ):
                 targets = targets_by_library.get(library.path, context.targets)
                 own_rules = rules_for(rules, context.wheel_set, library.path)
-                checks = tuple(_checks(library, context.wheel_set, targets, own_rules))
-                checked = checked or bool(checks)
-                yield from checks
-    for target in context.targets if checked else ():
-        # XLA's list changes with JAX, so a target outside the list is not an error.
-        unsupported = unused_targets(
-            [GfxTarget.parse(target).processor], lists()["compiler-supported"]
-        )
-        text = f"XLA rejects {target} at run time, so its code cannot be used."
-        findings = (finding("target-refused", text),) if unsupported else ()
-        yield Check(name=f"XLA accepts {target}", target=target, findings=findings)
+                yield from _checks(library, context.wheel_set, targets, own_rules)
 
 
 GATE = Gate(

@@ -16,7 +16,7 @@ from core.frozen import frozen
 from core.model import Finding, RocmVersion, WheelSet
 from core.process import CREDENTIAL_VARIABLES, ProcessResult, Runner
 from core.units import parse_url
-from promotion.gates.common.gate_context import Check, error, warning
+from promotion.gates.common.gate_context import Check, error
 from promotion.gates.common.gate_site import LOADER_SENTENCE, Site
 from promotion.gates.common.installers import (
     Command,
@@ -156,14 +156,7 @@ class InstallationTest:
         try:
             details = work()
         except InstallationError as problem:
-            # Findings about the loader in wheels that were not built here are warnings.
-            adopted = all(
-                wheel.as_published
-                for wheel in self.source.wheel_set.wheels
-                if wheel.name.endswith("-pjrt")
-            )
-            kind = warning if adopted and problem.code.startswith("loader-") else error
-            findings = (kind(problem.code, f"{name}: {problem.message}", _REMEDY),)
+            findings = (error(problem.code, f"{name}: {problem.message}", _REMEDY),)
         seconds = round(time.monotonic() - started, 1)
         details = {**details, "installer": self.program, "seconds": seconds}
         return Check(name=name, findings=findings, details=details)
@@ -252,7 +245,9 @@ class InstallationTest:
             raise InstallationError(
                 "loader-breaks-jax", f"jax.devices() failed: {answer['refusal']}"
             )
-        if "rocm" in answer["platforms"]:
+        (pjrt,) = (wheel for wheel in self.wheels if wheel.name.endswith("-pjrt"))
+        # Wheels published by others have another loader.
+        if "rocm" in answer["platforms"] or pjrt.as_published:
             return {"platforms": answer["platforms"]}
         warnings = [match[1] for match in LOADER_SENTENCE.finditer(stderr)]
         if not warnings:
@@ -266,7 +261,6 @@ class InstallationTest:
             raise InstallationError(
                 "loader-form", f"expected {text}, but got: {stderr.strip()}"
             )
-        (pjrt,) = (wheel for wheel in self.wheels if wheel.name.endswith("-pjrt"))
         start = f"{pjrt.name} {pjrt.version} cannot use ROCm: " + (
             "" if answer["gpu"] else _NO_GPU
         )

@@ -20,13 +20,12 @@ from packaging.version import Version
 
 from core.model import Finding, Wheel, WheelSet
 from core.process import ProcessResult, Runner
-from core.versions import KERNELS_PROJECT, parse_package_name
-from promotion.gates.common.gate_context import Check, error, warning
+from core.versions import KERNELS_PROJECT
+from promotion.gates.common.gate_context import Check, error
 from promotion.gates.common.installers import on_one_line
 from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.common.uv_installer import Installer
 from promotion.gates.install.stand_ins import write_wheel
-from wheelkit.findings import REPAIR_PUBLISHED, REPORT_PUBLISHED
 
 _JAXLIB = "jaxlib"
 _TOO_OLD = {KERNELS_PROJECT: "0.7.2"}
@@ -66,7 +65,8 @@ def check_pair(
     for jaxlib in (next_minor, *_TOO_OLD.values()):
         _write_stand_in(folder, _JAXLIB, jaxlib)
     for wheel in wheels_for(wheel_set, version):
-        if wheel.name != _JAXLIB:
+        # Wheels published by others accept what their projects decide.
+        if wheel.name != _JAXLIB and not wheel.as_published:
             jaxlib = _TOO_OLD.get(wheel.name, next_minor)
             # Other dependencies are generated too, so that only jaxlib can be rejected.
             for requirement in map(Requirement, wheel.requires_dist):
@@ -115,14 +115,6 @@ def _pair_findings(
             f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which it was"
             " neither built nor tested."
         )
-        if wheel.as_published:
-            repairable = parse_package_name(wheel.name) is not None
-            yield warning(
-                "pair-accepted",
-                text,
-                REPAIR_PUBLISHED if repairable else REPORT_PUBLISHED,
-            )
-            return
         yield error(
             "pair-accepted",
             text,

@@ -11,9 +11,9 @@ from pathlib import Path
 from packaging.version import Version
 
 from core.errors import BucketError, CiBuildError, MachineError
-from core.model import Finding, Tier
+from core.model import Finding, Payload, Tier
 from core.versions import native_release
-from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
+from promotion.gates.common.gate_context import Check, Gate, GateContext, error
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.common.gate_site import make_site, rocm_libraries
 from promotion.gates.load import golden
@@ -23,14 +23,6 @@ _NO_GOLDEN = "Run `ci_build gate load SET --update` and have the new lists revie
 _GOLDEN = (
     "If the change is intended, run `ci_build gate load SET --update` and have"
     " the new lists reviewed."
-)
-
-_UNPROVEN = (
-    "The wheels were loaded with stubs derived from their own needs, which proves"
-    " nothing about a real ROCm."
-)
-_PROVE = (
-    "Pass a ROCm tree with --rocm, or build the set with `dist_wheels --rocm-manifest`."
 )
 
 
@@ -74,14 +66,8 @@ def make_gate(
                 yield Check(name=f"Python {version}", findings=(finding,))
                 continue
             context.progress.step(f"load with {libraries.kind} in Python {version}")
-            unproven = libraries.weak and version == next(iter(present))
-            findings = (
-                (warning("rocm-unproven", _UNPROVEN, _PROVE),) if unproven else ()
-            )
             details = {"kind": libraries.kind, "weak": libraries.weak}
-            yield Check(
-                name=f"Python {version}: ROCm", findings=findings, details=details
-            )
+            yield Check(name=f"Python {version}: ROCm", details=details)
             yield from checks.run()
             yield Check(
                 name=f"Python {version}: golden lists",
@@ -128,18 +114,13 @@ def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding
             context.progress.step(f"wrote {name}, which must be reviewed")
         lists = golden.read(path)
         if lists is None:
-            # Wheels built here need a reviewed list; for adopted wheels a missing one
-            # is a warning.
-            text = (
-                f"The golden list of the {part} wheel for jax {jax_version} is missing:"
-                f" {name}."
-            )
-            finding = (
-                error
-                if context.wheel_set.request.get("payload") == "source"
-                else warning
-            )
-            yield finding("golden-missing", text, _NO_GOLDEN)
+            # Published wheels have the native code of their project.
+            if context.wheel_set.request.get("payload") == Payload.SOURCE:
+                text = (
+                    f"The golden list of the {part} wheel for jax {jax_version} is"
+                    f" missing: {name}."
+                )
+                yield error("golden-missing", text, _NO_GOLDEN)
             continue
         for section, text in golden.differences(lists, checks.registered[part]):
             module = (

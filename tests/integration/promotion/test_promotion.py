@@ -220,16 +220,14 @@ def with_pjrt(tmp_path: Path, made: Any) -> list[SetWheel]:
 SILENT = "def initialize():\n    pass\n"
 
 
-def test_install_gate_warns_of_published_loader(
+def test_install_gate_accepts_published_loader(
     bucket: DirBucket, tmp_path: Path, runner: HostRunner
 ) -> None:
     first, *others = with_pjrt(tmp_path, pjrt(loader=SILENT))
     first = replace(first, wheel=replace(first.wheel, source_sha256=first.wheel.sha256))
     evidence = installed(bucket, staged_in(bucket, tmp_path, [first, *others]), runner)
     assert evidence.outcome is Outcome.PASSED
-    assert [(finding.code, str(finding.severity)) for finding in evidence.findings] == [
-        ("loader-silent", "warning")
-    ]
+    assert evidence.findings == ()
 
 
 def test_install_gate_reports_unforbidden_pair(

@@ -65,7 +65,6 @@ def test_inspect_pjrt_0_10_2(inspect: Inspect) -> None:
         "symbols-not-stripped": 1,
         "target-refused": 1,
         "version-unstamped": 1,
-        "tag-by-exception": 1,
         "target-uncovered": 1,
     }
     assert report.findings[0].severity is Severity.ERROR
@@ -114,7 +113,6 @@ def test_inspect_plugin_0_10_2(inspect: Inspect) -> None:
         "summary-rocm-unknown": 1,
         "symbols-not-stripped": 8,
         "target-refused": 1,
-        "tag-by-exception": 1,
         "target-uncovered": 1,
     }
     without = [

@@ -218,12 +218,6 @@ def unpromised_library(covered: Covered) -> None:
     )
 
 
-def wider(covered: Covered) -> Covered:
-    """Add a target that XLA refuses."""
-    targets = ("gfx906", "gfx942")
-    return Covered(pjrt(targets=targets), {PJRT_LIBRARY: targets}, targets)
-
-
 def other_symbols(covered: Covered) -> Covered:
     """Let the symbol table beside the wheels name the handle of a kernel after another kernel."""
     changed = _registering(HostForm(arguments=((ADD, 3), (MUL, 3))))
@@ -340,7 +334,6 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
         PJRT,
         code(hip_library(fatbins=[fat_binary((*TARGETS, "gfx1100"))])),
     ),
-    ("target-refused", "gfx906", PJRT, wider),
     ("wheels-json-untrue", "unpromised library", PLUGIN, unpromised_library),
     ("wheels-json-untrue", "targets of code objects", KERNELS, exchanged_promises),
     ("bundle-damaged", "wrong digest", PJRT, damaged_bundle),

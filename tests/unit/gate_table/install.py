@@ -6,7 +6,7 @@ import functools
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -266,15 +266,12 @@ class Pair:
 
     returncode: int = 1
     text: str = "ERROR: ResolutionImpossible: for help visit"
-    published: bool = False
 
 
 def _resolve_pair(pair: Pair, _: Path) -> Iterable[Finding]:
     wheel = next(
         wheel for wheel in _wheel_set().wheels if wheel.name == "jax-rocm7-plugin"
     )
-    if pair.published:
-        wheel = replace(wheel, source_sha256=wheel.sha256)
     return _pair_findings(
         wheel, "0.11.0", ProcessResult(returncode=pair.returncode, stderr=pair.text)
     )
@@ -295,13 +292,6 @@ ROWS = [
         lambda _: Downloads(share=0.5),
     ),
     Row(GATE, "pair-accepted", "installed", PAIR, lambda _: Pair(returncode=0)),
-    Row(
-        GATE,
-        "pair-accepted",
-        "published",
-        PAIR,
-        lambda _: Pair(returncode=0, published=True),
-    ),
     Row(
         GATE,
         "pair-untried",

@@ -16,7 +16,7 @@ from core.errors import GateError, ProcessError
 from core.model import Finding, to_json
 from core.process import ProcessResult
 from promotion.gates.common.gate_context import GateContext
-from promotion.gates.common.gate_site import FROM_NEEDS, TREE, RocmLibraries, Site
+from promotion.gates.common.gate_site import TREE, RocmLibraries, Site
 from promotion.gates.load import golden
 from promotion.gates.load.child_probe import ProbeResult
 from promotion.gates.load.load_gate import make_gate
@@ -78,7 +78,6 @@ class Children:
     replies: dict[str, Reply] = field(default_factory=_replies)
     wheels: Sequence[SetWheel] = ()
     golden: bool = True
-    weak: bool = False
     no_site: bool = False
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -126,7 +125,8 @@ def _run_gate(children: Children, folder: Path) -> Iterable[Finding]:
     packages = folder_of(folder, "site")
     for made in children.wheels:
         zipfile.ZipFile(io.BytesIO(made.data)).extractall(packages)
-    bucket, staged = stage_wheels(folder, children.wheels)
+    request = {"payload": "source"}
+    bucket, staged = stage_wheels(folder, children.wheels, request=request)
     context = gate_context(folder, bucket, staged, children)
 
     def make_site(*_: object) -> Site:
@@ -135,11 +135,8 @@ def _run_gate(children: Children, folder: Path) -> Iterable[Finding]:
         env = {"PYTHONPYCACHEPREFIX": str(folder)}
         return Site(python=Path("python3.12"), version="3.12", folder=packages, env=env)
 
-    libraries = RocmLibraries(
-        weak=children.weak,
-        kind=FROM_NEEDS if children.weak else TREE,
-        env={"ROCM_PATH": "/rocm"},
-    )
+    env = {"ROCM_PATH": "/rocm"}
+    libraries = RocmLibraries(weak=False, kind=TREE, env=env)
     with (
         mock.patch("promotion.gates.load.load_gate.make_site", make_site),
         mock.patch(
@@ -212,7 +209,6 @@ _CHILD_EDITS: list[tuple[str, str, Callable[[Children], object]]] = [
     ),
     ("golden-missing", "no lists", lambda children: setattr(children, "golden", False)),
     ("golden-unseen", "failed import", child("module", values={"error": "no"})),
-    ("rocm-unproven", "stubs", lambda children: setattr(children, "weak", True)),
     (
         "site-failed",
         "no environment",

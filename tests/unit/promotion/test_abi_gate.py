@@ -33,13 +33,11 @@ from tests.support.wheel_sets import (
 from tests.unit.gate_table.abi import (
     BLAS,
     BUILD_INFO,
-    CANONICAL,
     HIP,
     RUNPATH,
     USES,
     installed,
     native,
-    rocm,
 )
 from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmManifest, dump_manifest
 
@@ -134,9 +132,9 @@ def test_all_wheels_are_checked(tmp_path: Path) -> None:
     (evidence,) = run_gates(
         *stage_wheels(tmp_path, wheels), [make_gate(MANIFEST)], NoProcesses(), Silent()
     )
-    names = {name for name in checks(evidence) if name.endswith("platform")}
+    names = {name for name in checks(evidence) if name.endswith(": ROCm 7.2.0")}
     assert {name.partition(":")[0] for name in names} == {
-        wheel.wheel.filename for wheel in wheels
+        wheel.wheel.filename for wheel in wheels if wheel.wheel.members
     }
     assert sum(name.startswith("layout ") for name in checks(evidence)) == 2 * 6
     assert evidence.outcome is Outcome.PASSED, found(evidence)
@@ -178,18 +176,6 @@ def test_set_without_manifest_is_compared_with_shipped_one(
     )
 
 
-def test_weak_manifest_has_no_layout_problems_of_rocm(tmp_path: Path) -> None:
-    """Its libraries have no RUNPATH."""
-    deep = rocm("libamd_comgr.so.3", {})
-    changed = without(HIP, needed=(deep.soname,), runpath=())
-    broken = dataclasses.replace(
-        changed, libraries={**changed.libraries, deep.soname: deep}, weak=True
-    )
-    assert "layout-unresolved" not in found(
-        judge(tmp_path, our_pjrt(), broken), Severity.WARNING
-    )
-
-
 def test_foreign_build_info_is_ignored(tmp_path: Path) -> None:
     made = our_pjrt()
     made.files[BUILD_INFO] = b'{"rocm_sonames": 1}'
@@ -216,21 +202,11 @@ def test_library_of_wheel_may_provide_symbols(tmp_path: Path) -> None:
 
 
 def test_adopted_wheel_has_errors_for_load_failures_only(tmp_path: Path) -> None:
-    made = our_pjrt(
-        native(*USES, TinySymbol(CANONICAL), runpath="$ORIGIN/../_solib_x86_64/x")
-    )
+    made = our_pjrt(native(runpath="$ORIGIN/../_solib_x86_64/x"))
     del made.files[BUILD_INFO]
     mild = judge(tmp_path / "mild", made, published=True)
     assert mild.outcome is Outcome.PASSED
-    assert found(mild, Severity.WARNING) == {
-        "runpath-build-leftover",
-        "unversioned-symbol-too-new",
-        "layout-unresolved",
-    }
+    assert mild.findings == ()
     assert found(judge(tmp_path / "hard", made, BROKEN, published=True)) == {
         "symbol-missing"
-    }
-    damaged = our_pjrt(native()[:400])
-    assert found(judge(tmp_path / "damaged", damaged, published=True)) == {
-        "elf-unreadable"
     }

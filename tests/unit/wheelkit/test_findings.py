@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from core.model import Finding, Severity
+from core.model import Severity
 from wheelkit.elf.snapshot import HIP_RUNTIME
-from wheelkit.findings import REPORT_PUBLISHED, as_published, finding
+from wheelkit.findings import (
+    REPAIR_PUBLISHED,
+    REPORT_PUBLISHED,
+    as_published,
+    finding,
+)
 from wheelkit.inspect.metadata_rules import rocm_in_summary
 
 
@@ -21,26 +26,22 @@ def test_rocm_in_summary_finds_first_version(summary: str, version: str) -> None
     assert rocm_in_summary(summary) == version
 
 
-def published(project: str, *codes: str) -> list[Finding]:
-    return list(
-        as_published([finding(code, "text", member="x.so") for code in codes], project)
-    )
-
-
-def test_as_published_replaces_linking_findings_of_jaxlib_by_one_note() -> None:
-    (note,) = published(
-        "jaxlib", *["runpath-build-leftover"] * 27, *["symbols-not-stripped"] * 3
-    )
-    assert note.code == "published-unchanged"
-    assert note.severity == Severity.NOTE
-    assert "runpath-build-leftover (27), symbols-not-stripped (3)" in note.message
-
-
-def test_as_published_keeps_unsafe_search_paths_of_jaxlib() -> None:
-    (kept,) = published("jaxlib", "runpath-unsafe")
-    assert kept.code == "runpath-unsafe"
-    assert kept.severity == Severity.WARNING
-    assert kept.remedy == REPORT_PUBLISHED
+@pytest.mark.parametrize(
+    ("project", "code", "remedy"),
+    [
+        ("jaxlib", "record-wrong-hash", finding("record-wrong-hash", "").remedy),
+        ("jaxlib", "tag-linux", REPORT_PUBLISHED),
+        ("jax-rocm7-pjrt", "tag-linux", REPAIR_PUBLISHED),
+        ("jax-rocm7-pjrt", "purelib-with-elf", ""),
+        ("jax-rocm7-pjrt", "jaxlib-unpinned", ""),
+    ],
+)
+def test_as_published_keeps_errors_that_hurt_users(
+    project: str, code: str, remedy: str
+) -> None:
+    kept = list(as_published([finding(code, "text")], project))
+    assert [item.remedy for item in kept] == ([remedy] if remedy else [])
+    assert all(item.severity is Severity.ERROR for item in kept)
 
 
 @pytest.mark.parametrize(

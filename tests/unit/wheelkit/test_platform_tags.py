@@ -2,24 +2,7 @@
 
 import pytest
 
-from wheelkit.repair.platform_tags import excluded_line, promised_platform
-
-
-@pytest.mark.parametrize(
-    ("tags", "platform"),
-    [
-        (("py3-none-manylinux_2_31_x86_64",), "manylinux_2_31_x86_64"),
-        (
-            ("py3-none-manylinux_2_31_x86_64", "py3-none-manylinux_2_27_x86_64"),
-            "manylinux_2_28_x86_64",
-        ),
-        (("py3-none-linux_x86_64",), "manylinux_2_28_x86_64"),
-    ],
-)
-def test_promised_platform_is_oldest_tag_from_baseline(
-    tags: tuple[str, ...], platform: str
-) -> None:
-    assert promised_platform(tags) == platform
+from wheelkit.repair.platform_tags import excluded_line
 
 
 @pytest.mark.parametrize(
