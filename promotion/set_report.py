@@ -33,7 +33,6 @@ from promotion.compatibility.module_support import (
     read_checks,
 )
 from promotion.evidence.evidence import (
-    check_records,
     latest_by_target,
     read_files,
     time_of,
@@ -265,16 +264,6 @@ def _shortened(
         if len(test.message) > longest:
             test = replace(test, message=f"{test.message[:longest]}…")
         yield target, test
-
-
-def code_size(evidence: Evidence) -> int:
-    """Return the bytes of device code that evidence of the gate coverage counted for its target."""
-    total = 0
-    for check in check_records(evidence):
-        size = check.get("code_bytes")
-        if isinstance(size, dict):
-            total += sum(number for number in size.values() if type(number) is int)
-    return total
 
 
 def seconds_of(evidence: Evidence) -> float:

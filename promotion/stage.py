@@ -125,7 +125,7 @@ def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
     Raises:
         BucketError: the bucket does not have the set, or a file differs from it.
     """
-    wheel_set, keys = _locate(bucket, staged)
+    wheel_set, keys = locate(bucket, staged)
     for name, key in keys.items():
         fetch_to(bucket, key, folder / name)
     wrong = file_problems(folder, wheel_set)
@@ -140,7 +140,7 @@ def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
     return wheel_set
 
 
-def _locate(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str]]:
+def locate(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str]]:
     """Return a staged or released set, and the key of each of its files by name."""
     released = ReleasedIndex(index=staged.index)
     key_of = staged.file
@@ -177,7 +177,7 @@ def carry(
     """
     wheel_set = fetch_set(source, staged, folder)
     stage(target, folder, progress=report)
-    _, keys = _locate(source, staged)
+    _, keys = locate(source, staged)
     root = keys[WHEELS_JSON].removesuffix(WHEELS_JSON)
     files = {
         key.removeprefix(root): key for key in source.list(f"{root}{EVIDENCE_FOLDER}/")

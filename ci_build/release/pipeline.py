@@ -46,13 +46,12 @@ from promotion.gates.gate_table import GATES, GateOptions
 from promotion.index.ledger import LedgerEntry
 from promotion.index.publish import publish
 from promotion.index.serve import IndexServer
-from promotion.night_results import description_of
 from promotion.policy.families import GATE
 from promotion.policy.promotion_policy import load_policy
 from promotion.policy.tier_requirements import DISTINCT_SETTINGS, NEVER_RAN
 from promotion.promote import promotion_of
 from promotion.published_check import check_published, raise_for_checks, read_published
-from promotion.stage import read_staged, stage
+from promotion.stage import locate, read_staged, stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
@@ -198,8 +197,7 @@ class Pipeline:
         self, staged: StagedSet, entry: LedgerEntry, visible: bool
     ) -> SetOutcome:
         state = SetState.UNCHANGED if visible else SetState.WITHDRAWN
-        wheel_set = description_of(self.bucket, staged, entry.promoted)
-        assert wheel_set is not None  # the index holds the set
+        wheel_set, _ = locate(self.bucket, staged)
         if visible and ReleaseStep.PROMOTE in self.options.steps:
             released = ReleasedIndex(index=staged.index)
             authority = read_authority(self.bucket, released, self.options.channel)

@@ -5,6 +5,7 @@ Tiers of each target, what blocks, and what changed since the last promoted set.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -19,17 +20,17 @@ from ci_build.release.release_request import ReleaseOptions
 from core.frozen import frozen
 from core.model import WHEELS_JSON, Evidence, Requirement, Verdict, WheelSet, to_json
 from core.wheels_json import load_wheel_set
-from promotion.evidence.evidence import latest
+from promotion.evidence.evidence import latest, load_evidence, read_all
 from promotion.gates.device.sessions.passes import MULTI
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
 from promotion.index.upkeep import last_upkeep
-from promotion.night_results import evidence_of, released_evidence, sizes_of
 from promotion.policy.families import GATE, Trigger, load_families
 from promotion.policy.jobs import JobMatrix, job_matrix
 from promotion.set_report import seconds_of
 from promotion.storage.bucket import Bucket
-from promotion.storage.object_keys import ReleasedIndex, StagedSet
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
 
 SCHEMA = 1
 NO_TIER = "none"
@@ -137,8 +138,8 @@ def summarize(
         tiers = verdict.tiers
     elif promoted is not None:
         tiers = promoted.tiers
-    before = sizes_of(old_set)
-    now = sizes_of(wheel_set)
+    before = _sizes(old_set)
+    now = _sizes(wheel_set)
     names = sorted(before.keys() | now.keys())
     awaited = open_requirements(verdict) if verdict else ()
     on_devices = [item for item in awaited if item.gate == GATE]
@@ -247,11 +248,12 @@ def _counts(
     old: PromotedSet | None,
 ) -> Iterator[GateCounts]:
     """Yield the counts of each gate's latest evidence, beside the last promoted set's."""
-    before: Mapping[tuple[str, str], Evidence] = {}
-    if old:
-        released = ReleasedIndex(index=staged.index)
-        before = latest(released_evidence(bucket, released, old))
-    now = latest(evidence_of(bucket, staged, promoted))
+    released = ReleasedIndex(index=staged.index)
+    before = latest(_released_evidence(bucket, released, old)) if old else {}
+    if promoted:
+        now = latest(_released_evidence(bucket, released, promoted))
+    else:
+        now = latest(file.evidence for file in read_all(bucket, staged).values())
     for (gate, target), evidence in sorted(now.items()):
         earlier = before.get((gate, target))
         yield GateCounts(
@@ -262,6 +264,27 @@ def _counts(
             before=earlier.counts if earlier else {},
             now=evidence.counts,
         )
+
+
+def _released_evidence(
+    bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet
+) -> tuple[Evidence, ...]:
+    """Return the evidence with which a set was promoted."""
+    names = [
+        name
+        for name in promoted.files
+        if name.startswith(f"{EVIDENCE_FOLDER}/") and name.endswith(".json")
+    ]
+    keys = [released.set_file(promoted.set_digest, name) for name in names]
+    return map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys)
+
+
+def _sizes(wheel_set: WheelSet | None) -> Mapping[str, int]:
+    """Return project -> bytes of all its wheels."""
+    sizes = Counter[str]()
+    for wheel in wheel_set.wheels if wheel_set else ():
+        sizes[wheel.name] += wheel.size
+    return sizes
 
 
 def _jobs(

@@ -117,7 +117,7 @@ def record_passes(
     """Store evidence of passed gates that satisfies the policy of nightly sets."""
     wheel_set = read_staged(bucket, staged)
     found = [
-        replace(item, started=now(), ended=now(), details=_details(item))
+        replace(item, started=now(), ended=now())
         for item in passing_evidence(
             wheel_set, load_policy(staged.index, channel="nightly")
         )
@@ -126,23 +126,6 @@ def record_passes(
     for item in found:
         record(bucket, staged, item, signer=signer())
     return found
-
-
-def _details(evidence: Evidence) -> dict[str, object]:
-    """Return the checks of two libraries, as the gate coverage records them."""
-    if evidence.gate != "coverage":
-        return {}
-    sizes = ({evidence.target: 3000}, {evidence.target: 500})
-    return {
-        "checks": [
-            {
-                "name": "x.so",
-                "outcome": "passed",
-                "code_bytes": size,
-            }
-            for size in sizes
-        ]
-    }
 
 
 def _gates(made: Nights, staged: StagedSet, bucket: Bucket) -> tuple[Evidence, ...]:

@@ -323,31 +323,3 @@ def test_dry_run_of_a_night_writes_nothing(
     out = capsys.readouterr().out
     assert "were done on " in out
     assert "promote: " not in out
-
-
-def test_history_lists_nights_with_their_numbers(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert night(nights) == 0
-    nights.failing = ["load"]
-    assert night(nights, NEW_ROCM) == GateError.exit_code
-    capsys.readouterr()
-    words = ("index", "history", INDEX, "--nights", f"--bucket={nights.bucket}")
-    assert cli.run([*words, "--json"]) == 0
-    new, old = json.loads(capsys.readouterr().out)
-    assert old["entry"] == 1
-    assert old["visible"] is True
-    assert old["checked"] is True
-    assert old["rocm"] == "7.2.0"
-    assert new["entry"] == 0
-    assert new["version"] == "0.10.2+rocm7.2.1.gfx942.gfx950"
-    # A set that was not promoted has the tiers of its evidence, which the failed gate
-    # load does not lower.
-    assert old["tiers"] == new["tiers"] == {"gfx942": "device", "gfx950": "device"}
-    outcomes = {item["gate"]: item["outcome"] for item in new["gates"]}
-    assert outcomes["load"] == "failed"
-    assert outcomes["compile"] == "passed"
-    assert cli.run([*words]) == 0
-    shown = capsys.readouterr().out
-    assert ("staged" in shown) is True
-    assert ("entry 1" in shown) is True

@@ -35,7 +35,6 @@ READ = (
     "set collect multi-arch --days=0 {bucket}",
     "ci policy {ready} {bucket} --channel=local",
     "index history multi-arch {bucket}",
-    "index history multi-arch --nights {bucket}",
     "inspect {wheels} --targets=gfx942,gfx950",
     "index verify multi-arch {bucket}",
     "index retention multi-arch --days=1 {bucket}",

@@ -6,6 +6,7 @@ Members that must have code, kernels that host code registers, targets that XLA 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import pytest
 
 from core.errors import FormatError
 from core.model import Evidence, Severity
+from promotion.evidence.evidence import check_records
 from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.coverage import coverage_gate, kernel_rules
-from promotion.set_report import code_size
 from tests.support.gating import messages, stage_wheels
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, manifest, tell
@@ -222,14 +223,14 @@ def test_load_rules_refuses_invalid_entries(tmp_path: Path, text: str) -> None:
         kernel_rules.load_rules(tmp_path / "rules.toml")
 
 
-# Members, and XLA
-
-
-def test_nights_read_size_of_device_code_by_target(tmp_path: Path) -> None:
+def test_evidence_has_size_of_device_code_by_target(tmp_path: Path) -> None:
     made = plugin()
     made.files[PLUGIN_LIBRARIES[0]] = hip_library(
         GLIBC, fatbins=[fat_binary(["gfx942"])]
     )
     found = judge(tmp_path, with_code(tmp_path, made, PLUGIN_LIBRARIES))
-    sizes = {target: code_size(evidence) for target, evidence in found.items()}
+    sizes = Counter[str]()
+    for target, evidence in found.items():
+        for record in check_records(evidence):
+            sizes[target] += sum(record.get("code_bytes", {}).values())
     assert sizes["gfx942"] > sizes["gfx950"] > 0
