@@ -269,9 +269,6 @@ def _copy_set(
 ) -> None:
     """Copy the files of a set to the released index and verify the copies.
 
-    wheels.json is copied first: it describes the other files if the promotion is
-    interrupted.
-
     Args:
         claim: claim of the index, which is confirmed before each copy.
         made: name -> content of the files of the set that are not in staging: this
@@ -305,9 +302,7 @@ def _copy_set(
             return bucket.put_if_absent(target, written[target], sha256=sha256)
         return bucket.copy(source, target, sha256=sha256)
 
-    first = released.set_file(promoted.set_digest, WHEELS_JSON)
-    copy(first)
-    map_concurrently(copy, [target for target in copies if target != first])
+    map_concurrently(copy, copies)
     arrived = {target: sha256 for target, (_, sha256) in copies.items()}
     claim.confirm()
     raise_if_any(stored_problems(bucket, str, arrived), BucketError)

@@ -22,12 +22,7 @@ from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.evidence.evidence import CLOCK_SKEW
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.claim import Claim, claimed
-from promotion.index.inventory import (
-    Inventory,
-    Leftover,
-    find_leftovers,
-    read_inventory,
-)
+from promotion.index.inventory import Inventory, read_inventory
 from promotion.index.ledger import (
     Entries,
     Head,
@@ -42,7 +37,6 @@ from promotion.index.ledger_state import EMPTY_STATE, EntryKind, apply_change
 from promotion.index.listing import lists_index
 from promotion.index.operations import Change, Clock, change_ledger, utc_now
 from promotion.index.publish import check_not_cut, newest_shown, publish
-from promotion.index.retention import complete_sweeps
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import LISTING, PROVENANCE_SUFFIX, ReleasedIndex
 
@@ -144,29 +138,14 @@ def _unnamed(
     bucket: Bucket, released: ReleasedIndex, inventory: Inventory, *, read: bool
 ) -> Iterator[str]:
     """Yield a sentence for each object outside of the ledger or damaged file."""
-    repair = f"`ci_build index verify {released.index} --repair"
-    others = []
     for key in inventory.unnamed(bucket, released):
         if key in inventory.kept:
             yield from _object(bucket, key, inventory.kept[key], _RESTORE, read=read)
-        elif key in inventory.swept:
-            yield (
-                f"{key} was not removed by an interrupted sweep: {repair}` removes it."
-            )
+        elif key.startswith(released.folders):
+            repair = f"`ci_build index verify {released.index} --repair`"
+            yield f"{key} belongs to no set that the index holds: {repair} removes it."
         else:
-            others.append(key)
-    for one in find_leftovers(bucket, released, others):
-        if one.origin:
-            yield (
-                f"{one.key} does not belong to a set of this index: {one.origin};"
-                f" {repair}` removes it."
-            )
-        else:
-            option = " --remove-foreign"
-            yield (
-                f"{one.key} does not belong to a set of this index: it is foreign;"
-                f" {repair}{option}` removes it."
-            )
+            yield f"{key} is no file of an index. Remove it by hand."
 
 
 def _times(
@@ -299,7 +278,6 @@ def repair(
     released: ReleasedIndex,
     *,
     actor: str = "",
-    foreign: bool = False,
     now: Clock = utc_now,
     authority: Authority = ANYONE,
     since: RecordedEntry | None = None,
@@ -313,7 +291,6 @@ def repair(
 
     Args:
         actor: name of the person or job that repairs the index, for the ledger.
-        foreign: remove also objects that no promotion copied.
         authority: accepted signatures of ledger entries, and the signer of the new one.
         since: entry that the ledger must contain, or None.
 
@@ -333,13 +310,14 @@ def repair(
     if not ledger.entries:
         raise no_index(released)
     written = publish(bucket, released, everything=True, authority=authority)
-    removed = complete_sweeps(bucket, released, authority)
-    removing, kept = _leftovers(bucket, released, foreign=foreign)
+    removed: tuple[str, ...] = ()
+    removing, kept = _leftovers(bucket, released)
 
     def draft(_head: Head, _entries: Entries) -> Change:
+        nonlocal removing
         claim.renew()
-        removing[:] = _leftovers(bucket, released, foreign=foreign)[0]
-        keys = tuple(one.key for one in removing)
+        removing, _ = _leftovers(bucket, released)
+        keys = tuple(removing)
         return Change(kind=EntryKind.REPAIR, reason="leftovers", removed=keys)
 
     if removing:
@@ -347,9 +325,8 @@ def repair(
             change_ledger(
                 bucket, released, draft, actor=actor, now=now, authority=authority
             )
-            gone, denied = _remove(bucket, claim, removing)
-        removed += gone
-        kept = {**_leftovers(bucket, released, foreign=foreign)[1], **denied}
+            removed, denied = _remove(bucket, claim, removing)
+        kept |= denied
         written += publish(bucket, released, authority=authority)
     return IndexRepair(
         written=tuple(dict.fromkeys(written)), removed=removed, kept=kept
@@ -357,40 +334,47 @@ def repair(
 
 
 def _remove(
-    bucket: Bucket, claim: Claim, removing: Sequence[Leftover]
+    bucket: Bucket, claim: Claim, removing: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the keys of removed objects, and key -> reason of those not removed."""
+    """Return the keys of removed objects, and key -> reason of those not removed.
+
+    Args:
+        removing: key -> sha256 of the objects.
+    """
     removed: list[str] = []
     kept: dict[str, str] = {}
-    for one in removing:
-        assert one.info is not None
+    for key, sha256 in removing.items():
         claim.confirm()
         try:
-            if bucket.delete(one.key, sha256=one.info.sha256):
-                removed.append(one.key)
-        except (
-            BucketError
-        ) as error:  # such as a foreign object that the promoter may not remove
-            kept[one.key] = f"it cannot be removed: {error.message}"
+            if bucket.delete(key, sha256=sha256):
+                removed.append(key)
+        except BucketError as error:  # the promoter may remove no pages
+            kept[key] = f"it cannot be removed: {error.message}"
     return tuple(removed), kept
 
 
 def _leftovers(
-    bucket: Bucket, released: ReleasedIndex, *, foreign: bool
-) -> tuple[list[Leftover], Mapping[str, str]]:
-    """Return the objects to remove in safe order, and key -> reason of others."""
+    bucket: Bucket, released: ReleasedIndex
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return key -> sha256 of the objects to remove, and key -> reason of others.
+
+    Only promotions write to the folders of an index, so everything there that the ledger
+    does not name was left by a promotion or a sweep, or is foreign.
+    """
     inventory = read_inventory(read_ledger(bucket, released))
-    keys = [
-        key for key in inventory.unnamed(bucket, released) if key not in inventory.kept
-    ]
-    removing: list[Leftover] = []
+    removing: dict[str, str] = {}
     kept: dict[str, str] = {}
-    for one in find_leftovers(bucket, released, keys):
-        if one.info is None:
-            kept[one.key] = "it cannot be read; remove it by hand"
-        elif not one.origin and not foreign:
-            kept[one.key] = "it is foreign; --remove-foreign removes it"
-        else:
-            removing.append(one)
-    removing.sort(key=lambda one: (one.key.endswith("/wheels.json"), one.key))
+    for key in inventory.unnamed(bucket, released):
+        if key in inventory.kept:
+            continue
+        if not key.startswith(released.folders):
+            kept[key] = "it is no file of an index; remove it by hand"
+            continue
+        try:
+            info = bucket.head(key)
+        except BucketError:  # such as a symbolic link
+            kept[key] = "it cannot be read; remove it by hand"
+            continue
+        if info is not None:
+            removing[key] = info.sha256
     return removing, kept

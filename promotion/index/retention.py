@@ -89,7 +89,7 @@ def apply(
 ) -> RetentionPlan:
     """Apply a rule: update the pages, then remove bytes. Also complete interrupted sweeps."""
     authority.check_signer(now())
-    complete_sweeps(bucket, released, authority, newest=True)
+    _complete_sweep(bucket, released, authority)
     retention = plan(bucket, released, rule, now=now, authority=authority)
     reason = f"older than {rule.days:g} days"
 
@@ -124,33 +124,24 @@ def apply(
     return retention
 
 
-def complete_sweeps(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    authority: Authority = ANYONE,
-    *,
-    newest: bool = False,
-) -> tuple[str, ...]:
-    """Remove what interrupted sweeps left, and return the keys.
+def _complete_sweep(
+    bucket: Bucket, released: ReleasedIndex, authority: Authority
+) -> None:
+    """Remove what the newest sweep left if it was interrupted.
 
-    Args:
-        newest: complete only the newest sweep, since each retention completes the one
-            before it.
+    Each retention completes the one before it.
     """
     head, entries = read_head(bucket, released, authority)
-    removed: list[str] = []
-    for entry in (
-        entries.at(number) for number in range(head.number, 0, -1) if head.state.swept
-    ):
+    for number in range(head.number, 0, -1) if head.state.swept else ():
+        entry = entries.at(number)
         if entry.kind is EntryKind.SWEEP:
             swept = {number: entries.set(number) for number in entry.sets}
             others = entries.sets(head.state.held.without(swept))
             digests = _bytes_of(released, swept, others)
             removing = {key: digests[key] for key in entry.removed if key in digests}
-            removed += _remove(bucket, removing)
-        if newest and entry.kind in (EntryKind.SWEEP, EntryKind.RETIRE):
-            break
-    return tuple(removed)
+            _remove(bucket, removing)
+        if entry.kind in (EntryKind.SWEEP, EntryKind.RETIRE):
+            return
 
 
 def _plan(
@@ -249,8 +240,7 @@ def _retired_since(
     return since
 
 
-def _remove(bucket: Bucket, removing: Mapping[str, str]) -> tuple[str, ...]:
-    """Remove objects, and return the keys of those that existed."""
-    # wheels.json last: it describes the set as long as some of its files exist.
-    keys = sorted(removing, key=lambda key: (key.endswith("/wheels.json"), key))
-    return tuple(key for key in keys if bucket.delete(key, sha256=removing[key]))
+def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
+    """Remove objects, given as key -> sha256."""
+    for key, sha256 in sorted(removing.items()):
+        bucket.delete(key, sha256=sha256)

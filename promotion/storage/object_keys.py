@@ -135,6 +135,12 @@ class ReleasedIndex:
         return f"{self.root}simple/"
 
     @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders in which the index owns every object; the ledger is not among them."""
+        packages = f"{self.root}packages/"
+        return packages, f"{self.root}{SETS_FOLDER}/", self.simple
+
+    @property
     def status(self) -> str:
         """The key of status.json."""
         return f"{self.root}status.json"

@@ -40,7 +40,7 @@ from promotion.policy.promotion_policy import load_policy
 from promotion.policy.recorded_promotion import promotion_problems
 from promotion.storage.object_keys import ReleasedIndex
 
-_OF_REPAIR = ("remove_foreign", "dry_run", "ledger_key")
+_OF_REPAIR = ("dry_run", "ledger_key")
 """Options that need --repair."""
 
 
@@ -71,12 +71,9 @@ def _recorded_entry(
 @option(
     "--repair",
     (
-        "First restore pages, complete sweeps, and remove the files that killed or"
-        " refused promotions left."
+        "First restore pages, and remove the files that killed promotions and sweeps left,"
+        " and foreign ones among the index's own."
     ),
-)
-@option(
-    "--remove-foreign", "With --repair: remove also objects that no promotion copied."
 )
 @option(
     "--sign REASON",
@@ -105,13 +102,12 @@ def verify(
     *,
     read: bool,
     repair: bool,
-    remove_foreign: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Verify the ledger of INDEX, compare its contents with it, and report differences."""
     if not repair:
-        unused = ["remove_foreign"] if sign is not None else _OF_REPAIR
+        unused = _OF_REPAIR if sign is None else ()
         refuse_typed(unused, "without --repair", "Give --repair, or omit this.")
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
@@ -141,7 +137,6 @@ def verify(
             opened,
             released,
             actor=actor(),
-            foreign=remove_foreign,
             authority=signer,
             since=since,
         )

@@ -262,7 +262,7 @@ def late(start: MemoryBucket, act: Act, other: Act, *, clock_runs: bool = True) 
         if (
             not clock_runs
         ):  # the copies of the late promotion remain, but no entry names them
-            repair(bucket, RELEASED, foreign=True, now=lambda: LATER + TERM)
+            repair(bucket, RELEASED, now=lambda: LATER + TERM)
         assert problems(bucket) == [], f"overtaken after write {at}"
     raise AssertionError
 

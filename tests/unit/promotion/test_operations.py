@@ -395,7 +395,7 @@ def test_verify_and_repair_keep_published_wheels_after_sweep(tmp_path: Path) -> 
     (kept,) = index.packages()
     assert "/jaxlib/" in kept
     assert index.problems() == []
-    assert repair(index.bucket, RELEASED, foreign=True).removed == ()
+    assert repair(index.bucket, RELEASED).removed == ()
     (problem,) = damaged(index, kept, b"damage")
     assert f"{kept} has sha256" in problem
 
@@ -444,7 +444,7 @@ def test_verify_reports_damage_and_foreign_files(index: Index) -> None:
         (described, b"{}", "wheels.json has sha256"),
         (page, b"<html>", "jaxlib/index.html has sha256"),
         (RELEASED.overview, b"<html>", "multi-arch/index.html has sha256"),
-        (evil, b"", "does not belong to a set"),
+        (evil, b"", "belongs to no set"),
         (RELEASED.status, b"{", "status.json has sha256"),
     ):
         assert any(said in line for line in damaged(index, what, data)), said

@@ -172,25 +172,31 @@ def put(bucket: DirBucket, name: str) -> str:
 FOREIGN = (
     "stranger",
     "simple/evil/index.html",
-    f"sets/{'a' * 64}/wheels.json",
+    f"sets/{'a' * 64}/report.html",
     "packages/jaxlib/jaxlib-0.10.2-cp311-cp311-manylinux_2_28_x86_64.whl",
 )
 
 
-def test_foreign_objects_stay_unless_asked(index: DirBucket) -> None:
+def test_foreign_objects_are_removed_from_folders_of_the_index(
+    index: DirBucket,
+) -> None:
     before = stored(index)
-    keys = [put(index, name) for name in FOREIGN]
-    (index.root / RELEASED.root / "link").symlink_to("status.json")
+    stranger, *keys = [put(index, name) for name in FOREIGN]
+    link = f"{RELEASED.root}sets/link"
+    (index.root / link).symlink_to("status.json")
+    assert sum("--repair` removes it" in problem for problem in problems(index)) == 4
     done = repair(index, RELEASED)
-    assert done.removed == ()
-    assert set(done.kept) == {*keys, f"{RELEASED.root}link"}
-    assert (
-        sum("--repair --remove-foreign" in problem for problem in problems(index)) == 5
-    )
-    done = repair(index, RELEASED, foreign=True)
     assert set(done.removed) == {*keys}
-    assert done.kept == {f"{RELEASED.root}link": "it cannot be read; remove it by hand"}
-    (index.root / RELEASED.root / "link").unlink()
+    assert done.kept.keys() == {stranger, link}
+    assert {*problems(index)} == {
+        f"{stranger} is no file of an index. Remove it by hand.",
+        (
+            f"{link} belongs to no set that the index holds: `ci_build index verify"
+            " multi-arch --repair` removes it."
+        ),
+    }
+    index.path(stranger).unlink()
+    (index.root / link).unlink()
     assert stored(index) == before
     assert problems(index) == []
 
@@ -200,7 +206,7 @@ def test_object_that_may_not_be_removed_is_kept_and_named(
 ) -> None:
     """The promoter may only remove packages and files of sets."""
     delete = DirBucket.delete
-    key = put(index, "stranger")
+    key = put(index, "simple/stranger")
     other = put(index, "packages/jaxlib/readme.txt")
 
     def deny(self: DirBucket, key: str, *, sha256: str) -> bool:
@@ -209,7 +215,7 @@ def test_object_that_may_not_be_removed_is_kept_and_named(
         return delete(self, key, sha256=sha256)
 
     monkeypatch.setattr(DirBucket, "delete", deny)
-    done = repair(index, RELEASED, foreign=True)
+    done = repair(index, RELEASED)
     assert (done.removed, done.kept) == (
         (other,),
         {key: "it cannot be removed: 403 AccessDenied."},
@@ -268,18 +274,6 @@ def test_interrupted_sweep_is_completed(scene: tuple[MemoryBucket, StagedSet]) -
         return
 
 
-def test_leftover_is_known_after_staging_was_cleaned(
-    scene: tuple[MemoryBucket, StagedSet],
-) -> None:
-    """wheels.json is copied first, and describes the other files."""
-    bucket, staged = scene
-    killed(bucket, staged, 4)
-    for key in [*bucket.list(staged.root)]:
-        bucket.damage(key, None)
-    assert mended(bucket).kept == {}
-    assert problems(bucket) == []
-
-
 # Refusals
 
 
@@ -290,7 +284,7 @@ def test_repair_refuses_unknown_index_and_damaged_ledger(index: DirBucket) -> No
     index.path(RELEASED.ledger_entry(1)).unlink()
     before = objects(index)
     with pytest.raises(BucketError, match="a gap"):
-        repair(index, RELEASED, foreign=True)
+        repair(index, RELEASED)
     assert objects(index) == before
 
 
@@ -300,7 +294,7 @@ def test_repair_removes_nothing_from_cut_ledger(index: DirBucket) -> None:
     index.path(RELEASED.status).unlink()
     before = objects(index)
     with pytest.raises(BucketError, match="was cut"):
-        repair(index, RELEASED, foreign=True)
+        repair(index, RELEASED)
     assert objects(index) == before
 
 
@@ -318,19 +312,17 @@ def test_verify_names_command_that_repairs(
 ) -> None:
     before = stored(index)
     index.path(RELEASED.overview).unlink()
-    foreign = put(index, "stranger")
+    foreign = put(index, "sets/stranger")
     assert run(index) == BucketError.exit_code
     assert (
         f"{RELEASED.overview} is missing. `ci_build index verify multi-arch --repair` restores it."
         in (capsys.readouterr().err)
     )
-    assert run(index, "--repair", "--remove-foreign", "--dry-run") == 0
+    assert run(index, "--repair", "--dry-run") == 0
     assert f"would remove {foreign}" in capsys.readouterr().err
     assert index.head(RELEASED.overview) is None
     assert index.head(foreign) is not None
-    assert run(index, "--repair") == BucketError.exit_code
-    capsys.readouterr()
-    assert run(index, "--repair", "--remove-foreign", "--json") == 0
+    assert run(index, "--repair", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (
         found["problems"],
@@ -342,9 +334,7 @@ def test_verify_names_command_that_repairs(
     assert "nothing to repair" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", [("--remove-foreign",), ("--dry-run",), ("--ledger-key", "key")]
-)
+@pytest.mark.parametrize("words", [("--dry-run",), ("--ledger-key", "key")])
 def test_options_of_repair_need_repair(
     index: DirBucket, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
