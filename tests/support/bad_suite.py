@@ -113,6 +113,13 @@ FILES: Mapping[str, BadFile] = {
         "def test_leave():\n    subprocess.Popen(['sleep', '600'],"
         " start_new_session=True)",
     ),
+    # Neither its parent nor its environment shows that a test started it.
+    "leave_daemon": _among_good(
+        "passed",
+        "def test_leave():\n    command = 'env -i setsid sleep 600 > /dev/null 2>&1 &"
+        " echo $! > ' + str(PID)\n    subprocess.run(['sh', '-c', command])",
+        head="PID = Path(__file__).with_suffix('.pid')",
+    ),
     "kill_itself": _among_good(
         "crashed",
         "def test_kill():\n    os.kill(os.getpid(), signal.SIGKILL)",

@@ -83,6 +83,8 @@ def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
     assert report.problems == ()
     assert any("test_leave left 1 process" in note for note in report.notes)
     assert left(tmp_path / "run") == []
+    daemon = (tmp_path / "suite" / "test_leave_daemon.pid").read_text()
+    assert not alive(int(daemon))
     # Only tests whose process ended are rerun with the others.
     for test, attempts in report.attempts.items():
         again = [attempt for attempt in attempts if attempt.round is Round.RERUN]
@@ -108,6 +110,24 @@ def test_harness_stops_after_too_many_crashes(tmp_path: Path) -> None:
     assert found.total() == 500
     attempts = chain.from_iterable(report.attempts.values())
     assert all(attempt.round is not Round.RETRY for attempt in attempts)
+
+
+def test_sessions_end_when_the_gate_is_killed(tmp_path: Path) -> None:
+    root = bad_suite.write(tmp_path / "suite", "hang")
+    folder = tmp_path / "run"
+    code = (
+        "import os, sys; from pathlib import Path; from core.process import HostRunner;"
+        "from promotion.gates.device.sessions.harness import Harness;"
+        "from tests.support.device_child import work; root, folder = sys.argv[1:];"
+        "Harness(HostRunner(os.environ), work(Path(root)), Path(folder)).run()"
+    )
+    argv = [sys.executable, "-c", code, str(root), str(folder)]
+    gate = subprocess.Popen(argv, cwd=ROOT)
+    until(lambda: bool([*folder.glob("*/gw0.jsonl")]))
+    assert left(folder)
+    gate.kill()
+    gate.wait()
+    until(lambda: left(folder) == [])
 
 
 CAUSES = """

@@ -14,6 +14,7 @@ from promotion.gates.device.lease import (
 )
 from promotion.gates.device.sessions.passes import (
     ALL,
+    LAUNCHER,
     MARK,
     MULTI,
     SINGLE,
@@ -80,7 +81,8 @@ ONE = Pass(name="single", marks=f"not {MARK}", leases=(LEASE,))
 
 def test_session_argv_with_and_without_workers() -> None:
     argv = session_argv(("python",), SUITE, ONE, workers=2, files=["tests"])
-    assert argv[:3] == ["python", "-m", "pytest"]
+    assert argv[:4] == ["python", "-I", str(LAUNCHER), "controller"]
+    assert argv[4:7] == ["python", "-m", "pytest"]
     assert {
         "--numprocesses=2",
         "--deselect=tests/a.py::x",
@@ -90,5 +92,4 @@ def test_session_argv_with_and_without_workers() -> None:
     assert argv[-1] == "tests"
     alone = session_argv(("python",), SUITE, ONE, workers=0, files=["tests/a.py"])
     assert not any(word.startswith("--numprocesses") for word in alone)
-    # A test that kills its parent must not kill the gate.
-    assert alone[:3] == ["python", "-I", "-c"]
+    assert alone[3] == "solo"

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import resource
-import signal
 import sys
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -46,7 +45,6 @@ _clock = time.monotonic
 _environ = os.environ
 _getpid = os.getpid
 _parent = os.getppid
-_kill = os.kill
 _leave = os._exit
 _exits = (pytest.exit.Exception, KeyboardInterrupt)
 
@@ -224,7 +222,7 @@ class WorkerPlugin:
         self.journal.write("start", id=item.nodeid)
         result = yield
         seconds = round(_clock() - began, 4)
-        self._leave_if_orphan()  # this test may have killed the gate, so its outcome must not count
+        self._leave_if_orphan()  # this test may have killed it, so its outcome must not count
         ending, text = self._ending()
         broken = device_error()
         used_up = "" if broken else self.leaks.memory()
@@ -255,11 +253,7 @@ class WorkerPlugin:
         return result
 
     def _leave_if_orphan(self) -> None:
-        """Exit if the gate or the controller was killed, since no later result would be used."""
-        if is_dying(self.plan["gate"]):
-            _kill(
-                self.parent, signal.SIGKILL
-            )  # the controller would replace this worker
+        """Exit if the parent was killed, since no later result would be used."""
         if _parent() != self.parent or is_dying(self.parent):
             _leave(LOST)
 

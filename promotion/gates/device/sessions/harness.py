@@ -5,16 +5,21 @@ When a session is lost or stopped, another session runs the remaining tests.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from core.atomic import write_whole
+from core.frozen import frozen
 from core.model import Finding
 from core.process import HostRunner
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import warning
+from promotion.gates.device.lease import Lease
 from promotion.gates.device.results import (
     Attempt,
     Ending,
@@ -42,6 +47,21 @@ _IDLE_SESSIONS = 3
 _UNDECIDED = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
 
 
+@frozen
+class _Job:
+    """Content of one session.
+
+    Attributes:
+        only: tests to run; None runs all tests of the files.
+        files: files to collect.
+        round: reason of the attempts.
+    """
+
+    only: Sequence[str] | None
+    files: Sequence[str]
+    round: Round = Round.FIRST
+
+
 class Harness:
     """One run of a suite.
 
@@ -67,7 +87,7 @@ class Harness:
         self._notes: dict[str, None] = {}
         self._warnings: list[Finding] = []
         self._problems: list[str] = []
-        self._number = 0
+        self._numbers = itertools.count()
 
     def run(self) -> RunReport:
         """Run all passes, then retry failed tests."""
@@ -91,8 +111,10 @@ class Harness:
                 only = None
             # A choice needs the names of all tests, so its first session only collects.
             # If workers collect different tests, a single one may still make progress.
-            workers = 1 if idle or only == [] else len(pass_.leases)
-            outcome = self._session(pass_, only=only, workers=workers)
+            leases = pass_.leases[:1] if idle or only == [] else pass_.leases
+            outcome = self._together(
+                pass_, _Job(only=only, files=self.plan.suite.files), leases
+            )
             idle = idle + 1 if state.progress() == before else 0
             if state.died > limits.crashes:
                 self._problems.append(
@@ -104,8 +126,7 @@ class Harness:
                 why = outcome.problem or "collected tests do not run"
                 self._problems.append(f"pass {pass_.name}: {why}")
                 return
-        for test in state.untried_suspects():
-            self._run_alone(pass_, test, Round.FIRST)
+        self._alone(pass_, [_of_test(test) for test in state.untried_suspects()])
 
     def _retry(self, pass_: Pass) -> None:
         """Retry failed tests in fresh processes, whose results decide.
@@ -128,91 +149,93 @@ class Harness:
             )
             self._warnings.append(warning("not-retried", text, "Fix the causes."))
             return
-        for first, *others in groups:
-            self._retry_one(pass_, first.id)
-            still = {result.id for result in self._undecided(state)}
-            if others and first.id not in still:
-                self._retry_together(pass_, [result.id for result in others])
+        self._retry_each(pass_, [first.id for first, *_ in groups])
+        still = {result.id for result in self._undecided(state)}
+        others: list[str] = []
+        for first, *more in groups:
+            if first.id not in still:
+                others += [result.id for result in more]
+        self._retry_each(pass_, [test for test in others if test in state.files])
+        if only := [test for test in others if test not in state.files]:
+            files = list(dict.fromkeys(map(file_of, only)))
+            job = _Job(only=only, files=files, round=Round.RETRY)
+            self._together(pass_, job, pass_.leases)
 
     @staticmethod
     def _undecided(state: PassState) -> list[TestResult]:
         results = (judge(test, tries) for test, tries in state.attempts())
         return [result for result in results if result.verdict in _UNDECIDED]
 
-    def _retry_one(self, pass_: Pass, test: str) -> None:
-        state = self._states[pass_.name]
-        tries = (*state.tests.get(test, ()), *state.files.get(test, ()))
-        if any(item.round is Round.RETRY for item in tries):
-            return
-        if test in state.files:
-            self._retry_file(pass_, test)
-        else:
-            self._run_alone(pass_, test, Round.RETRY)
+    def _retry_each(self, pass_: Pass, names: Sequence[str]) -> None:
+        """Retry tests, and files that could not be collected, each in a process of its own.
 
-    def _retry_together(self, pass_: Pass, tests: Sequence[str]) -> None:
-        """Retry tests in new processes, which they share.
-
-        The first test of their cause passed alone.
+        Tests of a file that can be collected now run too.
         """
         state = self._states[pass_.name]
-        for file in [test for test in tests if test in state.files]:
-            self._retry_one(pass_, file)
-        if only := [test for test in tests if test not in state.files]:
-            files = list(dict.fromkeys(map(file_of, only)))
-            self._session(
-                pass_,
-                only=only,
-                workers=len(pass_.leases),
-                round_=Round.RETRY,
-                files=files,
-            )
+        jobs = []
+        for name in names:
+            of_file = _Job(only=None, files=[name], round=Round.RETRY)
+            jobs.append(of_file if name in state.files else _of_test(name, Round.RETRY))
+        new: list[str] = []
+        for job, outcome in zip(jobs, self._alone(pass_, jobs), strict=True):
+            unusable = [item for item in outcome.files if item.ending is Ending.FAILED]
+            if job.only is None and outcome.items is not None:
+                if outcome.broken or unusable:
+                    continue
+                state.recovered(job.files[0])
+                new += [test for test in outcome.items if test in (state.chosen or ())]
+        untried = [test for test in new if not state.tests.get(test)]
+        self._alone(pass_, [_of_test(test, Round.RETRY) for test in untried])
 
-    def _run_alone(self, pass_: Pass, test: str, round_: Round) -> None:
-        """Run one test alone in a session."""
-        outcome = self._session(
-            pass_, only=[test], workers=0, round_=round_, files=[file_of(test)]
-        )
-        for death in outcome.suspects:  # no other test can be the cause
-            self._states[pass_.name].blame(death, round_)
+    def _together(
+        self, pass_: Pass, job: _Job, leases: Sequence[Lease]
+    ) -> SessionOutcome:
+        """Run tests in one session, with a worker for each lease."""
+        outcome = self._session(pass_, job, leases, workers=len(leases))
+        self._add(pass_, job, outcome)
+        return outcome
 
-    def _retry_file(self, pass_: Pass, file: str) -> None:
-        """Run a file that could not be collected, with all its tests, alone in a session."""
-        state = self._states[pass_.name]
-        outcome = self._session(
-            pass_,
-            only=None,
-            workers=0,
-            round_=Round.RETRY,
-            files=[file],
-            include_broken=file,
-        )
-        unusable = {
-            attempt.id for attempt in outcome.files if attempt.ending is Ending.FAILED
-        }
-        if outcome.items is not None and not outcome.broken and file not in unusable:
-            state.recovered(file)
-            for test in outcome.items:
-                if test in (state.chosen or ()) and not state.tests.get(test):
-                    self._run_alone(pass_, test, Round.RETRY)
+    def _alone(self, pass_: Pass, jobs: Sequence[_Job]) -> list[SessionOutcome]:
+        """Run each job in a process of its own, as many at once as there are leases."""
+        leases = SimpleQueue[Lease]()
+        for lease in pass_.leases:
+            leases.put(lease)
+
+        def run(job: _Job) -> SessionOutcome:
+            lease = leases.get()
+            try:
+                return self._session(pass_, job, (lease,), workers=0)
+            finally:
+                leases.put(lease)
+
+        with ThreadPoolExecutor(max(1, len(pass_.leases))) as pool:
+            outcomes = list(pool.map(run, jobs))
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            self._add(pass_, job, outcome)
+            for death in outcome.suspects:  # no other test can be the cause
+                self._states[pass_.name].blame(death, job.round)
+        return outcomes
+
+    def _add(self, pass_: Pass, job: _Job, outcome: SessionOutcome) -> None:
+        self._states[pass_.name].add(outcome, job.round)
+        self._notes |= dict.fromkeys(outcome.notes)
 
     def _session(
-        self,
-        pass_: Pass,
-        *,
-        only: Sequence[str] | None,
-        workers: int,
-        round_: Round = Round.FIRST,
-        files: Sequence[str] | None = None,
-        include_broken: str = "",
+        self, pass_: Pass, job: _Job, leases: Sequence[Lease], *, workers: int
     ) -> SessionOutcome:
         """Run one session.
 
-        Create its folder before the start.
+        Args:
+            workers: number of pytest-xdist workers; 0 runs the tests in one process.
         """
         state = self._states[pass_.name]
-        folder = self.folder / f"{self._number:04}"
         suite = self.plan.suite
-        self._number += 1
+        # A file whose import ended a process is collected only alone.
+        broken = [] if job.only is None and not workers else [*state.broken]
+        files = [file for file in job.files if file not in broken]
+        if not files:
+            return SessionOutcome(items=())
+        folder = self.folder / f"{next(self._numbers):04}"
         folder.mkdir()
         shutil.copytree(
             passes.PLUGIN_FOLDER,
@@ -221,27 +244,19 @@ class Harness:
         )
         plan = session_plan(
             pass_,
-            only=only,
-            broken=[
-                str(suite.root / file)
-                for file in state.broken
-                if file != include_broken
-            ],
+            leases,
+            only=job.only,
+            broken=[str(suite.root / file) for file in broken],
             skips=self.plan.skips,
             solo=not workers,
         )
         write_whole(folder / PLAN, json.dumps(plan).encode())
-        count = min(workers, len(pass_.leases), len(only) if only else workers)
-        argv = session_argv(
-            self.plan.python, suite, pass_, workers=count, files=files or suite.files
-        )
+        count = min(workers, len(job.only) if job.only else workers)
+        argv = session_argv(self.plan.python, suite, pass_, workers=count, files=files)
         session = PytestSession(self.runner, folder, self.plan.limits)
-        if round_ is not Round.RETRY:
+        if job.round is not Round.RETRY:
             session.on_poll = lambda journal: self._report_progress(state, journal)
-        outcome = session.run(argv, session_env(self.plan.env, folder), suite.root)
-        state.add(outcome, round_)
-        self._notes |= dict.fromkeys(outcome.notes)
-        return outcome
+        return session.run(argv, session_env(self.plan.env, folder), suite.root)
 
     def _report_progress(self, current: PassState, journal: SessionJournal) -> None:
         """Report the numbers of finished and of all tests.
@@ -272,7 +287,11 @@ class Harness:
             collected=tuple(sorted(collected)),
             problems=tuple(self._problems),
             notes=tuple(self._notes),
-            sessions=self._number,
+            sessions=next(self._numbers),
             attempts=attempts,
             warnings=(*self._warnings, *killed_workers(results, attempts)),
         )
+
+
+def _of_test(test: str, round_: Round = Round.FIRST) -> _Job:
+    return _Job(only=[test], files=[file_of(test)], round=round_)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
@@ -28,6 +27,7 @@ ALL, SINGLE, MULTI = "all", "single", "multi"
 PLUGIN = "jax_release_device_gate"
 """Name under which a session imports the plugin."""
 PLUGIN_FOLDER = Path(__file__).parents[1] / "plugin"
+LAUNCHER = PLUGIN_FOLDER / "launcher.py"
 _MOST_LEFT = DEVICE_SHARE // 2
 """Bytes of arrays that a test may leave alive.
 
@@ -35,13 +35,6 @@ More would leave too little memory to later tests.
 """
 VIRTUAL_DEVICES = 8
 Choose = Callable[[Sequence[str]], Sequence[str]]
-_LAUNCH = f"""import json, os, subprocess, sys
-status = subprocess.call(sys.argv[1:])
-with open(os.path.join(os.environ["{SESSION}"], "controller.jsonl"), "a") as file:
-    file.write(json.dumps({{"event": "down", "worker": "solo", "status": status}}) + "\\n")
-sys.exit(status % 256)
-"""
-"""Program that runs a session without workers, and records how its process ended."""
 _OURS = ("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "JAX_ENABLE_TPU_XDIST")
 """Variables that make JAX's conftest.py assign devices to workers, which the gate does itself."""
 _OTHERS = (
@@ -164,10 +157,8 @@ def session_argv(
             xdist.
         files: files to collect, relative to the suite's root.
     """
-    # A test may kill its parent process, which must not be the gate.
-    launch = [] if workers else [*python, "-I", "-c", _LAUNCH]
     argv = [
-        *launch,
+        *(*python, "-I", str(LAUNCHER), "controller" if workers else "solo"),
         *python,
         "-m",
         "pytest",
@@ -196,6 +187,7 @@ def session_argv(
 
 def session_plan(
     pass_: Pass,
+    leases: Sequence[Lease],
     *,
     only: Sequence[str] | None,
     broken: Sequence[str],
@@ -209,12 +201,11 @@ def session_plan(
     ]
     return {
         "pass": pass_.name,
-        "leases": [asdict(lease) for lease in pass_.leases],
+        "leases": [asdict(lease) for lease in leases],
         "only": None if only is None else sorted(only),
         "broken": sorted(broken),
         "skips": skipped,
         "solo": solo,
-        "gate": os.getpid(),
         "most_left": _MOST_LEFT,
         "least_free": DEVICE_SHARE,
     }

@@ -19,7 +19,7 @@ from core.frozen import frozen
 from core.process import HostRunner, without_credentials
 from promotion.gates.common.gate_context import signal_name
 from promotion.gates.device.results import OUT_OF_MEMORY, Attempt, Ending
-from promotion.gates.device.sessions.journal import SessionJournal, Worker
+from promotion.gates.device.sessions.journal import CONTROLLER, SessionJournal, Worker
 from promotion.gates.device.sessions.processes import (
     RUN,
     alive,
@@ -124,8 +124,7 @@ class PytestSession:
         """Hung worker -> time of the first signal."""
         self.lost: set[str] = set()
         """Workers that were found dead."""
-        self.leader_killed = False
-        """True if the process that started the workers was killed."""
+        self._leader_killed = False
         self.oom_kills = 0
         """Number of processes that the kernel killed for want of memory during the session."""
         self._started = self._polled = time.monotonic()
@@ -150,7 +149,7 @@ class PytestSession:
                     keep=_KEPT_CHARACTERS,
                 )
                 code = result.returncode
-                self.leader_killed |= code < 0
+                self._leader_killed |= code < 0
                 if code not in _COMPLETE:
                     problem = (
                         "pytest ended with"
@@ -163,6 +162,11 @@ class PytestSession:
                 kill_marked(self.folder)
         self.oom_kills = out_of_memory_kills() - before
         return self.outcome(problem)
+
+    @property
+    def leader_killed(self) -> bool:
+        """Return whether the process that started the workers was killed."""
+        return self._leader_killed or self.journal.exits.get(CONTROLLER, 0) < 0
 
     def _watch(self, pid: int) -> str:
         """Return the reason to stop the session; "" to continue."""
@@ -177,7 +181,7 @@ class PytestSession:
             late = now - self._finished > self.limits.grace
             return "has finished, but a process keeps its output open" if late else ""
         if not alive(pid):
-            self.leader_killed |= was_killed(pid)
+            self._leader_killed |= was_killed(pid)
             return "died and left its workers without a controller"
         busy = [*self.journal.unfinished()]
         for worker in busy:
