@@ -183,9 +183,11 @@ def run(arguments: list[str] | None = None) -> int:
         _report_error(f"error: {without_credentials(str(error))}")
         return error.exit_code
     except click.ClickException as error:
-        text = io.StringIO()
-        error.show(text)
-        _report_error(text.getvalue().rstrip("\n"))
+        context = getattr(error, "ctx", None)
+        hint = f" Run `{context.command_path} --help`." if context else ""
+        text = " ".join(error.format_message().split())
+        stop = "" if text.endswith((".", "?", ")")) else "."
+        _report_error(f"error: {text}{stop}{hint}")
         return error.exit_code
     except click.exceptions.Exit as ending:
         return ending.exit_code

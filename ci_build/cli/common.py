@@ -12,7 +12,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,6 +41,71 @@ Entries = Mapping[str, tuple[str, str]]
 
 The module is empty for a group of `LazyGroup.groups`.
 """
+
+
+class LongCommand(cloup.Command):
+    """A command with many options: --help shows the usual ones, and --help-all all.
+
+    Args:
+        usual: names of the parameters that --help shows.
+        examples: command lines on top of the help, without the name of the program.
+        words: further arguments of cloup.Command.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - click's own arguments
+        usual: Collection[str],
+        examples: Sequence[str],
+        **words: Any,  # noqa: ANN401 - click's own arguments
+    ) -> None:
+        option = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            help="Show all options.",
+            callback=self._show_all,
+        )
+        words["params"] = [*words["params"], option]
+        super().__init__(*args, **words)
+        self._examples = examples
+        self._further = [
+            parameter
+            for parameter in self.params
+            if isinstance(parameter, click.Option)
+            and not parameter.hidden
+            and parameter.name not in (*usual, "help_all")
+        ]
+
+    def format_help_text(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write the examples and the text."""
+        for example in self._examples:
+            formatter.write(f"Example: ci_build {example}\n")
+        super().format_help_text(ctx, formatter)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help with the usual options."""
+        self._hide_further(hidden=True)
+        super().format_help(ctx, formatter)
+        self._hide_further(hidden=False)
+
+    def _hide_further(self, *, hidden: bool) -> None:
+        for option in self._further:
+            option.hidden = hidden
+        for group in self.option_groups:
+            group.hidden = all(option.hidden for option in group)
+
+    def _show_all(
+        self, ctx: click.Context, _option: click.Parameter, asked: bool
+    ) -> None:
+        if asked:
+            formatter = ctx.make_formatter()
+            super().format_help(ctx, formatter)
+            click.echo(formatter.getvalue().rstrip("\n"))
+            ctx.exit()
 
 
 class LazyGroup(cloup.Group):

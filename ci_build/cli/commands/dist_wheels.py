@@ -5,18 +5,30 @@ from __future__ import annotations
 import click
 import cloup
 
-from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
+from ci_build.cli.common import (
+    LongCommand,
+    State,
+    connector,
+    host_runner,
+    print_json,
+    show_plan,
+)
 from ci_build.cli.options.cluster_options import (
     cluster_options,
     cluster_request,
     with_cluster,
 )
 from ci_build.cli.options.request_conversion import wheel_set_request
-from ci_build.cli.options.table import build_options
+from ci_build.cli.options.table import USUAL, build_options
 from ci_build.wheelset import set_build as build
 
 
-@cloup.command("dist_wheels")
+@cloup.command(
+    "dist_wheels",
+    cls=LongCommand,
+    usual=(*USUAL, "therock", "kernels", "host", "verbose", "quiet"),
+    examples=("dist_wheels --payload=published --targets=gfx942,gfx1151",),
+)
 @build_options("build")
 @cluster_options
 @click.pass_obj

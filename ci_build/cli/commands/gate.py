@@ -13,6 +13,7 @@ import click
 import cloup
 
 from ci_build.cli.common import (
+    LongCommand,
     State,
     connector,
     echo_error,
@@ -65,15 +66,12 @@ _HELP = "\n".join(
         "Run a gate on a set and keep its evidence beside the staged set.",
         "",
         "SET is a directory with wheels.json, which is staged first, or INDEX/DIGEST as",
-        "printed by `set stage`. GATE is one of:",
+        "printed by `set stage`. With --image, `gate device` runs in a container, which",
+        "has the GPUs and cannot change the wheels; with --cluster, on its workers. GATE",
+        "is one of:",
         "",
-        *(f"{name}: {text}\n" for name, text in _SUMMARIES.items()),
-        "With --image, `gate device` pulls the image if it is missing, and runs itself in",
-        "a container of this image, which has the GPUs and cannot change the wheels. The",
-        "image needs Python 3.11 or newer as `python3`.",
-        "",
-        "With --cluster, the workers that offer the family's GPUs as resources share the",
-        "tests; each task gets the GPUs of --devices.  [default there: 1]",
+        "\b",
+        *(f"  {name:12}{text}" for name, text in _SUMMARIES.items()),
     )
 )
 _IMAGE_OPTIONS = (
@@ -199,6 +197,24 @@ _OF_SOME_GATES = ("rocm", "tests", "redo")
 """Options without a group that some gates do not use."""
 
 
+_USUAL = (
+    "rocm",
+    "tests",
+    "redo",
+    "as_json",
+    "channel",
+    "bucket",
+    "signing_key",
+    "targets",
+    "platform",
+    "family",
+    "jax_tests",
+    "size",
+    "image",
+)
+"""Options that --help shows without --help-all."""
+
+
 def _rocm(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> Path | str | None:
@@ -209,7 +225,12 @@ def _rocm(
     return Path(folder.convert(value, option, context))
 
 
-@cloup.command(help=_HELP)
+@cloup.command(
+    help=_HELP,
+    cls=LongCommand,
+    usual=_USUAL,
+    examples=("gate structure dist --bucket=bucket",),
+)
 @click.argument("name", metavar="GATE", type=click.Choice([*_SUMMARIES]))
 @click.argument("wheel_set", metavar="SET")
 @option(

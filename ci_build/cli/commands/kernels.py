@@ -32,9 +32,10 @@ def kernels() -> None:
 @kernels.command("list")
 @option(
     "--targets GFX,…|native",
-    "Targets or families.",
+    "Targets or families.  [default: see `ci_build targets`]",
     name="spec",
     default="default",
+    show_default=False,
 )
 @option(
     "--kernel-modules NAME,…",

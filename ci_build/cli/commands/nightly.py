@@ -9,6 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import (
+    LongCommand,
     State,
     connector,
     host_runner,
@@ -16,15 +17,18 @@ from ci_build.cli.common import (
     print_json,
     show_plan,
 )
+from ci_build.cli.options.cluster_options import cluster_options
 from ci_build.cli.options.environment import step_summary
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
+    STEP_OPTIONS,
+    USUAL_STEPS,
     release_options,
-    step_options,
 )
 from ci_build.cli.options.shared_options import CHANNELS, FILE, option, refuse_typed
 from ci_build.cli.options.table import (
     OUTPUT_OPTIONS,
+    USUAL,
     build_options,
     option_names,
 )
@@ -32,33 +36,41 @@ from ci_build.release.release_request import ReleaseStep
 from core.errors import CiBuildError, RequestError
 
 
-@cloup.command()
+@cloup.command(
+    cls=LongCommand,
+    usual=("redo", "table", *USUAL_STEPS, *USUAL),
+    examples=("nightly multi-arch --bucket=s3://nights --payload=published",),
+)
 @click.argument("index")
 @click.argument("rows", metavar="[NIGHT]...", nargs=-1)
-@option(
-    "--bucket DIR|URL",
-    "The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
-    variable=True,
-    required=True,
-)
-@option(
-    "--channel",
-    "Channel of the policy.",
-    choices=CHANNELS[1:],
-    variable=True,
-    default="nightly",
-)
-@option("--redo", "Build inputs that were done before, as the next post release.")
-@option(
-    "--table FILE",
-    (
-        "TOML table of nights, such as ci_build/release/continuous.toml; each uses"
-        " BUCKET/NAME."
+@cloup.option_group(
+    "Night",
+    option(
+        "--bucket DIR|URL",
+        "The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
+        variable=True,
+        required=True,
     ),
-    type=FILE,
+    option(
+        "--channel",
+        "Channel of the policy.",
+        choices=CHANNELS[1:],
+        variable=True,
+        default="nightly",
+    ),
+    option("--redo", "Build inputs that were done before, as the next post release."),
+    option(
+        "--table FILE",
+        (
+            "TOML table of nights, such as ci_build/release/continuous.toml; each uses"
+            " BUCKET/NAME."
+        ),
+        type=FILE,
+    ),
+    *STEP_OPTIONS,
 )
-@step_options
 @build_options("build")
+@cluster_options
 @click.pass_obj
 def nightly(
     state: State,
@@ -73,16 +85,11 @@ def nightly(
 ) -> None:
     """Release the newest ROCm and jax to INDEX, unless they were done before.
 
-    INDEX is multi-arch or a GPU family. Without NIGHT, all nights of --table are done.
-    The newest versions are built or taken, repaired, staged, gated and promoted; the
-    released index is checked through its public URL, and a summary is written. A night
-    without changes reports this and ends with 0. A set that lacks evidence of other
-    machines stays staged, and the summary lists the jobs that produce it; a later run
-    promotes the set. Each step resumes. Without --targets, the set is for the targets
-    that the policy requires; without an option that selects a ROCm, a build from source
-    uses the newest nightly of --therock-listing. --jax-version may also be `newest` or
-    `head`, the newest commit.  [default: newest; for published wheels without
-    --rocm-version, that of `dist_wheels`]
+    INDEX is multi-arch or a GPU family. The newest ROCm and jax are built or taken,
+    gated and promoted; --jax-version may also be `newest`, the default, or `head`.
+    Without --targets, the set is for the targets that the policy requires. A night
+    without changes ends with 0. A set that lacks evidence of other machines stays
+    staged, and a later run promotes it. NIGHT selects rows of --table.
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.cli.options.nightly_options import NightOptions, read_table

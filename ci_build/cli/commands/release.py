@@ -10,6 +10,7 @@ import click
 import cloup
 
 from ci_build.cli.common import (
+    LongCommand,
     State,
     connector,
     host_runner,
@@ -17,7 +18,7 @@ from ci_build.cli.common import (
     print_json,
     show_plan,
 )
-from ci_build.cli.options.cluster_options import with_cluster
+from ci_build.cli.options.cluster_options import cluster_options, with_cluster
 from ci_build.cli.options.environment import (
     actor,
     ledger_request,
@@ -25,9 +26,10 @@ from ci_build.cli.options.environment import (
 )
 from ci_build.cli.options.release_steps import (
     STEP_OPTION_NAMES,
+    STEP_OPTIONS,
+    USUAL_STEPS,
     local_options,
     release_options,
-    step_options,
 )
 from ci_build.cli.options.request_conversion import wheel_set_request
 from ci_build.cli.options.settings import Settings
@@ -46,7 +48,7 @@ from ci_build.cli.options.shared_options import (
     require_explicit_channel,
     trust_config_option,
 )
-from ci_build.cli.options.table import build_options
+from ci_build.cli.options.table import USUAL, build_options
 from ci_build.release.release_request import ReleaseOptions, ReleaseStep
 from ci_build.wheelset import set_build as dist_wheels
 from core.defaults import defaults
@@ -60,24 +62,32 @@ if TYPE_CHECKING:  # At run time, it would load requests.
 _LOCAL_TABLES = ("release_local", "build")
 
 
-@cloup.command()
-@option("--local", "Release on the channel `local`, into a folder by default.")
-@option(
-    "--bucket DIR|URL",
-    (
-        "The bucket: a folder, or s3://NAME/PREFIX; required without --local.  "
-        f"[default: {defaults()['release_local']['bucket']}]"
+@cloup.command(
+    cls=LongCommand,
+    usual=("local", *USUAL_STEPS, *USUAL),
+    examples=("release --local", "release --bucket=s3://wheels --channel=nightly"),
+)
+@cloup.option_group(
+    "Release",
+    option("--local", "Release on the channel `local`, into a folder by default."),
+    option(
+        "--bucket DIR|URL",
+        (
+            "The bucket: a folder, or s3://NAME/PREFIX; required without --local.  "
+            f"[default: {defaults()['release_local']['bucket']}]"
+        ),
+        variable=True,
     ),
-    variable=True,
+    option(
+        "--channel",
+        f"Channel of the policy, without --local.  [default: {CHANNELS[-1]}]",
+        choices=CHANNELS[1:],
+        variable=True,
+    ),
+    *STEP_OPTIONS,
 )
-@option(
-    "--channel",
-    f"Channel of the policy, without --local.  [default: {CHANNELS[-1]}]",
-    choices=CHANNELS[1:],
-    variable=True,
-)
-@step_options
 @build_options(*_LOCAL_TABLES)
+@cluster_options
 @click.pass_obj
 def release(state: State, /, *, local: bool, **after: object) -> None:
     """Build, stage, gate and promote a set to `v2`, and print the command that installs it.

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ci_build.cli.options.cluster_options import (
     CLUSTER_VARIABLES,
-    cluster_options,
     cluster_request,
 )
 from ci_build.cli.options.container_options import container_settings
@@ -20,7 +19,6 @@ from ci_build.cli.options.rocm_options import rocm_storage
 from ci_build.cli.options.settings import Settings, split_list
 from ci_build.cli.options.shared_options import (
     CHANNELS,
-    Function,
     Values,
     allow_lower_option,
     allow_unprotected_option,
@@ -46,7 +44,7 @@ if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
 
 
-_STEP_OPTIONS = (
+STEP_OPTIONS = (
     option(
         "--corpus",
         "JAX programs to compile.  [default: as the policy requires]",
@@ -56,18 +54,14 @@ _STEP_OPTIONS = (
     option(
         f"--public-url URL|{NO_URL}",
         (
-            "URL of the bucket for users: the released index is installed from it with"
-            f" pip and uv. `{NO_URL}` omits this check.  [default: a folder is served"
-            " for it; required for s3://]"
+            "URL of the bucket for users, from which the released index is checked;"
+            f" `{NO_URL}` omits this. Required for s3://."
         ),
         variable=True,
     ),
     option(
         "--steps NAME,…",
-        (
-            "Steps to perform, for jobs with separate identities:"
-            f" {', '.join(ReleaseStep)}.  [default: all]"
-        ),
+        (f"Only some of the steps {', '.join(ReleaseStep)}."),
     ),
     option(
         "--jax-tests URL@COMMIT",
@@ -80,8 +74,8 @@ _STEP_OPTIONS = (
     option(
         "--device-gate",
         (
-            "Tests on GPUs: list the jobs for other machines, or test the GPUs of this"
-            " machine or of the workers of --cluster.  [default: jobs]"
+            "Tests on GPUs: in jobs of other machines, on this one, or on --cluster. "
+            " [default: jobs]"
         ),
         choices=("jobs", "here", "cluster"),
     ),
@@ -91,6 +85,9 @@ _STEP_OPTIONS = (
     allow_lower_option,
     allow_unprotected_option,
 )
+"""Options of commands that take a set from its build to users."""
+USUAL_STEPS = ("bucket", "channel", "public_url", "steps", "device_gate", "ledger_key")
+"""Those that the help shows without --help-all."""
 NOT_LOCAL = (
     "public_url",
     "steps",
@@ -115,14 +112,6 @@ _NEEDS_STEP = {
     "public_url": ReleaseStep.CHECK,
 }
 """Option -> the only step that uses it; the environment may set options for all steps."""
-
-
-def step_options(function: Function) -> Function:
-    """Add the options of commands that take a set from its build to users."""
-    function = cluster_options(function)
-    for add in reversed(_STEP_OPTIONS):
-        function = add(function)
-    return function
 
 
 def release_options(

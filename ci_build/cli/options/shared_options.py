@@ -29,6 +29,23 @@ CHANNELS = ("local", "nightly", "release")
 DEFAULT_BUCKET = defaults()["release_local"]["bucket"]
 
 
+class _Option(cloup.Option):
+    """An option whose error names the variable that set it, and whose help has no range."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the origin of a wrong value."""
+        source = ctx and ctx.get_parameter_source(self.name or "")
+        if source is ParameterSource.ENVIRONMENT:
+            return str(self.envvar)
+        return super().get_error_hint(ctx)
+
+    def get_help_extra(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
+        """Return the default; the error of a wrong number names the range."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
+
+
 def flags_and_form(declaration: str) -> tuple[tuple[str, ...], str]:
     """Return the flags of a declaration such as `--out DIR`, and the form of the value."""
     words = declaration.split(" ")
@@ -68,7 +85,7 @@ def option(
     attributes.setdefault("show_default", bool(attributes.get("default")))
     if variable:
         attributes["envvar"] = ENV_PREFIX + name.upper()
-    return cloup.option(*flags, name, help=text, **attributes)
+    return cloup.option(*flags, name, help=text, cls=_Option, **attributes)
 
 
 def is_typed(name: str) -> bool:

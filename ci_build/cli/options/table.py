@@ -10,25 +10,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, starmap
 
-import click
 import cloup
 
 from ci_build.cli.options.shared_options import Function, flags_and_form, option
 from core.defaults import defaults
 from core.frozen import frozen
 from core.model import Payload
-
-ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
-
-
-class _Option(cloup.Option):
-    """An option whose error names the environment variable that set it."""
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Return the origin of a wrong value."""
-        if ctx and ctx.get_parameter_source(self.name or "") is ENVIRONMENT:
-            return str(self.envvar)
-        return super().get_error_hint(ctx)
+from core.targets import DEFAULT
 
 
 @frozen
@@ -63,17 +51,20 @@ class BuildOption:
             read: whether the environment and the project file set it too.
         """
         text = self.help
-        for table in tables:
-            if self.name in defaults()[table]:
-                text += f"  [default: {defaults()[table][self.name]}]"
-                break
+        values = [
+            defaults()[table][self.name]
+            for table in tables
+            if self.name in defaults()[table]
+        ]
+        if values and "[default:" not in text:
+            shown = values[0] if values[0] != DEFAULT else "see `ci_build targets`"
+            text += f"  [default: {shown}]"
         return option(
             self.declaration,
             text,
             choices=_CHOICES.get(self.name, ()),
             variable=read,
             expose_value=read,
-            cls=_Option,
             default=None,
         )
 
@@ -96,7 +87,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
             "published wheels]"
         ),
         "--targets --rocm_amdgpu_targets GFX,…|native": (
-            "GPU targets or families; `native` means the GPUs of this machine."
+            "GPU targets or families, or `native`: the GPUs of this machine."
         ),
         "--wheel-post-release N": "Append .postN to every version.",
         "--platform-tag auto|manylinux_2_N": (
@@ -225,6 +216,18 @@ CONTAINER_OPTIONS = tuple(
 """Options about containers, which the environment may set for a whole machine."""
 OUTPUT_OPTIONS = ("cache_dir", "dry_run", "json", "verbose", "quiet")
 """Options that have an effect in every run of a command that builds."""
+USUAL = (
+    "payload",
+    "jax_version",
+    "python_versions",
+    "rocm_version",
+    "targets",
+    "therock_path",
+    "out",
+    "dry_run",
+    "json",
+)
+"""Options that the help of long commands shows without --help-all."""
 SWITCHES = tuple(name for name, option in _OPTIONS.items() if option.is_switch)
 """Options without a value."""
 NEEDS_KERNELS = tuple(name for name in _names("Kernels") if name != "kernels")

@@ -324,7 +324,7 @@ OTHERS = {
         r"wheels/jax_rocm7_plugin-.*\.whl is damaged: jax_rocm7_plugin/_prng",
     ),
     "null": (
-        "set|stage|set|--bucket=b",
+        "set|stage|set|--bucket=.",
         23,
         "wheels.json: schema: missing key",
     ),

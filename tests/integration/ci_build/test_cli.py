@@ -5,12 +5,14 @@ One clear line and an exit code, never a traceback, and nothing ignored.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from ci_build.cli import main
 from ci_build.cli.options.environment import (
@@ -79,6 +81,41 @@ def commands(
             assert below is not None
             found |= commands(below, context, f"{path} {name}".strip())
     return found
+
+
+LONG = {"dist_wheels", "release", "nightly", "gate"}
+"""Commands whose help shows further options with --help-all."""
+
+
+def test_help_is_short_and_says_nothing_twice() -> None:
+    for path, command in commands(main, click.Context(main)).items():
+        words = path.split()
+        shown = (
+            CliRunner().invoke(main, [*words, "--help"], prog_name="ci_build").output
+        )
+        assert len(shown.splitlines()) <= 60, path
+        everything = CliRunner().invoke(main, [*words, "--help-all"]).output
+        if path not in LONG:
+            assert "No such option" in everything or isinstance(command, click.Group)
+            everything = shown
+        else:
+            assert "\nExample: ci_build " in shown
+        assert not re.search(r"\[default: default\]|\d<=?x|x[<>]=", everything)
+        assert not re.search(r"\[default:[^]]*\]\s+\[default", everything)
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert max(option.opts, key=len) in everything, path
+
+
+def test_switches_of_the_environment_are_booleans(tmp_path: Path) -> None:
+    argv = ("dist_wheels", "--payload=published", "--targets=none")
+    refused = [
+        text
+        for text in ("no", "0", "ON", "true", "maybe", "2")
+        if "CI_BUILD_DRY_RUN"
+        in ci_build(*argv, cwd=tmp_path, env={"CI_BUILD_DRY_RUN": text}).stderr
+    ]
+    assert refused == ["maybe", "2"]
 
 
 def test_variables_are_those_of_options() -> None:
