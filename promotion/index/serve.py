@@ -1,44 +1,29 @@
 """An HTTP server for a folder: used by `ci_build index serve` and by the install gate.
 
-It extends `http.server` for clients of an index: JSON pages by content negotiation (PEP
-691), ranges to resume downloads, and etags.
+It extends `http.server` by JSON pages for clients that accept them (PEP 691), and serves
+neither listings of folders nor hidden files.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
 import threading
 from collections.abc import Callable
-from dataclasses import field
-from email.message import Message
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO, Self
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
 
 from core.errors import MachineError
 from core.frozen import frozen
-from promotion.storage.object_keys import LASTING, content_type
+from promotion.storage.object_keys import LASTING, PAGES, content_type
 
 _JSON = "application/vnd.pypi.simple.v1+json"
-_HTML = "application/vnd.pypi.simple.v1+html"
-_PAGE_TYPES = {
-    "text/html": ("text/html; charset=utf-8", "index.html"),
-    _JSON: (_JSON, "index.json"),
-    _HTML: (_HTML, "index.html"),
-    "application/vnd.pypi.simple.latest+json": (_JSON, "index.json"),
-    "application/vnd.pypi.simple.latest+html": (_HTML, "index.html"),
-}
-"""Accepted media type -> Content-Type and file (PEP 691). The first one is the default."""
-_RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
+_LATEST_JSON = "application/vnd.pypi.simple.latest+json"
 
 
 @frozen
 class Served:
-    """One answered request.
+    """One file that was sent.
 
     Attributes:
         path: path of the URL, unquoted, without the leading slash.
@@ -47,17 +32,6 @@ class Served:
 
     path: str
     sent: int
-
-
-@frozen
-class IndexAnswer:
-    """An HTTP answer before it is sent: `length` bytes of an open file from `start`."""
-
-    status: HTTPStatus
-    headers: dict[str, str] = field(default_factory=dict)
-    file: BinaryIO | None = None
-    start: int = 0
-    length: int = 0
 
 
 class IndexServer(ThreadingHTTPServer):
@@ -69,8 +43,8 @@ class IndexServer(ThreadingHTTPServer):
         host: address to listen on.
         port: 0 means any free port.
         static: answer like a static host, with HTML pages whatever the client accepts.
-        on_request: function that is called before the body of each answer is sent, so
-            it has counted every request whose answer a client has received.
+        on_request: function that is called before each file is sent, so it has counted
+            every request whose answer a client has received.
 
     Raises:
         MachineError: the address is in use.
@@ -124,129 +98,68 @@ class IndexServer(ThreadingHTTPServer):
         """Ignore clients that disconnect."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(SimpleHTTPRequestHandler):
     # HTTP/1.0 as in http.server: the connection is closed after each answer.
     server_version = "ci-build-index"
     sys_version = ""
     timeout = 60.0
     server: IndexServer
 
-    def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path).removeprefix("/")
-        if self.server.static:
-            del self.headers["Accept"]
-        answer = answer_to(self.server.root, path, self.headers)
-        sent = answer.length if self.command == "GET" else 0
-        with answer.file or contextlib.nullcontext():
-            self.server.on_request(Served(path=path, sent=sent))
-            if answer.status >= HTTPStatus.BAD_REQUEST and not answer.headers:
-                self.send_error(answer.status)
-                return
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            if answer.status is not HTTPStatus.NOT_MODIFIED:
-                self.send_header("Content-Length", str(answer.length))
-            self.end_headers()
-            if sent and answer.file:
-                self.connection.sendfile(answer.file, answer.start, sent)
+    def send_head(self) -> Any:  # noqa: ANN401 - as in http.server
+        # Pages may change several times in a second, the unit of this header.
+        del self.headers["If-Modified-Since"]
+        return super().send_head()
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
+    def translate_path(self, path: str) -> str:
+        accept = "" if self.server.static else self.headers.get("Accept", "")
+        found = file_of(self.server.root, _path_of(path), accept)
+        return str(found or self.server.root / ".absent")
+
+    def guess_type(self, path: Any) -> str:  # noqa: ANN401 - as in http.server
+        is_page = _path_of(self.path).endswith("/")
+        json_page = is_page and str(path).endswith(PAGES[1])
+        return _JSON if json_page else content_type(str(path))
+
+    def end_headers(self) -> None:
+        lasting = self.path.endswith(LASTING)
+        caching = "max-age=31536000, immutable" if lasting else "no-cache"
+        self.send_header("Cache-Control", caching)
+        self.send_header("Vary", "Accept")
+        super().end_headers()
+
+    def copyfile(self, source: Any, outputfile: object) -> None:  # noqa: ANN401, ARG002
+        size = Path(source.name).stat().st_size
+        self.server.on_request(Served(path=_path_of(self.path), sent=size))
+        self.connection.sendfile(source)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log nothing."""
 
 
-def answer_to(root: Path, path: str, headers: Message) -> IndexAnswer:
-    """Return the answer to a GET request.
+def _path_of(url: str) -> str:
+    return unquote(urlsplit(url).path).removeprefix("/")
+
+
+def file_of(root: Path, path: str, accept: str) -> Path | None:
+    """Return the file or folder of a URL, or None if it is not served.
+
+    A slash at the end means the page of a folder: as JSON if the client names this type,
+    since pip and uv prefer it.
 
     Args:
         root: folder with resolved links.
         path: path of the URL, unquoted, without the leading slash.
+        accept: Accept header of the client.
     """
-    names = path.removesuffix("/").split("/") if path else []
+    names = path.split("/")
+    if not names[-1]:
+        names[-1] = PAGES[_JSON in accept or _LATEST_JSON in accept]
     if not path.isprintable() or any(
         not name or name.startswith(".") for name in names
     ):
-        return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-    extra = {"Content-Type": content_type(path), "Cache-Control": "no-cache"}
-    if path.endswith(LASTING):
-        extra["Cache-Control"] = "max-age=31536000, immutable"
-    if not path or path.endswith("/"):
-        media = negotiate(headers.get("Accept", ""))
-        if media is None:
-            return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
-        extra["Content-Type"], name = _PAGE_TYPES[media]
-        extra["Vary"] = "Accept"
-        names.append(name)
+        return None
     try:
-        target = root.joinpath(*names).resolve(strict=True)
-        if not target.is_relative_to(root):
-            return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-        if target.is_dir():
-            location = {"Location": f"/{quote(path)}/"}
-            return IndexAnswer(status=HTTPStatus.MOVED_PERMANENTLY, headers=location)
-        file = target.open("rb")
+        found = root.joinpath(*names).resolve(strict=True)
     except OSError:  # such as an absent file, or a name that is too long
-        return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-    return _file(file, headers, extra)
-
-
-def negotiate(accept: str) -> str | None:
-    """Return a page's media type for an Accept header, or None if all are refused."""
-    weights = _weights(accept.strip() or "*/*")
-
-    def weight(media: str) -> float:
-        family = media.partition("/")[0] + "/*"
-        return next(
-            (weights[name] for name in (media, family, "*/*") if name in weights), 0.0
-        )
-
-    best = max(_PAGE_TYPES, key=weight)
-    return best if weight(best) > 0 else None
-
-
-def _weights(header: str) -> dict[str, float]:
-    """Return the weight of each value of a header such as Accept; malformed ones are ignored."""
-    weights: dict[str, float] = {}
-    for part in header.split(","):
-        value, *parameters = (word.strip().lower() for word in part.split(";"))
-        quality = next(
-            (word.removeprefix("q=") for word in parameters if word.startswith("q=")),
-            "1",
-        )
-        with contextlib.suppress(ValueError):
-            weights[value] = float(quality)
-    return weights
-
-
-def _file(file: BinaryIO, headers: Message, extra: dict[str, str]) -> IndexAnswer:
-    """Return a file, a range of it, or "not modified" (RFC 9110, 13 and 14)."""
-    stat = os.fstat(file.fileno())
-    size = stat.st_size
-    etag = f'"{stat.st_mtime_ns:x}-{size:x}-{stat.st_ino:x}"'
-    extra |= {"ETag": etag, "Accept-Ranges": "bytes"}
-    known = headers.get("If-None-Match", "")
-    if known == "*" or etag in known:
-        file.close()
-        return IndexAnswer(status=HTTPStatus.NOT_MODIFIED, headers=extra)
-    wanted = _RANGE.fullmatch(headers.get("Range", ""))
-    if wanted is None or headers.get("If-Range", etag) != etag:
-        return IndexAnswer(status=HTTPStatus.OK, headers=extra, file=file, length=size)
-    start = int(wanted[1]) if wanted[1] else max(0, size - int(wanted[3]))
-    end = min(int(wanted[2]) + 1, size) if wanted[2] else size
-    if start >= end:
-        file.close()
-        unsatisfiable = {"Content-Range": f"bytes */{size}"}
-        return IndexAnswer(
-            status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers=unsatisfiable
-        )
-    extra["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    return IndexAnswer(
-        status=HTTPStatus.PARTIAL_CONTENT,
-        headers=extra,
-        file=file,
-        start=start,
-        length=end - start,
-    )
+        return None
+    return found if found.is_relative_to(root) else None

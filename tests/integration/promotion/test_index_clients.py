@@ -207,8 +207,22 @@ def test_server_finds_quoted_and_plain_plus(index: ServedIndex) -> None:
         status, headers, body = index.get(folder + name)
         assert (status, body) == (200, wheel.data)
         assert headers["Content-Length"] == str(len(wheel.data))
-    _, _, part = index.get(folder + quote(wheel.wheel.filename), Range="bytes=2-5")
-    assert part == wheel.data[2:6]
+        assert "immutable" in headers["Cache-Control"]
+
+
+def test_server_answers_with_page_that_the_client_accepts(index: ServedIndex) -> None:
+    page = "/v2/multi-arch/simple/jaxlib"
+    accepted = "application/vnd.pypi.simple.v1+json"
+    status, headers, _ = index.get(page)
+    assert (status, headers["Location"]) == (301, f"{page}/")
+    _, headers, body = index.get(f"{page}/", Accept=accepted)
+    assert (headers["Content-type"], body[:1]) == (accepted, b"{")
+    assert (headers["Vary"], headers["Cache-Control"]) == ("Accept", "no-cache")
+    known = headers["Last-Modified"]
+    assert index.get(f"{page}/", If_Modified_Since=known)[0] == 200
+    _, headers, body = index.get(f"{page}/", method="HEAD")
+    assert (headers["Content-type"], body) == ("text/html; charset=utf-8", b"")
+    assert index.get("/v2-staging/")[0] == 404
 
 
 def test_server_counts_answer_before_its_body(tmp_path: Path) -> None:
