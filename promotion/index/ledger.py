@@ -470,36 +470,21 @@ def read_ledger(
 def signature_problems(
     reader: Entries, entries: Sequence[LedgerEntry]
 ) -> Iterator[str]:
-    """Yield a sentence for each of some consecutive entries that the authority refuses.
-
-    Unsigned entries are accepted before the first signed entry, which contains their
-    digest: a ledger that was begun without signatures is continued with `index verify --sign`.
-    The bucket of unsigned entries is not compared: they may come from anywhere.
-    """
+    """Yield a sentence for each of some consecutive entries that the authority refuses."""
     authority = reader.authority
-    released = reader.released
     if authority.keys is None:
         return
     own = reader.bucket.identity
     foreign = [entry for entry in entries if entry.key and entry.bucket != own]
     if foreign:
-        key = released.ledger_entry(foreign[0].number)
+        key = reader.released.ledger_entry(foreign[0].number)
         yield (
             f"{key} was signed for the bucket {foreign[0].bucket}, not for {own}:"
             " a renamed bucket or a mirror is opened with ?signed_as=NAME, a moved"
             " folder through a link."
         )
     latest = ""
-    signed = False
-    last = None
-    for last in entries:
-        latest = max(latest, last.time)
-        if (last.key or signed) and (problem := authority.problem(last.key, latest)):
-            yield f"{released.ledger_entry(last.number)} {problem}."
-        signed = signed or bool(last.key)
-    if last is not None and not signed:
-        key = released.ledger_entry(last.number)
-        yield (
-            f"{key} is not signed; channel {authority.channel} requires it, see `index"
-            " verify --sign`."
-        )
+    for entry in entries:
+        latest = max(latest, entry.time)
+        if problem := authority.problem(entry.key, latest):
+            yield f"{reader.released.ledger_entry(entry.number)} {problem}."

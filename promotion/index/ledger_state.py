@@ -37,8 +37,6 @@ class EntryKind(enum.StrEnum):
     """Hide a set because of its age. Its bytes stay until the sweep."""
     SWEEP = "sweep"
     """Remove the bytes of retired sets. The names of their wheels are never used again."""
-    SIGN = "sign"
-    """Vouch for the unsigned entries before it."""
     REPAIR = "repair"
     """Remove files that no entry names. Promotions that have not ended cannot use them any more."""
 
@@ -107,7 +105,7 @@ def apply_change(
         RequestError: the change is not possible in this state.
     """
     match kind:
-        case EntryKind.SIGN | EntryKind.REPAIR:
+        case EntryKind.REPAIR:
             return state
         case EntryKind.PROMOTE:
             return replace(

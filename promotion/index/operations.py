@@ -24,7 +24,6 @@ from promotion.index.ledger import (
     check_keys,
     load_entry,
     no_index,
-    read_ledger,
 )
 from promotion.index.ledger_state import (
     EMPTY_STATE,
@@ -192,52 +191,6 @@ def mark(
     return _do(bucket, released, draft, actor=actor, now=now, authority=authority)
 
 
-def sign(
-    bucket: Bucket,
-    released: ReleasedIndex,
-    *,
-    reason: str,
-    actor: str,
-    authority: Authority,
-    now: Clock = utc_now,
-) -> OperationResult:
-    """Append a signed entry to a ledger without signatures.
-
-    It contains the digest of the last unsigned entry.
-
-    Raises:
-        RequestError: no accepted key was given, or the ledger is empty or has a signed
-            entry.
-    """
-    if authority.signer is None:
-        raise RequestError(
-            "No key was given.", hint="Give --ledger-key or CI_BUILD_LEDGER_KEY."
-        )
-    authority.check_signer(now())
-
-    def draft(_head: Head, _entries: Entries) -> Change | None:
-        ledger = read_ledger(bucket, released).entries
-        signed = next((entry.number for entry in ledger if entry.key), None)
-        last = ledger[-1] if ledger else None
-        if (
-            last
-            and signed == last.number
-            and last.kind is EntryKind.SIGN
-            and not authority.problem(last.key, last.time)
-        ):
-            return None  # by an interrupted command
-        if signed is not None or not ledger:
-            problem = f"has a signed entry: {signed}" if ledger else "is empty"
-            raise RequestError(
-                f"The ledger of {released.index} {problem}.",
-                hint=f"Run `ci_build index verify {released.index}`.",
-            )
-        return Change(kind=EntryKind.SIGN, reason=reason)
-
-    tolerant = replace(authority, keys=None)
-    return _do(bucket, released, draft, actor=actor, now=now, authority=tolerant)
-
-
 def _time_after(head: Head, entries: Entries, now: datetime) -> str:
     """Return the time of a new entry, which is never before that of the entry before it.
 
@@ -302,9 +255,7 @@ def change_ledger(
             reason=change.reason,
             earlier=change.earlier,
         )
-        if state == head.state and not (
-            change.removed or change.kind is EntryKind.SIGN
-        ):
+        if state == head.state and not change.removed:
             return unchanged
         time = _time_after(head, entries, now())
         authority.check_signer(datetime.fromisoformat(time))

@@ -30,7 +30,7 @@ from ci_build.release.ledger_heads import heads_of, record_head, recorded_entry
 from core.errors import BucketError
 from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
-from promotion.index import audit, operations
+from promotion.index import audit
 from promotion.index.audit import IndexRepair
 from promotion.index.audit import repair as repair_index
 from promotion.index.ledger import Head, LedgerEntry, RecordedEntry
@@ -75,13 +75,6 @@ def _recorded_entry(
         " and foreign ones among the index's own."
     ),
 )
-@option(
-    "--sign REASON",
-    (
-        "Sign a ledger that was written without signatures, for this REASON; the new"
-        " entry has the digest of the last unsigned one. Verify the ledger first."
-    ),
-)
 @trust_config_option
 @index_channel_option
 @ledger_key_option
@@ -98,7 +91,6 @@ def verify(
     bucket: str,
     channel: str | None,
     ledger_key: Path | None,
-    sign: str | None,
     *,
     read: bool,
     repair: bool,
@@ -107,24 +99,12 @@ def verify(
 ) -> None:
     """Verify the ledger of INDEX, compare its contents with it, and report differences."""
     if not repair:
-        unused = _OF_REPAIR if sign is None else ()
-        refuse_typed(unused, "without --repair", "Give --repair, or omit this.")
+        refuse_typed(_OF_REPAIR, "without --repair", "Give --repair, or omit this.")
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
     request = ledger_request(ledger_key, channel, bucket=bucket)
     runner = host_runner(reporter)
-    if sign is not None:
-        authority = find_authority(opened, released, request, runner)
-        signed = operations.sign(
-            opened, released, reason=sign, actor=actor(), authority=authority
-        )
-        if signed.entry is None:
-            reporter.line("nothing to do: the ledger was signed before")
-        else:
-            entry = signed.entry
-            reporter.line(f"ledger entry {entry.number}: signed by {entry.key}")
-        return
     authority = read_authority(opened, released, channel)
     heads = heads_of(request, authority)
     if since is None and heads is not None:

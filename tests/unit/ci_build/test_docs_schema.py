@@ -14,7 +14,7 @@ from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import dump_evidence
 from promotion.evidence.signing import EVIDENCE_TYPE, new_key
 from promotion.index.ledger_state import EntryKind
-from promotion.index.operations import mark, sign
+from promotion.index.operations import mark
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels
@@ -41,12 +41,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
         )
         staged = staged_in(bucket, folder / "sets", wheels)
         go(bucket, staged)
-    told: Mapping[str, Any] = {"actor": "me", "now": lambda: NOW}
+    told: dict[str, Any] = {"actor": "me", "now": lambda: NOW}
     mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="slow", **told)
+    told["authority"] = POLICY.authority(signer)
     mark(bucket, RELEASED, EntryKind.QUARANTINE, ["2"], reason="wrong", **told)
-    sign(
-        bucket, RELEASED, reason="reviewed", authority=POLICY.authority(signer), **told
-    )
     texts = {
         "evidence": [
             bucket.get(key)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ import pytest
 
 from core.errors import BucketError, RequestError
 from promotion.evidence.evidence import load_evidence
-from promotion.evidence.signing import load_signature, new_key
+from promotion.evidence.signing import load_signature
 from promotion.index.audit import verify
-from promotion.index.authority import Authority
 from promotion.index.ledger import load_entry
 from promotion.index.ledger_state import EntryKind
-from promotion.index.operations import mark, rollback, sign
+from promotion.index.operations import mark, rollback
 from promotion.index.publish import publish, published_entry
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import (
@@ -191,38 +189,3 @@ def test_rollback_does_not_restore_set_that_another_entry_quarantined(
     mark(index, RELEASED, EntryKind.FREE, ["2"], reason="", actor="me")
     assert any("rocm7.3" in file for file in offered(index))
     assert [*verify(index, RELEASED)] == []
-
-
-def test_interrupted_index_sign_is_completed(
-    index: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authority = Authority(channel="local", signer=new_key(tmp_path / "key"))
-    with pytest.raises(RequestError, match="No key was given"):
-        sign(
-            index,
-            RELEASED,
-            reason="begin",
-            actor="me",
-            authority=replace(authority, signer=None),
-        )
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "promotion.index.operations.publish",
-            lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt),
-        )
-        with pytest.raises(KeyboardInterrupt):
-            sign(index, RELEASED, reason="begin", actor="me", authority=authority)
-    done = sign(index, RELEASED, reason="begin", actor="me", authority=authority)
-    assert done.entry is None
-    assert [*verify(index, RELEASED, authority=authority)] == []
-    mark(
-        index,
-        RELEASED,
-        EntryKind.YANK,
-        ["1"],
-        reason="slow",
-        actor="me",
-        authority=authority,
-    )
-    with pytest.raises(RequestError, match="has a signed entry: 5"):
-        sign(index, RELEASED, reason="begin", actor="me", authority=authority)

@@ -24,7 +24,6 @@ from promotion.evidence.evidence import record
 from promotion.evidence.signing import load_signer, new_key
 from promotion.index.authority import PolicySource
 from promotion.index.ledger import load_entry, read_ledger
-from promotion.index.ledger_state import EntryKind
 from promotion.policy.promotion_policy import POLICY_FILE, load_policy
 from promotion.promote import promote
 from promotion.stage import read_staged
@@ -318,47 +317,6 @@ def test_local_index_needs_channel_for_listed_key_only(place: Place) -> None:
     assert place.run(*unyank, key=None) == 0
     assert place.run(*yank) == RequestError.exit_code
     assert place.run(*yank, "--channel", "local") == 0
-
-
-def test_index_sign_begins_signing(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A ledger of the channel nightly without signatures becomes a signed one."""
-    shutil.rmtree(place.bucket.root / "v2")
-    text = place.policy.read_text()
-    place.policy.write_text(
-        text.replace(
-            f'ledger_keys = {{ ci = "{place.key.key}" }}', 'ledger_keys = "any"'
-        )
-    )
-    assert place.promote(key=None) == 0
-    place.policy.write_text(text)
-    assert (
-        place.run("index", "yank", "multi-arch/1", "--reason", "slow")
-        == BucketError.exit_code
-    )
-    assert "channel nightly requires it, see `index verify --sign`" in " ".join(
-        capsys.readouterr().err.split()
-    )
-    assert place.run("index", "verify", "multi-arch", key=None) == BucketError.exit_code
-    words = ("index", "verify", "multi-arch", "--sign", "reviewed")
-    assert place.run(*words, "--dry-run") == 0
-    assert len(read_ledger(place.bucket, RELEASED).entries) == 1
-    for key in (None, "other.key"):
-        assert place.run(*words, key=key) == RequestError.exit_code
-    assert place.run(*words) == 0
-    entry = read_ledger(place.bucket, RELEASED).entries[-1]
-    assert (entry.number, entry.kind, entry.key, entry.actor) == (
-        2,
-        EntryKind.SIGN,
-        place.key.key,
-        "somebody",
-    )
-    assert place.run("index", "verify", "multi-arch", key=None) == 0
-    assert place.run("index", "yank", "multi-arch/1", "--reason", "slow") == 0
-    capsys.readouterr()
-    assert place.run(*words) == RequestError.exit_code
-    assert "has a signed entry: 2" in capsys.readouterr().err
 
 
 # The checkout of the policy
