@@ -32,7 +32,8 @@ def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
     Raises:
         FormatError: the text is not JSON, the schema or a key is unknown, a key is
             missing, or a value has a wrong type.
-        WheelSetError: the digest does not match the content.
+        WheelSetError: the digest does not match the content, or the text is not the one
+            of `dump_wheel_set`.
     """
     hint = "Give a folder that `ci_build dist_wheels` or `ci_build set adopt` wrote."
     body = read_json(text, dict[str, Any], where, schema=SCHEMA_VERSION, hint=hint)
@@ -43,6 +44,12 @@ def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
             f"{where} records digest {digest}, but the digest of its content is"
             f" {wheel_set.digest}.",
             hint="The file was changed after it was written; build the set again.",
+        )
+    data = text.encode() if isinstance(text, str) else text
+    if dump_wheel_set(wheel_set).encode() != data:
+        # Such as a key that occurs twice: other programs may read the first value.
+        raise WheelSetError(
+            f"{where} is not written as `ci_build` writes it.", hint=hint
         )
     if wheel_set.file_sizes.keys() != wheel_set.files.keys():
         raise FormatError(
