@@ -13,6 +13,7 @@ from packaging.utils import parse_wheel_filename
 
 from core.errors import GateError
 from core.model import PYLOCK, RocmVersion, Wheel, WheelSet
+from promotion.storage.object_keys import is_digest
 
 
 def wheels_for(wheel_set: WheelSet, version: str) -> tuple[Wheel, ...]:
@@ -65,7 +66,7 @@ def sha256_of_wheels(package: Package) -> frozenset[str]:
     return frozenset(
         wheel.hashes["sha256"]
         for wheel in package.wheels or ()
-        if "sha256" in wheel.hashes
+        if is_digest(wheel.hashes.get("sha256", ""))
     )
 
 
