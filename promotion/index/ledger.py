@@ -313,6 +313,11 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
         entry = convert({**body, "state": {}}, LedgerEntry, key)
         if datetime.fromisoformat(entry.time).tzinfo is None:
             raise ValueError(f"{entry.time} has no time zone")
+        promotes = entry.kind is EntryKind.PROMOTE
+        if promotes != (entry.promoted is not None):
+            raise ValueError("a promotion has a set, and no other entry has one")
+        if promotes and entry.sets != (entry.number,):
+            raise ValueError("a promotion changes other sets than its own")
         if entry.promoted is not None:
             convert(entry.promoted.policy, PolicyRecord, f"{key}: promoted.policy")
         if signature or entry.key:
