@@ -8,6 +8,7 @@ are never changed.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -15,17 +16,19 @@ from itertools import chain
 from pathlib import Path
 
 from core.digests import sha256_of
-from core.errors import BucketError, RequestError
+from core.errors import ArchiveError, BucketError, RequestError
 from core.frozen import frozen
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.evidence.evidence import CLOCK_SKEW
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.claim import Claim, claimed
+from promotion.index.core_metadata import core_metadata
 from promotion.index.inventory import Inventory, read_inventory
 from promotion.index.ledger import (
     Entries,
     Head,
+    Ledger,
     LedgerEntry,
     PromotedSet,
     RecordedEntry,
@@ -34,11 +37,18 @@ from promotion.index.ledger import (
     signature_problems,
 )
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, apply_change
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.listing import lists_index
 from promotion.index.operations import Change, Clock, change_ledger, utc_now
 from promotion.index.publish import check_not_cut, newest_shown, publish
+from promotion.index.retention import bytes_of
 from promotion.storage.bucket import Bucket
-from promotion.storage.object_keys import LISTING, PROVENANCE_SUFFIX, ReleasedIndex
+from promotion.storage.object_keys import (
+    LISTING,
+    METADATA_SUFFIX,
+    PROVENANCE_SUFFIX,
+    ReleasedIndex,
+)
 
 _RESTORE = "Restore it from a backup."
 
@@ -111,6 +121,7 @@ def verify(
             f"{last} names sets that no entry promoted: {', '.join(map(str, strange))}."
         )
         return
+    yield from _sweeps(ledger)
     inventory = read_inventory(ledger)
     for done, (key, sha256) in enumerate(sorted(inventory.files.items()), start=1):
         if progress is not None:
@@ -120,6 +131,9 @@ def verify(
     for entry in held_entries:
         yield from entry_problems(entry)
     held = [entry.promoted for entry in held_entries if entry.promoted is not None]
+    wheels = {wheel.filename: wheel for one in held for wheel in one.wheels}
+    if read:
+        yield from _metadata(bucket, released, wheels.values())
     yield from _attestations(
         bucket, released, held, verify_attestations or lazy_verifier()
     )
@@ -169,9 +183,9 @@ def _policies(
     for entry in entries:
         key = released.ledger_entry(entry.number)
         policy = entry.promoted.policy if entry.promoted else {}
-        own = entry.channel or policy.get("channel", "")
-        if channel and own not in ("", channel):
-            yield f"{key} belongs to channel {own}, not {channel}."
+        for own in {entry.channel, policy.get("channel", "")} - {"", channel}:
+            if channel:
+                yield f"{key} belongs to channel {own}, not {channel}."
         if (
             entry.policy
             and policy
@@ -181,6 +195,19 @@ def _policies(
                 f"{key} contains another policy than the one that it names:"
                 f" {policy.get('sha256', 'none')}."
             )
+
+
+def _sweeps(ledger: Ledger) -> Iterator[str]:
+    """Yield a sentence for each sweep that names files of other sets.
+
+    Names of removed wheels are never used again.
+    """
+    released = ledger.reader.released
+    for entry in ledger.entries:
+        if entry.kind is EntryKind.SWEEP:
+            own = bytes_of(released, ledger.reader.sets(entry.sets), {})
+            if not own.keys() >= {*entry.removed}:
+                yield f"{released.ledger_entry(entry.number)} removes files of other sets."
 
 
 def _object(
@@ -203,6 +230,20 @@ def _object(
             else:
                 if actual != info.sha256:
                     yield f"{key} has sha256 {actual}; the store reports {info.sha256}."
+
+
+def _metadata(
+    bucket: Bucket, released: ReleasedIndex, wheels: Iterable[LedgerWheel]
+) -> Iterator[str]:
+    """Yield a sentence for each wheel with other core metadata than the file beside it."""
+    for wheel in wheels:
+        key = released.wheel(wheel.project, wheel.filename)
+        own = wheel.metadata_sha256
+        # The digest of a wheel that cannot be read is reported too.
+        with contextlib.suppress(BucketError, ArchiveError), bucket.open(key) as file:
+            own = sha256_of(core_metadata(file, wheel.filename))
+        if own != wheel.metadata_sha256:
+            yield f"{key}{METADATA_SUFFIX} is not the core metadata of the wheel."
 
 
 def _attestations(

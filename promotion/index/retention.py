@@ -137,7 +137,7 @@ def _complete_sweep(
         if entry.kind is EntryKind.SWEEP:
             swept = {number: entries.set(number) for number in entry.sets}
             others = entries.sets(head.state.held.without(swept))
-            digests = _bytes_of(released, swept, others)
+            digests = bytes_of(released, swept, others)
             removing = {key: digests[key] for key in entry.removed if key in digests}
             _remove(bucket, removing)
         if entry.kind in (EntryKind.SWEEP, EntryKind.RETIRE):
@@ -183,7 +183,7 @@ def _plan(
         if now - since[number] > grace and not _why_kept(number, state, newest)
     )
     others = entries.sets(state.held.without(sweep)) if sweep else {}
-    remove = _bytes_of(entries.released, sweep, others)
+    remove = bytes_of(entries.released, sweep, others)
     return RetentionPlan(
         retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept
     )
@@ -197,7 +197,7 @@ def _why_kept(number: int, state: IndexState, newest: Iterable[int]) -> str:
     return ""
 
 
-def _bytes_of(
+def bytes_of(
     released: ReleasedIndex,
     sweep: Mapping[int, PromotedSet],
     others: Mapping[int, PromotedSet],

@@ -96,7 +96,6 @@ def test_help_is_short_and_says_nothing_twice() -> None:
         assert len(shown.splitlines()) <= 60, path
         everything = CliRunner().invoke(main, [*words, "--help-all"]).output
         if path not in LONG:
-            assert "No such option" in everything or isinstance(command, click.Group)
             everything = shown
         else:
             assert "\nExample: ci_build " in shown
