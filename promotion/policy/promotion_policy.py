@@ -50,12 +50,13 @@ class Growth:
 
 @frozen
 class _EvidenceTable:
-    """Values of the file that decide on evidence."""
+    """Values of the file that decide on evidence, or that an entry repeats."""
 
     tier: Tier
     tiers: Mapping[str, Tier]
     exceptions: bool
     max_age_days: int | None
+    stale_days: int | None
     keys: Mapping[str, EvidenceKey] | None
     unsigned: bool
     gates: Mapping[str, GateRule]
@@ -77,7 +78,6 @@ class PolicyTable(_EvidenceTable):
     files: tuple[str, ...]
     required_targets: tuple[str, ...]
     device_members: Mapping[str, tuple[str, ...]]
-    stale_days: int | None
     ledger_keys: Mapping[str, LedgerKey] | None
     protected_refs: tuple[str, ...] | None
     unprotected: bool
@@ -195,7 +195,7 @@ def _exceptions(
         name: table for name, table in tables.items() if isinstance(table, dict)
     }
     gates = chain.from_iterable(table.get("gates", ()) for table in channels.values())
-    bodies = tables.get(EXCEPTIONS, ())
+    bodies = convert(tables.get(EXCEPTIONS, ()), tuple[Any, ...], EXCEPTIONS)
     return parse_exceptions(bodies, gates={*gates}, channels=channels)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 
 from core.errors import CiBuildError
 from core.model import WHEELS_JSON, Verdict, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
-from promotion.index.page_diff import tier_rank, weakest
+from promotion.index.ledger_wheel import LedgerWheel
+from promotion.index.page_diff import weakest
 from promotion.policy.promotion_policy import Policy, with_recorded_rules
 from promotion.policy.tier_requirements import EvidenceCase, has_accepted_key
 from promotion.policy.verdict import judge_evidence
@@ -40,38 +42,30 @@ def promotion_problems(
     try:
         wheel_set = _wheel_set(bucket, released, promoted)
         files = _evidence(bucket, released, promoted)
-        judged = _judged(entry, released, wheel_set, files, policy)
+        recorded = with_recorded_rules(policy, released.index, entry.policy)
+        at_entry, at_check = _judged(entry, wheel_set, files, policy, recorded)
     except (CiBuildError, ValueError) as error:
         yield (
             f"The verdict of {key} cannot be recomputed:"
             f" {getattr(error, 'message', error)}"
         )
         return
+    if not _describes(promoted, wheel_set, recorded):
+        yield f"{key} describes its set otherwise than {WHEELS_JSON} and its policy."
     rejected = _rejected(files, policy)
-    reasons = [one.blocked_by for one in judged]
-    if all(reasons):
-        more = f" (and {len(reasons[-1]) - 1} more)" if len(reasons[-1]) > 1 else ""
-        yield (
-            f"{key} promotes a set that its policy blocks: {reasons[-1][0]}{more}{rejected}"
-        )
-    if set(promoted.tiers) != set(wheel_set.targets):
-        yield (
-            f"{key} records tiers of {', '.join(promoted.tiers)}; the set is for"
-            f" {', '.join(wheel_set.targets)}."
-        )
-    for target, tier in promoted.tiers.items():
-        given = {one.tiers.get(target, "none") for one in judged}
-        if tier not in given:
-            strongest = sorted(given, key=tier_rank)[-1]
+    if at_entry.blocked_by and at_check.blocked_by:
+        first, *others = at_check.blocked_by
+        more = f" (and {len(others)} more)" if others else ""
+        yield f"{key} promotes a set that its policy blocks: {first}{more}{rejected}"
+    if at_entry.excused and at_check.excused and not promoted.policy.get("exceptions"):
+        yield f"{key} records no exceptions; its policy needed some."
+    for target, tier in at_check.tiers.items():
+        stated = promoted.tiers.get(target, "none")
+        if stated not in (tier, at_entry.tiers[target]):
             yield (
-                f"{key} records tier {tier} for {target}; its evidence gives"
-                f" {strongest}{rejected}."
+                f"{key} records tier {stated} for {target}; its evidence gives"
+                f" {tier}{rejected}."
             )
-    if promoted.tier != weakest(promoted.tiers):
-        yield (
-            f"{key} records tier {promoted.tier} for the set; its weakest target has"
-            f" {weakest(promoted.tiers)}."
-        )
 
 
 def _wheel_set(
@@ -86,6 +80,41 @@ def _wheel_set(
     return wheel_set
 
 
+def _describes(promoted: PromotedSet, wheel_set: WheelSet, policy: Policy) -> bool:
+    """Return whether an entry repeats the facts of its set and its policy.
+
+    Args:
+        policy: the policy in the entry.
+    """
+    rows = {wheel.filename: wheel for wheel in promoted.wheels}
+    wheels = []
+    for wheel in wheel_set.wheels:
+        row = rows.get(wheel.filename)
+        metadata = row.metadata_sha256 if row else ""
+        provenance = row.provenance if row else ""
+        wheels.append(
+            LedgerWheel.of(wheel, metadata_sha256=metadata, provenance=provenance)
+        )
+    repeated = replace(
+        promoted,
+        wheels=tuple(wheels),
+        files={**promoted.files, **wheel_set.files},
+        rocm_packages=wheel_set.rocm_packages,
+        rocm_version=wheel_set.rocm_version,
+        jax_version=wheel_set.jax_version,
+        python_versions=wheel_set.python_versions,
+        tier=weakest(promoted.tiers),
+    )
+    proven = {wheel.filename for wheel in wheels if wheel.provenance}
+    attested = promoted.policy.get("attested", {}).values()
+    return (
+        repeated == promoted
+        and promoted.tiers.keys() == {*wheel_set.targets}
+        and proven.issuperset(chain.from_iterable(attested))
+        and promoted.policy.get("stale_days") == policy.stale_days
+    )
+
+
 def _evidence(
     bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet
 ) -> Collection[EvidenceFile]:
@@ -98,23 +127,19 @@ def _evidence(
 
 def _judged(
     entry: LedgerEntry,
-    released: ReleasedIndex,
     wheel_set: WheelSet,
     files: Collection[EvidenceFile],
     policy: Policy,
-) -> tuple[Verdict, ...]:
-    """Return the verdicts that a promotion may have had."""
-    accepted = [file for file in files if has_accepted_key(file, policy)]
-    recorded = with_recorded_rules(policy, released.index, entry.policy)
+    recorded: Policy,
+) -> tuple[Verdict, Verdict]:
+    """Return the verdicts of the policy in an entry at its time, and a day before."""
     now = time_of(entry.time)
     if now is None:
         raise ValueError(f"its time is invalid: {entry.time!r}.")
-    return tuple(
-        judge_evidence(
-            EvidenceCase(wheel_set=wheel_set, files=accepted, policy=one, now=now)
-        )
-        for one in (recorded, _at_check(recorded))
-    )
+    accepted = [file for file in files if has_accepted_key(file, policy)]
+    case = EvidenceCase(wheel_set=wheel_set, files=accepted, policy=recorded, now=now)
+    earlier = replace(case, policy=_at_check(recorded))
+    return judge_evidence(case), judge_evidence(earlier)
 
 
 def _at_check(policy: Policy) -> Policy:
