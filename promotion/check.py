@@ -27,6 +27,7 @@ from promotion.index.rocm_packages import package_problems
 from promotion.policy.content_rules import conflicts, content_problems
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.set_rules import Offer
+from promotion.policy.tier_requirements import has_accepted_key
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
 from promotion.storage.bucket import Bucket
@@ -92,7 +93,10 @@ def check(
     reasons = (
         *decision.blocked_by,
         *refused,
-        *_staged_problems(bucket, staged, wheel_set, files),
+        *_log_problems(
+            bucket, staged, (file for file in files if has_accepted_key(file, policy))
+        ),
+        *_staged_problems(bucket, staged, wheel_set),
         *content_problems(wheel_set),
         *_conflicts(head, entries, wheel_set),
         *package_problems(wheel_set),
@@ -173,17 +177,20 @@ def metadata_of(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> bytes:
         return core_metadata(file, wheel.filename)
 
 
-def _staged_problems(
-    bucket: Bucket,
-    staged: StagedSet,
-    wheel_set: WheelSet,
-    files: Iterable[EvidenceFile],
+def _log_problems(
+    bucket: Bucket, staged: StagedSet, files: Iterable[EvidenceFile]
 ) -> Iterator[str]:
-    """Yield a sentence for each log or file that differs from its evidence or set."""
+    """Yield a sentence for each log that differs from its evidence."""
     for logs in {tuple(sorted(file.evidence.logs.items())) for file in files}:
         yield from stored_problems(
             bucket, lambda name: staged.evidence + name, dict(logs)
         )
+
+
+def _staged_problems(
+    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet
+) -> Iterator[str]:
+    """Yield a sentence for each staged file that differs from the set."""
     files_of_set = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
     yield from stored_problems(bucket, staged.file, files_of_set, wheel_set.file_sizes)
     for found in map_concurrently(

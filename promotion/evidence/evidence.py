@@ -15,7 +15,7 @@ from typing import Any
 from core.digests import sha256_of
 from core.errors import BucketError, RequestError
 from core.frozen import frozen
-from core.model import Evidence, Outcome, Severity, to_json
+from core.model import Evidence, Outcome, Severity, Tier, to_json
 from promotion.evidence.signing import (
     EVIDENCE_TYPE,
     SUFFIX,
@@ -25,7 +25,7 @@ from promotion.evidence.signing import (
 )
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.object_keys import StagedSet
+from promotion.storage.object_keys import EVIDENCE_FOLDER, StagedSet
 from promotion.storage.stored_records import dump_record, stored_record
 
 SCHEMA_VERSION = 3
@@ -52,7 +52,7 @@ class EvidenceFile:
 
     Attributes:
         key: public key of a valid signature, or empty.
-        flaw: problem of the signature, or empty.
+        flaw: problem of the file or of its signature, or empty.
         digests: key -> sha256 of both files as they were read.
     """
 
@@ -141,20 +141,44 @@ def read_files(bucket: Bucket, keys: Iterable[str]) -> Mapping[str, EvidenceFile
 
 def _read(bucket: Bucket, key: str, *, signed: bool) -> EvidenceFile:
     data = bucket.get(key)
-    evidence = load_evidence(data, key)
     digests = {key: sha256_of(data)}
-    if not signed:
-        return EvidenceFile(evidence=evidence, digests=digests)
-    text = bucket.get(key + SUFFIX)
-    digests[key + SUFFIX] = sha256_of(text)
+    signer = ""
+    flaw = ""
+    if signed:
+        text = bucket.get(key + SUFFIX)
+        digests[key + SUFFIX] = sha256_of(text)
+        try:
+            signature = load_signature(text, key + SUFFIX)
+            if is_valid_signature(data, EVIDENCE_TYPE, signature):
+                signer = signature.key
+            else:
+                flaw = f"{key + SUFFIX} is not the signature of {key}."
+        except RequestError as error:
+            flaw = error.message
     try:
-        signature = load_signature(text, key + SUFFIX)
-    except RequestError as error:
-        return EvidenceFile(evidence=evidence, flaw=error.message, digests=digests)
-    if not is_valid_signature(data, EVIDENCE_TYPE, signature):
-        flaw = f"{key + SUFFIX} is not the signature of {key}."
-        return EvidenceFile(evidence=evidence, flaw=flaw, digests=digests)
-    return EvidenceFile(evidence=evidence, key=signature.key, digests=digests)
+        evidence = load_evidence(data, key)
+    except BucketError as error:
+        evidence = _unreadable(key)
+        flaw = error.message
+    return EvidenceFile(evidence=evidence, key=signer, flaw=flaw, digests=digests)
+
+
+def _unreadable(key: str) -> Evidence:
+    """Return a failure in place of a damaged file, which anybody may have stored."""
+    root, _, name = key.partition(f"/{EVIDENCE_FOLDER}/")
+    gate, _, rest = name.partition("/")
+    return Evidence(
+        set_digest=root.rpartition("/")[2],
+        gate=gate,
+        target=rest.partition("/")[0].replace("~", ":"),
+        tier=Tier.STRUCTURE,
+        outcome=Outcome.FAILED,
+        started="",
+        ended="",
+        machine="",
+        settings={},
+        counts={},
+    )
 
 
 def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
@@ -210,4 +234,4 @@ def is_machine_failure(evidence: Evidence) -> bool:
         for finding in evidence.findings
         if finding.severity is Severity.ERROR
     }
-    return evidence.outcome is Outcome.ERROR and ENVIRONMENT in codes
+    return evidence.outcome is Outcome.ERROR and codes == {ENVIRONMENT}

@@ -71,6 +71,8 @@ class EvidenceCase:
         Neither passes nor failures count from an unknown key, from another version of
         the gate, or from the future.
         """
+        if file.flaw:
+            return file.flaw.rstrip(".")
         evidence = file.evidence
         ended = time_of(evidence.ended)
         if ended is not None and ended > self.now + CLOCK_SKEW:
@@ -209,8 +211,8 @@ def has_accepted_key(file: EvidenceFile, policy: Policy) -> bool:
 
 
 def _key_problem(file: EvidenceFile, policy: Policy) -> str:
-    if file.flaw:
-        return file.flaw.rstrip(".")
+    if file.flaw and not file.key:
+        return file.flaw
     if policy.unsigned or (file.key and policy.keys is None):
         return ""
     if not file.key:

@@ -52,7 +52,11 @@ from promotion.policy.set_rules import (
     size_problems,
     variant_problems,
 )
-from promotion.policy.tier_requirements import EvidenceCase, first_finding
+from promotion.policy.tier_requirements import (
+    EvidenceCase,
+    first_finding,
+    has_accepted_key,
+)
 
 _NOTHING = Offer()
 
@@ -272,11 +276,16 @@ def _excuse(
 
 
 def _foreign_evidence(case: EvidenceCase) -> Iterator[str]:
-    """Yield a sentence for evidence of another set or with invalid times."""
-    evidences = [file.evidence for file in case.files]
+    """Yield a sentence for evidence that is damaged, of another set, or has invalid times.
+
+    Anybody can store evidence without an accepted key, which must not block a set.
+    """
+    accepted = [file for file in case.files if has_accepted_key(file, case.policy)]
+    evidences = [file.evidence for file in accepted if not file.flaw]
     digests = {evidence.set_digest for evidence in evidences}
     for digest in sorted(digests - {case.wheel_set.digest}):
         yield f"The set has evidence of another set: {digest}."
+    yield from (file.flaw for file in accepted if file.flaw)
     for evidence in evidences:
         started = time_of(evidence.started)
         ended = time_of(evidence.ended)

@@ -141,10 +141,11 @@ ROWS = [
 def expected(row: tuple[Any, ...], *, believes_all: bool) -> bool:
     """Return the expected verdict for a row of the table."""
     outcome, signed, time, counts, same_set, same_version, same_tier, exception = row
-    if outcome != "absent" and (not same_set or time == "none"):
-        return False  # Evidence without a known gate cannot be excused.
     heard = signed == "mine" or (believes_all and signed in ("theirs", "unsigned"))
-    heard = heard and outcome != "absent" and same_version and time != "future"
+    heard = heard and outcome != "absent"
+    if heard and (not same_set or time == "none"):
+        return False  # Evidence without a known gate cannot be excused.
+    heard = heard and same_version and time != "future"
     failed = outcome in ("failed", "error") or counts in ("failed", "known")
     if exception in ("valid", "this set") and not (heard and failed):
         return True
