@@ -8,6 +8,7 @@ files have, and never replaces its bytes.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -27,9 +28,11 @@ from promotion.storage.object_keys import (
     PROVENANCE_SUFFIX,
 )
 
+_WRITTEN = (SHA256SUMS.lower(), WHEELS_JSON)
 _GENERATED = (REPORT, SUMMARY, REQUIREMENTS, f"{EVIDENCE_FOLDER}/", "simple/")
 """Starts of the names of files that staging, gates and promotion write beside a set."""
-_GENERATED_ENDS = (".whl", METADATA_SUFFIX, PROVENANCE_SUFFIX)
+_RESERVED_ENDS = (".whl", METADATA_SUFFIX, PROVENANCE_SUFFIX, ".html", ".svg")
+"""Ends of the names of files of the index, and of files with code that browsers run."""
 _MACHINE = re.compile(r"(?:manylinux|musllinux)\d*(?:_\d+_\d+)?_|linux_")
 
 
@@ -72,13 +75,19 @@ def slots(filename: str) -> frozenset[Slot]:
 
 
 def content_problems(wheel_set: WheelSet) -> Iterator[str]:
-    """Yield a sentence for each file of a set whose name an index must not have."""
+    """Yield a sentence for each file of a set whose name an index must not have.
+
+    Some file systems and web servers ignore the case of names.
+    """
     for wheel in wheel_set.wheels:
         yield from _name_problems(wheel)
-    for name in wheel_set.files:
-        reserved = name.startswith(_GENERATED) or name.endswith(_GENERATED_ENDS)
-        if reserved or name in (SHA256SUMS, WHEELS_JSON):
+    names = Counter(name.lower() for name in wheel_set.files)
+    for name, count in names.items():
+        reserved = name.startswith(_GENERATED) or name.endswith(_RESERVED_ENDS)
+        if reserved or name in _WRITTEN:
             yield f"The set has a file {name}, a name for files that the index writes."
+        if count > 1:
+            yield f"The set has {count} files {name}, whose names differ by case only."
 
 
 def _name_problems(wheel: Wheel) -> Iterator[str]:
@@ -91,10 +100,9 @@ def _name_problems(wheel: Wheel) -> Iterator[str]:
     if build:
         tag = "".join(map(str, build))
         yield f"{name} has the build tag {tag}, for which installers would prefer it."
-    spelled, _, rest = name.partition("-")
-    if spelled != project.replace("-", "_"):
-        expected = f"{project.replace('-', '_')}-{rest}"
-        yield f"{name} is not spelled in its normal form, {expected}."
+    start = f"{project.replace('-', '_')}-{version}-"
+    if not name.startswith(start) or name != name.lower():
+        yield f"{name} is not spelled in its normal form, {start}… in small letters."
     if canonicalize_name(wheel.name) != project or wheel.version != str(version):
         yield f"{name} is recorded as {wheel.name} {wheel.version}."
     platforms = name.removesuffix(".whl").rpartition("-")[2].split(".")

@@ -76,12 +76,17 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     per_python = expand(policy.wheels_per_python, wheel_set)
     for project in per_python:
         for python in wheel_set.python_versions:
-            count = tags[project, f"cp{python.replace('.', '')}"]
+            tag = f"cp{python.replace('.', '')}"
+            count = tags.pop((project, f"{tag}-{tag}"), 0)
             if count != 1:
                 yield (
                     f"The set has {count} wheels of {project} for Python {python}; one"
                     " is required."
                 )
+    for project, tag in tags:
+        # No gate tests it.
+        if project in per_python:
+            yield f"The set has a wheel of {project} for another Python: {tag}."
     optional = expand(policy.optional_wheels, wheel_set)
     for project in optional:
         if counts[project] > 1:
@@ -265,12 +270,13 @@ def expand(patterns: Iterable[str], wheel_set: WheelSet) -> tuple[str, ...]:
     return tuple(pattern.replace("{major}", str(major)) for pattern in patterns)
 
 
-def _pythons(filename: str) -> tuple[str, ...]:
-    """Return the interpreter tags of a wheel's file name."""
+def _pythons(filename: str) -> Collection[str]:
+    """Return the Pythons of a wheel's file name, such as cp312-cp312."""
     try:
-        return tuple({tag.interpreter for tag in parse_wheel_filename(filename)[3]})
+        tags = parse_wheel_filename(filename)[3]
     except InvalidWheelFilename:
         return ()
+    return {f"{tag.interpreter}-{tag.abi}" for tag in tags}
 
 
 def _split(version: str) -> tuple[str, str]:
