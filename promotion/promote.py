@@ -40,6 +40,9 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
 
+_BESIDE_EVIDENCE = (".log", ".gz")
+"""Ends of the names of logs and test results, which lie beside evidence."""
+
 
 @frozen
 class Promotion:
@@ -202,13 +205,13 @@ def _promoted(
         BucketError: evidence was replaced after the verdict.
     """
     raise_if_blocked(staged, verdict)
-    # The digest of the set covers its other files; the policy checks evidence and its
-    # logs. Evidence that arrived after the verdict did not count, so that the tiers
-    # would contradict it.
+    # The digest of the set covers its other files. Evidence that arrived after the
+    # verdict did not count, so that the tiers would contradict it. Whoever may store
+    # evidence may store other files there too, such as pages.
     evidence = (
         key
         for key in bucket.list(staged.evidence)
-        if not key.endswith(".json") or key in verdict.evidence
+        if key in verdict.evidence or key.endswith(_BESIDE_EVIDENCE)
     )
     names = (WHEELS_JSON, *(key.removeprefix(staged.root) for key in evidence))
     infos = map_concurrently(bucket.head, map(staged.file, names))
@@ -332,6 +335,11 @@ def _draft(
     return draft
 
 
+def _is_shared(wheel: LedgerWheel) -> bool:
+    """Return whether another project published a wheel: it has no local version."""
+    return wheel.as_published and "+" not in wheel.version
+
+
 def _refuse(wheel_set: WheelSet, policy: Policy, head: Head, entries: Entries) -> None:
     """Raise if the index is of another channel, or the set or a wheel of it was withdrawn.
 
@@ -357,7 +365,7 @@ def _refuse(wheel_set: WheelSet, policy: Policy, head: Head, entries: Entries) -
         withdrawn = [
             wheel
             for wheel in promoted.wheels
-            if not wheel.as_published and wheel.sha256 in own.keys() - offered
+            if wheel.sha256 in own.keys() - offered and not _is_shared(wheel)
         ]
         if promoted.set_digest == wheel_set.digest:
             # A yanked set that is still offered needs no new entry.
