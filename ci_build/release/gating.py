@@ -47,29 +47,18 @@ def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
     return RocmTree(folder=rocm.absolute(), manifest=manifest)
 
 
-def parse_staged(text: str) -> StagedSet:
-    """Parse `<index>/<digest>`, as `ci_build set stage` prints it."""
-    index, slash, digest = text.rpartition("/")
-    if not slash:
-        raise RequestError(
-            f"{text!r} is not a staged set.",
-            hint="Give INDEX/DIGEST as `ci_build set stage` prints it.",
-        )
-    return StagedSet(index=index, digest=digest)
-
-
 def find_staged(text: str, bucket: Bucket) -> StagedSet:
     """Return a staged set by INDEX and its digest, first digits or ledger entry.
 
-    Only a digest that is not whole is looked up.
+    A whole digest is not looked up.
 
     Raises:
         RequestError: the text is not the name of a set, or no set or several sets have
             this name.
     """
-    _, slash, digest = text.rpartition("/")
-    if not slash or is_digest(digest):
-        return parse_staged(text)
+    index, _, digest = text.rpartition("/")
+    if index and is_digest(digest):
+        return StagedSet(index=index, digest=digest)
     return staged_sets.find_set(bucket, text)
 
 
@@ -99,11 +88,7 @@ def carry(text: str, source: Bucket, target: Bucket, reporter: Reporter) -> Stag
     Raises:
         RequestError: the text names no set of the source.
     """
-    index, _, digest = text.rpartition("/")
-    if is_digest(digest):
-        staged = StagedSet(index=index, digest=digest)
-    else:
-        staged = find_staged(text, source)
+    staged = find_staged(text, source)
     with (
         reporter.group("copy the set"),
         tempfile.TemporaryDirectory(prefix="set-") as folder,

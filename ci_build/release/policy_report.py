@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ci_build.wheelset.source.pins import COMMIT, load_pins, repository_url
 from core.frozen import frozen
-from core.model import ROCM_LOCK, GfxTarget, Requirement, Verdict, WheelSet, to_json
+from core.model import ROCM_LOCK, GfxTarget, Requirement, Verdict, WheelSet
 from core.process import render
 from core.report import Reporter
 from core.targets import family_of
@@ -47,15 +46,6 @@ class PolicyReport:
 
     verdict: Verdict
     missing: tuple[MissingEvidence, ...]
-
-    def as_json(self) -> Mapping[str, Any]:
-        """Return the verdict as JSON values, with commands for unmet requirements."""
-        missing = {(item.gate, item.target): to_json(item) for item in self.missing}
-        rows = []
-        for item in self.verdict.requirements:
-            row = {**to_json(item), "command": "", "runs_on": []}
-            rows.append(row | missing.get((item.gate, item.target), {}))
-        return {**to_json(self.verdict), "requirements": rows}
 
 
 def missing_evidence(

@@ -1,8 +1,10 @@
-"""The end of a run: the summaries of its sets, its output, and its error."""
+"""The end of a run: the summaries of its sets as JSON, Markdown and lines, and its error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +12,13 @@ from ci_build.release.pipeline import Pipeline, SetOutcome, SetState
 from ci_build.release.promotion_steps import receipt_of
 from ci_build.release.release_request import SERVE_PORT, ReleaseOptions
 from ci_build.release.run_summary import RunSummary, SetSummary, summarize
-from ci_build.release.summary_text import upkeep_line, write_summary
 from ci_build.wheelset import set_build as dist_wheels
 from core.errors import CiBuildError, PromotionBlockedError
 from core.frozen import frozen
+from core.model import to_json
 from core.process import render
 from core.report import Reporter
+from core.units import human
 from promotion.evidence.evidence import now
 from promotion.index.pages import tiers_text
 from promotion.promote import install_line
@@ -24,6 +27,10 @@ from promotion.storage.object_keys import ReleasedIndex
 
 _EXIT_ORDER = (SetState.FAILED, SetState.BLOCKED, SetState.PENDING)
 """States whose errors end a run, the most severe first."""
+_TEMPLATE = Path(__file__).with_name("summary.md.jinja")
+_LONGEST = 100
+"""Characters of a value that are shown."""
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
 _LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
 
 
@@ -83,7 +90,8 @@ def conclude(
         sets=tuple(one.summary for one in sets),
     )
     if file is not None:
-        write_summary(summary, file)
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(as_markdown(summary))
     if print_json is not None:
         print_json(summary)
     for one in summary.sets:
@@ -98,6 +106,45 @@ def conclude(
         for found, error in errors:
             if found == state:
                 raise error
+
+
+def as_markdown(summary: RunSummary) -> str:
+    """Return a summary as Markdown (GitHub Flavored Markdown, tables)."""
+    # Start-up time: only a release in GitHub Actions writes a summary.
+    import jinja2
+
+    environment = jinja2.Environment(  # noqa: S701 - Markdown, escaped by `shown`
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {
+        "shown": _shown,
+        "value": _value,
+        "human": human,
+        "upkeep": upkeep_line,
+    }
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(run=summary)
+
+
+def upkeep_line(upkeep: Mapping[str, str]) -> str:
+    """Return a sentence about the last upkeep of an index."""
+    times = [f"{work} {time or 'not recorded'}" for work, time in upkeep.items()]
+    return f"Last upkeep of the index: {', '.join(times)}."
+
+
+def _shown(text: str) -> str:
+    """Return a text that Markdown shows as it is, on one line."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split())) or "-"
+
+
+def _value(value: object) -> str:
+    """Return the start of a value of wheels.json."""
+    if value is None:
+        return ""
+    text = value
+    if not isinstance(text, str):
+        text = json.dumps(to_json(value), sort_keys=True)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def show_receipt(

@@ -6,27 +6,20 @@ Tiers of each target, what blocks, and what changed since the last promoted set.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
-from ci_build.release.pipeline import SetOutcome, open_requirements
-from ci_build.release.policy_report import (
-    MissingEvidence,
-    jax_suite,
-    missing_evidence,
-)
+from ci_build.release.pipeline import SetOutcome
+from ci_build.release.policy_report import MissingEvidence, missing_evidence
 from ci_build.release.release_request import ReleaseOptions
 from core.frozen import frozen
-from core.model import WHEELS_JSON, Evidence, Requirement, Verdict, WheelSet, to_json
+from core.model import WHEELS_JSON, Evidence, Verdict, WheelSet, to_json
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest, load_evidence, read_all
-from promotion.gates.device.sessions.passes import MULTI
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
 from promotion.index.upkeep import last_upkeep
-from promotion.policy.families import GATE, Trigger, load_families
-from promotion.policy.jobs import JobMatrix, job_matrix
 from promotion.set_report import seconds_of
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
@@ -77,7 +70,7 @@ class SetSummary:
         entry: number of the ledger entry that promoted the set; 0 if there is none.
         baseline: digest of the last promoted set, which the set is compared with; empty
             if there is none.
-        missing: evidence to produce; `jobs` are the jobs for machines with GPUs.
+        missing: evidence to produce.
         changed: field of wheels.json -> values before and now.
         sizes: project -> bytes of all its wheels before and now.
         checks: check of the released index -> outcome.
@@ -98,7 +91,6 @@ class SetSummary:
     targets: tuple[TargetSummary, ...] = ()
     blocked_by: tuple[str, ...] = ()
     missing: tuple[MissingEvidence, ...] = ()
-    jobs: JobMatrix | None = None
     changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     counts: tuple[GateCounts, ...] = ()
@@ -141,8 +133,6 @@ def summarize(
     before = _sizes(old_set)
     now = _sizes(wheel_set)
     names = sorted(before.keys() | now.keys())
-    awaited = open_requirements(verdict) if verdict else ()
-    on_devices = [item for item in awaited if item.gate == GATE]
     return SetSummary(
         state=outcome.state.value,
         error=str(outcome.error or ""),
@@ -161,7 +151,6 @@ def summarize(
             channel=options.channel,
             bucket=options.bucket,
         ),
-        jobs=_jobs(wheel_set, on_devices, options) if on_devices else None,
         changed=differences(old_set, wheel_set) if old_set else {},
         sizes={name: (before.get(name, 0), now.get(name, 0)) for name in names},
         counts=tuple(_counts(bucket, staged, promoted, old)),
@@ -223,13 +212,8 @@ def _targets(
     """
     before = old.tiers if old else {}
     for target in sorted({*wheel_set.targets, *before}):
-        reasons: list[str] = []
-        for item in verdict.requirements if verdict else ():
-            if item.target == target:
-                reasons += [f"gate {item.gate} {problem}" for problem in item.problems]
-        for text in verdict.blocked_by if verdict else ():
-            if text.startswith(f"{target} "):
-                reasons.append(text)
+        reasons = verdict.blocked_by if verdict else ()
+        own = tuple(text for text in reasons if target in text.split())
         now = "not in this set"
         if target in wheel_set.targets:
             now = tiers.get(target, NO_TIER)
@@ -237,7 +221,7 @@ def _targets(
             target=target,
             before=before.get(target, NO_TIER),
             now=now,
-            blocked_by=tuple(reasons),
+            blocked_by=own,
         )
 
 
@@ -285,32 +269,3 @@ def _sizes(wheel_set: WheelSet | None) -> Mapping[str, int]:
     for wheel in wheel_set.wheels if wheel_set else ():
         sizes[wheel.name] += wheel.size
     return sizes
-
-
-def _jobs(
-    wheel_set: WheelSet, missing: Sequence[Requirement], options: ReleaseOptions
-) -> JobMatrix:
-    """Return the jobs that test a set on GPUs, for the families of the targets without evidence."""
-    processors = {item.target.partition(":")[0] for item in missing}
-    families = load_families()
-    when = Trigger.NIGHTLY
-    image = ""
-    for item in missing:
-        image = image or item.settings.get("image", "")
-        if MULTI in item.settings.get("passes", "").split():
-            when = Trigger.WEEKLY  # its jobs run the tests for several GPUs too
-    names = [
-        family.name
-        for family in families.families.values()
-        if processors & {*family.targets}
-    ]
-    return job_matrix(
-        families,
-        when=when,
-        wheel_set=wheel_set,
-        pythons=wheel_set.python_versions[:1],
-        names=names,
-        jax_tests=options.jax_tests or jax_suite(wheel_set),
-        image=options.image or image,
-        bucket=options.bucket,
-    )

@@ -17,6 +17,7 @@ from ci_build.cli.options.shared_options import (
     require_explicit_channel,
     trust_config_option,
 )
+from core.model import to_json
 from core.report import print_line
 from promotion.check import raise_if_blocked
 
@@ -67,7 +68,7 @@ def policy(
         source=policy_source(ledger_request(None), host_runner(reporter)),
     )
     if as_json:
-        print_json(report.as_json())
+        print_json({**to_json(report.verdict), "missing": report.missing})
     raise_if_blocked(staged, report.verdict)
     if not as_json:
         print_line(f"{staged} may be promoted to channel {channel}")

@@ -151,13 +151,15 @@ def test_night_without_gpu_waits_for_evidence_and_then_promotes(
     (one,) = said(capsys)
     assert one["state"] == "pending"
     assert one["entry"] == 0
-    assert one["jobs"]["jobs"][0]["argv"][3:5] == ["device", one["set"]]
+    commands = [item["command"].split()[3:5] for item in one["missing"]]
+    assert commands == [["device", one["set"]]] * 2
     # The job that promotes fails as long as the evidence is missing.
     assert (
         night_without_build(nights, "--steps=promote,check")
         == PromotionBlockedError.exit_code
     )
-    record_passes(DirBucket(nights.bucket), gating.parse_staged(one["set"]), ["device"])
+    bucket = DirBucket(nights.bucket)
+    record_passes(bucket, gating.find_staged(one["set"], bucket), ["device"])
     capsys.readouterr()
     assert night_without_build(nights, "--steps=promote,check", "--json") == 0
     assert [(item["state"], item["entry"]) for item in said(capsys)] == [

@@ -96,7 +96,7 @@ def test_night_of_published_wheels_on_s3(
         *("inspection", "abi", "load", "coverage", "compile", "install")
     }
     assert night("--steps=promote,check")[0] == PromotionBlockedError.exit_code
-    staged = gating.parse_staged(one["set"])
+    staged = gating.find_staged(one["set"], bucket)
     record_passes(bucket, staged, ["device"])
     code, (one,) = night("--steps=promote,check")
     assert (code, one["state"], one["entry"]) == (0, "promoted", 1), one["error"]
