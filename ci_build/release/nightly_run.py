@@ -24,8 +24,6 @@ from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import RequestError
 from core.frozen import frozen
 from core.model import BuildRequest
-from core.process import HostRunner
-from core.report import Reporter
 from core.targets import index_of
 from promotion.nights import (
     Night,
@@ -78,11 +76,7 @@ def check_index(request: BuildRequest, index: str) -> None:
 
 
 def run_night(
-    request: NightRequest,
-    bucket: Bucket,
-    reporter: Reporter,
-    runner: HostRunner,
-    connect: Connect,
+    request: NightRequest, pipeline: Pipeline, connect: Connect
 ) -> tuple[SetRun, ...]:
     """Do a night.
 
@@ -94,54 +88,49 @@ def run_night(
         this night last.
 
     Raises:
-        RequestError: the policy would refuse every promotion for its key or its
-            checkout.
-        MachineError: there is no GPU, or no cluster, for the gate device that the run
-            includes.
+        RequestError, FormatError, MachineError: see `Pipeline.check_start`.
         InputError: an index lacks a wheel.
     """
-    pipeline = Pipeline(
-        bucket=bucket, options=request.options, reporter=reporter, runner=runner
-    )
     pipeline.check_start(request.index)
-    with reporter.group("inputs"):
-        found = find_inputs(request, bucket, runner)
-        for line in found_lines(request, bucket, found):
-            reporter.step(line)
-    steps = [step for step in request.options.steps if step is not ReleaseStep.GATES]
-    options = replace(request.options, steps=tuple(steps))
+    with pipeline.reporter.group("inputs"):
+        found = find_inputs(request, pipeline)
+        for line in found_lines(request, pipeline.bucket, found):
+            pipeline.reporter.step(line)
+    options = pipeline.options
+    steps = tuple(step for step in options.steps if step is not ReleaseStep.GATES)
+    earlier = replace(pipeline, options=replace(options, steps=steps))
+    name = request.name
     runs = []
-    earlier = replace(pipeline, options=options)
-    for night in _waiting(bucket, found):
-        runs.append(replace(_take(earlier, request.name, night), error=None))
+    for night in _waiting(pipeline.bucket, found):
+        work = partial(_finished, earlier, night)
+        run = run_set(earlier, work, name=name, lock=night.lock)
+        runs.append(replace(run, error=None))
+    lock = lock_digest(found.lock)
     if found.night is not None:
-        runs.append(_take(pipeline, request.name, found.night))
+        work = partial(_finished, pipeline, found.night)
+        runs.append(run_set(pipeline, work, name=name, lock=found.night.lock))
     elif found.wheel_set is not None:
-        runs.append(_do(pipeline, request.name, found, found.wheel_set, connect))
+        work = partial(_built, pipeline, found, found.wheel_set, connect)
+        runs.append(run_set(pipeline, work, name=name, lock=lock))
     return tuple(runs)
 
 
 def dry_run_lines(
-    request: NightRequest,
-    bucket: Bucket,
-    reporter: Reporter,
-    runner: HostRunner,
-    connect: Connect,
+    request: NightRequest, pipeline: Pipeline, connect: Connect
 ) -> Iterator[str]:
     """Yield the lines of a dry run.
 
     Inputs, whether they were done, and the plan of the build.
     """
-    pipeline = Pipeline(
-        bucket=bucket, options=request.options, reporter=reporter, runner=runner
-    )
     pipeline.check_start(request.index, dry_run=True)
-    found = find_inputs(request, bucket, runner)
-    yield from found_lines(request, bucket, found)
+    found = find_inputs(request, pipeline)
+    yield from found_lines(request, pipeline.bucket, found)
     if found.wheel_set is not None and found.night is None:
-        prepared = dist_wheels.prepare(found.wheel_set, reporter, runner, connect)
+        prepared = dist_wheels.prepare(
+            found.wheel_set, pipeline.reporter, pipeline.runner, connect
+        )
         yield from dist_wheels.dry_run_lines(prepared, found.wheel_set)
-        yield from plan_lines(request.options)
+        yield from plan_lines(pipeline.options)
 
 
 @frozen
@@ -163,17 +152,16 @@ class FoundInputs:
     nights: tuple[Night, ...]
 
 
-def find_inputs(
-    request: NightRequest, bucket: Bucket, runner: HostRunner
-) -> FoundInputs:
+def find_inputs(request: NightRequest, pipeline: Pipeline) -> FoundInputs:
     """Return the inputs of a night, and the night that used them before."""
+    bucket = pipeline.bucket
     nights = list_nights(bucket, request.index)
     wheel_set = request.wheel_set
     if wheel_set is None:
         return FoundInputs(
             wheel_set=None, lock={}, night=nights[-1] if nights else None, nights=nights
         )
-    lock = lock_of(wheel_set, runner)
+    lock = lock_of(wheel_set, pipeline.runner)
     while True:
         night = None if request.redo else _done(bucket, nights, lock_digest(lock))
         chosen = wheel_set
@@ -235,31 +223,17 @@ def _waiting(bucket: Bucket, found: FoundInputs) -> list[Night]:
     return waiting[::-1]
 
 
-def _do(
-    pipeline: Pipeline,
-    name: str,
-    found: FoundInputs,
-    wheel_set: WheelSetRequest,
-    connect: Connect,
-) -> SetRun:
+def _built(
+    pipeline: Pipeline, found: FoundInputs, wheel_set: WheelSetRequest, connect: Connect
+) -> SetOutcome:
     """Build and stage a set, record the night, and take the set to users."""
-
-    def work() -> SetOutcome:
-        prepared = dist_wheels.prepare(
-            wheel_set, pipeline.reporter, pipeline.runner, connect
-        )
-        _, staged = pipeline.build(wheel_set, prepared)
-        version = prepared.plan.version
-        night = record_night(pipeline.bucket, staged, found.lock, version=version)
-        return _finished(pipeline, night)
-
-    return run_set(pipeline, work, name=name, lock=lock_digest(found.lock))
-
-
-def _take(pipeline: Pipeline, name: str, night: Night) -> SetRun:
-    """Take the staged set of a night to users."""
-    work = partial(_finished, pipeline, night)
-    return run_set(pipeline, work, name=name, lock=night.lock)
+    prepared = dist_wheels.prepare(
+        wheel_set, pipeline.reporter, pipeline.runner, connect
+    )
+    _, staged = pipeline.build(wheel_set, prepared)
+    version = prepared.plan.version
+    night = record_night(pipeline.bucket, staged, found.lock, version=version)
+    return _finished(pipeline, night)
 
 
 def _finished(pipeline: Pipeline, night: Night) -> SetOutcome:

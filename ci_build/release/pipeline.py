@@ -23,6 +23,7 @@ from ci_build.release.index_authority import (
     policy_source,
     read_authority,
 )
+from ci_build.release.policy_report import PolicyReport
 from ci_build.release.release_request import (
     NO_URL,
     STRUCTURE,
@@ -83,7 +84,8 @@ class SetOutcome:
 
     Attributes:
         built: its build; None if the run found it in the bucket.
-        verdict: verdict of the policy; None if the set was promoted before.
+        report: the policy's verdict and the missing evidence; None if the set was
+            promoted before.
         entry: ledger entry of the promotion; None if the set was never promoted.
         checks: checks of the released index in this run.
         error: reason why the run fails; None if it succeeds.
@@ -93,7 +95,7 @@ class SetOutcome:
     wheel_set: WheelSet
     state: SetState
     built: BuildResult | None = None
-    verdict: Verdict | None = None
+    report: PolicyReport | None = None
     entry: LedgerEntry | None = None
     checks: tuple[Check, ...] = ()
     error: CiBuildError | None = None
@@ -211,7 +213,7 @@ class Pipeline:
         options = self.options
         failure = self._gated(staged) if ReleaseStep.GATES in options.steps else None
         with self.reporter.group("policy"):
-            verdict = steps.check_policy(
+            report = steps.check_policy(
                 staged,
                 self.bucket,
                 options.channel,
@@ -220,12 +222,13 @@ class Pipeline:
                 allow_lower=options.allow_lower,
                 bucket_name=options.bucket,
                 source=policy_source(options.ledger, self.runner),
-            ).verdict
+            )
+        verdict = report.verdict
         outcome = SetOutcome(
             staged=staged,
             wheel_set=read_staged(self.bucket, staged),
             state=SetState.STAGED,
-            verdict=verdict,
+            report=report,
         )
         if not verdict.allowed and failure is not None:
             return replace(outcome, state=SetState.FAILED, error=failure)

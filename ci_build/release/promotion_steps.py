@@ -18,6 +18,7 @@ from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index.authority import PolicySource
 from promotion.index.ledger import LedgerEntry
+from promotion.index.pages import tiers_text
 from promotion.policy.promotion_policy import load_policy
 from promotion.promote import Promotion
 from promotion.stage import read_staged
@@ -151,11 +152,6 @@ def check_policy(
     report = PolicyReport(verdict=verdict, missing=missing)
     show_report(report, reporter)
     _show_decision(reporter, verdict.warnings, verdict.excused, verdict.attested)
-    by_tier: dict[str, list[str]] = {}
-    for target, tier in sorted(verdict.tiers.items()):
-        by_tier.setdefault(tier, []).append(target)
-    tested = "; ".join(
-        f"{tier}: {', '.join(targets)}" for tier, targets in by_tier.items()
-    )
-    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {tested}")
+    name = f"{staged.index}/{staged.digest[:12]}"
+    reporter.line(f"  {name}, tested at tier: {tiers_text(verdict.tiers)}")
     return report

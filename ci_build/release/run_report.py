@@ -54,7 +54,7 @@ def run_set(
     try:
         outcome = work()
         error = outcome.error
-        summary = summarize(outcome, pipeline.bucket, pipeline.options)
+        summary = summarize(outcome, pipeline.bucket)
     except CiBuildError as problem:
         # The summary reads the bucket, which may have caused the error of the outcome.
         error = error or problem

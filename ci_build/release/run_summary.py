@@ -11,8 +11,7 @@ from dataclasses import field
 from typing import Any
 
 from ci_build.release.pipeline import SetOutcome
-from ci_build.release.policy_report import MissingEvidence, missing_evidence
-from ci_build.release.release_request import ReleaseOptions
+from ci_build.release.policy_report import MissingEvidence
 from core.frozen import frozen
 from core.model import WHEELS_JSON, Evidence, Verdict, WheelSet, to_json
 from core.wheels_json import load_wheel_set
@@ -111,13 +110,12 @@ class RunSummary:
     schema: int = SCHEMA
 
 
-def summarize(
-    outcome: SetOutcome, bucket: Bucket, options: ReleaseOptions
-) -> SetSummary:
+def summarize(outcome: SetOutcome, bucket: Bucket) -> SetSummary:
     """Return the summary of a set, compared with the visible set promoted before."""
     staged = outcome.staged
     wheel_set = outcome.wheel_set
-    verdict = outcome.verdict
+    report = outcome.report
+    verdict = report.verdict if report else None
     released = ReleasedIndex(index=staged.index)
     promoted = outcome.entry.promoted if outcome.entry else None
     old = _baseline(bucket, released, outcome)
@@ -144,13 +142,7 @@ def summarize(
         baseline=old.set_digest if old else "",
         targets=tuple(_targets(wheel_set, old, tiers, verdict)),
         blocked_by=verdict.blocked_by if verdict else (),
-        missing=missing_evidence(
-            staged,
-            wheel_set,
-            verdict.requirements if verdict else (),
-            channel=options.channel,
-            bucket=options.bucket,
-        ),
+        missing=report.missing if report else (),
         changed=differences(old_set, wheel_set) if old_set else {},
         sizes={name: (before.get(name, 0), now.get(name, 0)) for name in names},
         counts=tuple(_counts(bucket, staged, promoted, old)),

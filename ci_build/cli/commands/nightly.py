@@ -94,6 +94,7 @@ def nightly(
     # Start-up time: the gates load auditwheel.
     from ci_build.cli.options.nightly_options import NightOptions, read_table
     from ci_build.release import nightly_run
+    from ci_build.release.pipeline import Pipeline
     from ci_build.release.run_report import SetRun, conclude
     from ci_build.release.run_summary import SetSummary
 
@@ -130,13 +131,17 @@ def nightly(
             if not settings.flag("dry_run"):
                 reporter.line(title)
             request = night_options.request(name, row, reporter, runner, connect)
-            opened = open_bucket(request.options.bucket, reporter, existing=False)
-            place = (opened, reporter, runner, connect)
+            pipeline = Pipeline(
+                bucket=open_bucket(request.options.bucket, reporter, existing=False),
+                options=request.options,
+                reporter=reporter,
+                runner=runner,
+            )
             if settings.flag("dry_run"):
                 lines += [f"{title}:"] if name else []
-                lines += nightly_run.dry_run_lines(request, *place)
+                lines += nightly_run.dry_run_lines(request, pipeline, connect)
             else:
-                sets += nightly_run.run_night(request, *place)
+                sets += nightly_run.run_night(request, pipeline, connect)
         except CiBuildError as error:
             # A row that fails does not stop the other rows.
             if not name or settings.flag("dry_run"):
