@@ -6,10 +6,11 @@ Running work, cached inputs, staged sets and what blocks them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
 
-from core.cache_entries import CacheEntry, entries
+from core.cache_entries import entries
 from core.errors import CiBuildError
 from core.frozen import frozen
 from core.model import Channel
@@ -29,9 +30,9 @@ class CachedKind:
     """
 
     kind: str
-    entries: int
-    size: int
-    used: float
+    entries: int = 0
+    size: int = 0
+    used: float = 0.0
 
 
 @frozen
@@ -47,26 +48,23 @@ class StagedState:
     index: str
     digest: str
     used: datetime
-    state: str
-    tiers: Mapping[str, str]
-    blocked_by: Sequence[str]
+    state: str = ""
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    blocked_by: Sequence[str] = ()
 
 
 def cached(cache: Path) -> tuple[CachedKind, ...]:
     """Return the kinds of entries in the cache, largest first."""
-    groups: dict[str, list[CacheEntry]] = {}
+    kinds: dict[str, CachedKind] = {}
     for entry in entries(cache):
-        groups.setdefault(entry.kind, []).append(entry)
-    kinds = [
-        CachedKind(
-            kind=kind,
-            entries=len(group),
-            size=sum(entry.size for entry in group),
-            used=max(entry.used for entry in group),
+        kind = kinds.setdefault(entry.kind, CachedKind(kind=entry.kind))
+        kinds[entry.kind] = replace(
+            kind,
+            entries=kind.entries + 1,
+            size=kind.size + entry.size,
+            used=max(kind.used, entry.used),
         )
-        for kind, group in groups.items()
-    ]
-    return tuple(sorted(kinds, key=lambda kind: -kind.size))
+    return tuple(sorted(kinds.values(), key=lambda kind: -kind.size))
 
 
 def staged_states(
@@ -84,37 +82,32 @@ def staged_states(
             continue
         policy = load_policy(index, channel=channel)
         for folder in staged_folders(bucket, index, days=0):
+            known = StagedState(
+                index=index, digest=folder.staged.digest, used=folder.used
+            )
             try:
-                yield _state_of(bucket, folder, policy, trust_config)
+                yield _judged(known, folder, bucket, policy, trust_config)
             except CiBuildError as error:
                 # A damaged set must not hide the others.
-                yield _as_state(folder, "damaged", reasons=(error.message,))
+                yield replace(known, state="damaged", blocked_by=(error.message,))
 
 
-def _state_of(
-    bucket: Bucket, folder: StagedFolder, policy: Policy, trust_config: Path | None
+def _judged(
+    known: StagedState,
+    folder: StagedFolder,
+    bucket: Bucket,
+    policy: Policy,
+    trust_config: Path | None,
 ) -> StagedState:
     """Return the state of a staged set; CiBuildError if its files are damaged."""
     if not folder.complete:
-        return _as_state(folder, "incomplete")
+        return replace(known, state="incomplete")
     if (found := promotion_of(bucket, folder.staged)) is not None:
-        return _as_state(folder, "promoted" if found[1] else "withdrawn")
+        return replace(known, state="promoted" if found[1] else "withdrawn")
     verdict = check(bucket, folder.staged, policy, verify=lazy_verifier(trust_config))
-    state = "ready" if verdict.allowed else "blocked"
-    return _as_state(folder, state, dict(verdict.tiers), tuple(verdict.blocked_by))
-
-
-def _as_state(
-    folder: StagedFolder,
-    state: str,
-    tiers: Mapping[str, str] | None = None,
-    reasons: tuple[str, ...] = (),
-) -> StagedState:
-    return StagedState(
-        index=folder.staged.index,
-        digest=folder.staged.digest,
-        used=folder.used,
-        state=state,
-        tiers=tiers or {},
-        blocked_by=reasons,
+    return replace(
+        known,
+        state="ready" if verdict.allowed else "blocked",
+        tiers=verdict.tiers,
+        blocked_by=verdict.blocked_by,
     )

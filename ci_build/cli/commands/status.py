@@ -21,6 +21,7 @@ from core.lock_holders import lock_holders
 from core.process import render, without_credentials
 from core.report import print_line, print_table
 from core.units import human
+from promotion.index.pages import tiers_text
 
 
 @cloup.command()
@@ -72,9 +73,7 @@ def status(
     if rows:
         print_table(("cached", "entries", "size", "last used"), rows, numeric=(1, 2))
     for item in staged:
-        tiers = ", ".join(
-            f"{target} {tier}" for target, tier in sorted(item.tiers.items())
-        )
+        tiers = tiers_text(item.tiers)
         print_line(
             f"{item.index}/{item.digest[:12]} {item.state},"
             f" {item.used:%Y-%m-%d %H:%M}{tiers and f': {tiers}'}"
