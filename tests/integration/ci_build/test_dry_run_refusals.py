@@ -107,13 +107,15 @@ def test_dry_run_refuses_what_the_command_refuses(
         if name not in names:
             continue
         key = (fault.__name__, *words)
-        expected[key] = (error.exit_code, True, error.exit_code)
+        expected[key] = (error.exit_code, error.exit_code, True)
         with monkeypatch.context() as patch:
             fault(nights, patch)
             before = files(nights.folder)
-            dry = code(nights, name, words, dry_run=True)
-            unchanged = files(nights.folder) == before
-            codes[key] = (dry, unchanged, code(nights, name, words, dry_run=False))
+            found = (
+                code(nights, name, words, dry_run=True),
+                code(nights, name, words, dry_run=False),
+            )
+            codes[key] = (*found, files(nights.folder) == before)
     assert codes == expected
 
 

@@ -143,6 +143,15 @@ def test_night_killed_before_any_step_continues(
     assert [*verify(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))] == []
 
 
+def ran(
+    nights: Nights, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0
+) -> list[tuple[str, str, int]]:
+    """Do a night, and return ROCm, state and entry of its sets."""
+    capsys.readouterr()
+    assert night(nights, *words, "--json") == code
+    return [(one["rocm"], one["state"], one["entry"]) for one in said(capsys)]
+
+
 def test_night_without_gpu_waits_for_evidence_and_then_promotes(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,22 +163,16 @@ def test_night_without_gpu_waits_for_evidence_and_then_promotes(
     commands = [item["command"].split()[3:5] for item in one["missing"]]
     assert commands == [["device", one["set"]]] * 2
     # The job that promotes fails as long as the evidence is missing.
-    assert (
-        night_without_build(nights, "--steps=promote,check")
-        == PromotionBlockedError.exit_code
-    )
+    promote = ["nightly", INDEX, f"--bucket={nights.bucket}", "--steps=promote,check"]
+    assert cli.run(promote) == PromotionBlockedError.exit_code
     bucket = DirBucket(nights.bucket)
     record_passes(bucket, gating.find_staged(one["set"], bucket), ["device"])
     capsys.readouterr()
-    assert night_without_build(nights, "--steps=promote,check", "--json") == 0
+    assert cli.run([*promote, "--json"]) == 0
     assert [(item["state"], item["entry"]) for item in said(capsys)] == [
         ("promoted", 1)
     ]
     assert len(nights.gated) == 1
-
-
-def night_without_build(nights: Nights, *words: str) -> int:
-    return cli.run(["nightly", INDEX, f"--bucket={nights.bucket}", *words])
 
 
 def test_evidence_of_an_earlier_night_promotes_its_set_first(
@@ -177,89 +180,57 @@ def test_evidence_of_an_earlier_night_promotes_its_set_first(
 ) -> None:
     nights.device = False
     assert night(nights) == 0
-    first = nights.gated[0]
+    first = StagedSet(index=INDEX, digest=nights.gated[0])
     assert night(nights, NEW_ROCM) == 0
-    record_passes(
-        DirBucket(nights.bucket), StagedSet(index=INDEX, digest=first), ["device"]
-    )
-    capsys.readouterr()
-    assert night(nights, NEW_ROCM, "--json") == 0
-    states = [(one["rocm"], one["state"], one["entry"]) for one in said(capsys)]
-    assert states == [
-        ("7.2.0", "promoted", 1),
-        ("7.2.1", "pending", 0),
-    ]
+    record_passes(DirBucket(nights.bucket), first, ["device"])
+    new = ("7.2.1", "pending", 0)
+    assert ran(nights, capsys, NEW_ROCM) == [("7.2.0", "promoted", 1), new]
     nights.device = True
-    assert night(nights, NEW_ROCM, "--json") == 0
-    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [
-        ("7.2.1", "promoted")
-    ]
+    assert ran(nights, capsys, NEW_ROCM) == [("7.2.1", "promoted", 2)]
 
 
 def test_blocked_earlier_night_does_not_fail_the_next(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights.failing = ["compile"]
-    assert night(nights, "--json") == GateError.exit_code
-    assert [one["state"] for one in said(capsys)] == ["failed"]
+    failed = [("7.2.0", "failed", 0)]
+    assert ran(nights, capsys, code=GateError.exit_code) == failed
     nights.failing = []
-    assert night(nights, NEW_ROCM, "--json") == 0
-    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [
-        ("7.2.0", "blocked"),
-        ("7.2.1", "promoted"),
-    ]
-    assert night(nights, NEW_ROCM, "--json") == 0
-    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [
-        ("7.2.1", "unchanged")
-    ]
+    both = [("7.2.0", "blocked", 0), ("7.2.1", "promoted", 1)]
+    assert ran(nights, capsys, NEW_ROCM) == both
+    assert ran(nights, capsys, NEW_ROCM) == [("7.2.1", "unchanged", 1)]
 
 
 def test_failed_check_of_the_index_is_repeated(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights.broken_index = True
-    assert night(nights, "--json") == GateError.exit_code
-    assert [(one["state"], one["entry"]) for one in said(capsys)] == [("failed", 1)]
+    failed = [("7.2.0", "failed", 1)]
+    assert ran(nights, capsys, code=GateError.exit_code) == failed
     nights.broken_index = False
-    assert night(nights, "--json") == 0
-    assert [(one["state"], one["entry"]) for one in said(capsys)] == [("promoted", 1)]
-    assert night(nights, "--json") == 0
-    assert [one["state"] for one in said(capsys)] == ["unchanged"]
+    assert ran(nights, capsys) == [("7.2.0", "promoted", 1)]
+    assert ran(nights, capsys) == [("7.2.0", "unchanged", 1)]
     assert len(nights.checked) == 2
 
 
 def test_changed_wheels_of_a_version_become_a_post_release(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert night(nights) == 0
+    def version(*words: str) -> str:
+        ((_, state, _),) = ran(nights, capsys, *words)
+        assert state == "promoted"
+        bucket = DirBucket(nights.bucket)
+        return read_night(bucket, list_nights(bucket, INDEX)[-1])["version"]
+
+    targets = "gfx942.gfx950"
+    assert version() == f"0.10.2+rocm7.2.0.{targets}"
     shutil.copytree(nights.wheels, nights.folder / "wheels")
     nights.wheels = nights.folder / "wheels"
     publish_wheels(nights.wheels, comment="another build of the same version")
-    capsys.readouterr()
-    assert night(nights, "--json") == 0
-    assert said(capsys)[0]["state"] == "promoted"
-    bucket = DirBucket(nights.bucket)
-    versions = [
-        read_night(bucket, one)["version"] for one in list_nights(bucket, INDEX)
-    ]
-    assert versions == [
-        "0.10.2+rocm7.2.0.gfx942.gfx950",
-        "0.10.2.post1+rocm7.2.0.gfx942.gfx950",
-    ]
+    assert version() == f"0.10.2.post1+rocm7.2.0.{targets}"
     # A newer ROCm keeps the number, so that pip selects its wheels.
-    assert night(nights, NEW_ROCM, "--json") == 0
-    assert said(capsys)[0]["state"] == "promoted"
-    assert (
-        read_night(bucket, list_nights(bucket, INDEX)[-1])["version"]
-        == "0.10.2.post1+rocm7.2.1.gfx942.gfx950"
-    )
-    # --redo repeats inputs.
-    assert night(nights, NEW_ROCM, "--redo", "--json") == 0
-    assert said(capsys)[0]["state"] == "promoted"
-    assert (
-        read_night(bucket, list_nights(bucket, INDEX)[-1])["version"]
-        == "0.10.2.post2+rocm7.2.1.gfx942.gfx950"
-    )
+    assert version(NEW_ROCM) == f"0.10.2.post1+rocm7.2.1.{targets}"
+    assert version(NEW_ROCM, "--redo") == f"0.10.2.post2+rocm7.2.1.{targets}"
 
 
 def test_table_of_nights_uses_a_bucket_for_each_row(

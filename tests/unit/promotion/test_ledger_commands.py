@@ -261,15 +261,6 @@ def test_command_signs_with_listed_key_only(
     )
 
 
-def test_promote_without_key_changes_nothing(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = objects(place.bucket)
-    assert place.promote(key=None) == RequestError.exit_code
-    assert "the new entry is not signed" in " ".join(capsys.readouterr().err.split())
-    assert objects(place.bucket) == before
-
-
 @pytest.mark.parametrize(
     "command", [("index", "verify"), ("index", "rollback", "--reason=x")]
 )
