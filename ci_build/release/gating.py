@@ -211,15 +211,19 @@ def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
     rows: list[tuple[str, ...]] = []
     kinds: dict[tuple[str, str], list[Finding]] = {}
     for evidence in evidences:
-        warnings = 0
-        for finding in evidence.findings:
-            if finding.severity is Severity.WARNING:
-                warnings += 1
-                kinds.setdefault((evidence.gate, finding.code), []).append(finding)
+        warnings = [
+            finding
+            for finding in evidence.findings
+            if finding.severity is Severity.WARNING
+        ]
+        for finding in warnings:
+            shown = kinds.setdefault((evidence.gate, finding.code), [])
+            if finding not in shown:
+                shown.append(finding)
         counts = [str(evidence.counts[word]) for word in _COUNTS]
         about = (evidence.gate, evidence.target, evidence.outcome.value)
         took = f"{seconds_of(evidence):.0f} s"
-        rows.append((*about, *counts, str(warnings), took))
+        rows.append((*about, *counts, str(len(warnings)), took))
     columns = ("gate", "target", "result", *_COUNTS, "warnings", "took")
     reporter.table(columns, rows, numeric=range(3, len(columns)))
     compiled = [evidence for evidence in evidences if evidence.gate == "compile"]
@@ -227,10 +231,8 @@ def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
         reporter.table(*view.results(compiled))
         for line in view.failures(compiled):
             reporter.line(line)
-    for (gate, _), pieces in kinds.items():
-        shown = [*dict.fromkeys(pieces)]
-        if len(shown) > _MOST_SHOWN:
-            text = f"{shown[0].message} There are {len(shown) - 1} more of this kind."
-            shown = [dataclasses.replace(shown[0], message=text)]
-        for finding in shown:
+    for (gate, code), shown in kinds.items():
+        for finding in shown[:_MOST_SHOWN]:
             reporter.finding(finding, where=f"gate {gate}")
+        if more := len(shown[_MOST_SHOWN:]):
+            reporter.warning(f"gate {gate}: {more} more warnings {code}.")

@@ -148,13 +148,9 @@ def committed_policies(runner: Runner) -> frozenset[str] | None:
 def _git_history(runner: Runner) -> str:
     """Return `git log --raw` of the policy; empty if no commit has it, or for a shallow clone."""
     log = ("log", "--all", "--format=", "--raw", "--no-abbrev", "--no-renames", "--")
-    path = f"{POLICY_FILE.parent.name}/{POLICY_FILE.name}"
-    git = _git()
     try:
-        shallow = runner.run(
-            (*git, "rev-parse", "--is-shallow-repository"), env=_NO_HOOK
-        ).stdout
-        rows = runner.run((*git, *log, path), env=_NO_HOOK).stdout
+        shallow = _git(runner, "rev-parse", "--is-shallow-repository")
+        rows = _git(runner, *log, _POLICY)
     except ProcessError:
         return ""
     return rows if shallow.strip() == "false" else ""
@@ -182,30 +178,23 @@ _NO_HOOK = dict.fromkeys(("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"), "")
 """Variables of a Git hook, which name another repository."""
 
 
-def _git() -> tuple[str, ...]:
-    return ("git", "-C", str(POLICY_FILE.parents[1]))
+_POLICY = f"{POLICY_FILE.parent.name}/{POLICY_FILE.name}"
+
+
+def _git(runner: Runner, *words: str) -> str:
+    """Return the output of git in this checkout."""
+    argv = ("git", "-C", str(POLICY_FILE.parents[1]), *words)
+    return runner.run(argv, env=_NO_HOOK).stdout
 
 
 def _git_status(runner: Runner) -> str | None:
     """Return this checkout's `git status` output, or None if no commit has the policy."""
-    git = _git()
-    status = (
-        *git,
-        "status",
-        "--porcelain=v2",
-        "--branch",
-        "--untracked-files=normal",
-        "--",
-        ".",
-    )
+    status = ("status", "--porcelain=v2", "--branch", "--untracked-files=normal")
     try:
         # A folder inside of a foreign checkout, which ignores it, is not part of the
         # commit.
-        committed = runner.run(
-            (*git, "show", f"HEAD:./{POLICY_FILE.parent.name}/{POLICY_FILE.name}"),
-            env=_NO_HOOK,
-        ).stdout
-        changes = runner.run(status, env=_NO_HOOK).stdout
+        committed = _git(runner, "show", f"HEAD:./{_POLICY}")
+        changes = _git(runner, *status, "--", ".")
     except ProcessError:
         return None
     # `git update-index --assume-unchanged` hides changes from the status.
