@@ -1,25 +1,23 @@
 """The page `v2/index.html`, which lists the indexes of a bucket.
 
 The page contains its rows as JSON, so it is its own record: a publisher replaces the
-row of its index, and other rows stay. It changes only with the targets of an index. A
-missing or damaged page is made from the status.json of each index.
+row of its index, and other rows stay. It changes only with the targets of an index.
+After damage, each index adds its row when it is published or repaired.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypedDict
+from typing import Any
 
 from core.errors import BusyError, FormatError, RequestError
-from core.model import Channel
 from core.records import read_json
 from core.targets import load_table
-from promotion.index.json_types import ListedIndex, SetRow
+from promotion.index.json_types import ListedIndex
 from promotion.index.overview import natural_key
-from promotion.storage.bucket import AbsentError, Bucket, ConflictError
+from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.object_keys import LISTING, ReleasedIndex
 from promotion.website.render import render
 
@@ -27,12 +25,6 @@ _ROWS = re.compile(
     rb'<script type="application/json" id="indexes">(.*?)</script>', re.DOTALL
 )
 _MAX_RACES = 100
-
-
-class _Status(TypedDict):
-    """The rows of sets in status.json; readers accept other keys."""
-
-    sets: list[SetRow]
 
 
 def listing_row(
@@ -83,9 +75,7 @@ def update_listing(bucket: Bucket, row: ListedIndex) -> tuple[str, ...]:
     """
     for _ in range(_MAX_RACES):
         stored = bucket.read(LISTING)
-        others = parse_listing(stored[0]) if stored else None
-        if others is None:
-            others = _all_rows(bucket)
+        others = (parse_listing(stored[0]) if stored else None) or ()
         page = listing_page(
             [*(one for one in others if one["index"] != row["index"]), row]
         )
@@ -106,19 +96,3 @@ def lists_index(bucket: Bucket, row: ListedIndex) -> bool:
     """Return whether the page is intact and has this row."""
     stored = bucket.read(LISTING)
     return row in ((parse_listing(stored[0]) if stored else None) or ())
-
-
-def _all_rows(bucket: Bucket) -> tuple[ListedIndex, ...]:
-    """Return the row of each index with a status.json.
-
-    It lists all keys, which only a damaged page makes necessary.
-    """
-    found = []
-    for key in bucket.list(f"{Channel.RELEASED}/"):
-        name = key.removeprefix(f"{Channel.RELEASED}/").removesuffix("/status.json")
-        if key == f"{Channel.RELEASED}/{name}/status.json" and "/" not in name:
-            rows: Sequence[SetRow] = ()
-            with contextlib.suppress(AbsentError, FormatError):
-                rows = read_json(bucket.get(key), _Status, key)["sets"]
-            found.append(listing_row(ReleasedIndex(index=name), rows))
-    return tuple(found)
