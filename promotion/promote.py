@@ -28,7 +28,6 @@ from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet, chan
 from promotion.index.ledger_state import EntryKind
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.operations import Change, Clock, Draft, change_ledger, utc_now
-from promotion.index.page_diff import weakest
 from promotion.index.pages import install_requirements, metadata_name
 from promotion.index.publish import publish, read_head
 from promotion.index.rocm_packages import extras_of, rocm_index, with_extra
@@ -246,7 +245,6 @@ def _promoted(
         rocm_version=wheel_set.rocm_version,
         jax_version=wheel_set.jax_version,
         python_versions=wheel_set.python_versions,
-        tier=weakest(verdict.tiers),
         tiers=verdict.tiers,
         policy=record,
         wheels=map_concurrently(

@@ -44,7 +44,6 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
         "entry": entry.number,
         "digest": promoted.set_digest,
         "promoted": entry.time,
-        "tier": promoted.tier,
         "tiers": dict(promoted.tiers),
         "jax": promoted.jax_version,
         "rocm": promoted.rocm_version,

@@ -34,7 +34,6 @@ class SetRow(TypedDict):
     entry: int
     digest: str
     promoted: str
-    tier: str
     tiers: dict[str, str]
     jax: str
     rocm: str

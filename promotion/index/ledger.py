@@ -45,7 +45,6 @@ class PromotedSet:
     """A set at the time of its promotion.
 
     Attributes:
-        tier: the weakest of `tiers`.
         tiers: gfx target -> tier at which the set was tested.
         policy: channel, sha256 of the policy, days until the index is stale, used
             exceptions, attested wheels by signer.
@@ -58,7 +57,6 @@ class PromotedSet:
     rocm_version: str
     jax_version: str
     python_versions: tuple[str, ...]
-    tier: str
     tiers: Mapping[str, str]
     policy: Mapping[str, Any]
     wheels: tuple[LedgerWheel, ...]

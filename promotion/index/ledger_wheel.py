@@ -74,7 +74,6 @@ class IndexedWheel:
             address on AMD's server.
         uploaded: time of the promotion in UTC, ISO 8601 with Z. Empty in staging.
         set_digest: the set that added the wheel.
-        tier: the weakest of `tiers`. Empty in staging.
         tiers: gfx target -> strongest tier at which any of `sets` was tested. Empty in
             staging.
         sets: numbers of the ledger entries whose sets contain this wheel, ascending.
@@ -86,7 +85,6 @@ class IndexedWheel:
     href: str
     uploaded: str = ""
     set_digest: str = ""
-    tier: str = ""
     tiers: Mapping[str, str] = field(default_factory=dict)
     sets: tuple[int, ...] = ()
     yanked: str = ""

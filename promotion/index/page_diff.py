@@ -61,7 +61,6 @@ def _rows(released: ReleasedIndex, entry: LedgerEntry) -> Iterator[IndexedWheel]
         row = IndexedWheel(
             wheel=wheel,
             href=link(released.simple, wheel.project, key),
-            tier=promoted.tier,
             tiers=dict(sorted(promoted.tiers.items())),
         )
         rows.append(row)
@@ -84,13 +83,7 @@ def _merged(first: IndexedWheel, second: IndexedWheel) -> IndexedWheel:
         href=second.href,
         sets=(*first.sets, *second.sets),
         tiers=tiers,
-        tier=weakest(tiers) if tiers else first.tier,
     )
-
-
-def weakest(tiers: Mapping[str, str]) -> str:
-    """Return the weakest tier of all targets, or "none" without targets."""
-    return min(tiers.values(), key=tier_rank, default="none")
 
 
 def tier_rank(tier: str) -> int:

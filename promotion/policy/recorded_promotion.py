@@ -13,7 +13,6 @@ from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import EvidenceFile, read_files, time_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.index.ledger_wheel import LedgerWheel
-from promotion.index.page_diff import weakest
 from promotion.policy.promotion_policy import Policy, with_recorded_rules
 from promotion.policy.tier_requirements import EvidenceCase, has_accepted_key
 from promotion.policy.verdict import judge_evidence
@@ -103,7 +102,6 @@ def _describes(promoted: PromotedSet, wheel_set: WheelSet, policy: Policy) -> bo
         rocm_version=wheel_set.rocm_version,
         jax_version=wheel_set.jax_version,
         python_versions=wheel_set.python_versions,
-        tier=weakest(promoted.tiers),
     )
     proven = {wheel.filename for wheel in wheels if wheel.provenance}
     attested = promoted.policy.get("attested", {}).values()

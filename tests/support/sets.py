@@ -177,7 +177,6 @@ def promoted_set(*wheels: LedgerWheel, **changes: Any) -> PromotedSet:
         rocm_version="7.2.0",
         jax_version="0.10.2",
         python_versions=("3.12",),
-        tier="compiled",
         tiers={"gfx942": "compiled"},
         policy={},
         wheels=wheels,

@@ -134,7 +134,6 @@ def entry_of_set(
         rocm_version=rocm,
         jax_version=text or "0.10.2",
         python_versions=("3.11", "3.12", "3.13"),
-        tier=STRUCTURE,
         tiers={**tiers, **({text: text} if text else {})},
         policy=policy,
         files=dict.fromkeys([*files, *([text] if text else [])], "0" * 64),

@@ -67,7 +67,7 @@ class Place:
         assert last.promoted is not None
         tiers = {"gfx942": "device", "gfx950": "device"}
         policy = {**last.promoted.policy, "channel": channel}
-        promoted = replace(last.promoted, tier="device", tiers=tiers, policy=policy)
+        promoted = replace(last.promoted, tiers=tiers, policy=policy)
         forged = replace(
             last,
             number=3,

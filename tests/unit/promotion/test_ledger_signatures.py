@@ -104,7 +104,7 @@ class Signed:
         last = ledger.entries[-1]
         assert last.promoted is not None
         promoted = replace(
-            last.promoted, tier="device", tiers={"gfx942": "device", "gfx950": "device"}
+            last.promoted, tiers={"gfx942": "device", "gfx950": "device"}
         )
         numbers = NumberRanges.of(range(1, last.number + 2))
         state = replace(last.state, held=numbers, offered=numbers)

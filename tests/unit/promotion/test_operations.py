@@ -31,7 +31,6 @@ from promotion.index.page_diff import (
     WheelFiles,
     index_files,
     page_updates,
-    weakest,
 )
 from promotion.index.retention import RetentionPlan, RetentionRule, apply, plan
 from promotion.promote import promote
@@ -512,10 +511,7 @@ def entry(number: int, versions: Mapping[str, str]) -> LedgerEntry:
         requires = (f"{needed}=={versions[needed]}",) if needed else ()
         wheels.append(sets.ledger_wheel(project, version, requires_dist=requires))
     digest = f"{number:064d}"
-    tiers = TIERS[number]
-    promoted = sets.promoted_set(
-        *wheels, set_digest=digest, tier=weakest(tiers), tiers=tiers
-    )
+    promoted = sets.promoted_set(*wheels, set_digest=digest, tiers=TIERS[number])
     time = datetime.fromtimestamp(number, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return sets.promotion_entry(number, promoted, time=time)
 
@@ -600,7 +596,6 @@ def test_files_of_sets_show_best_tier(visible: set[int]) -> None:
         assert list(offer.tiers) == sorted(offer.tiers), (
             "the same bytes, whatever came first"
         )
-        assert offer.tier == weakest(offer.tiers)
 
 
 @given(data=st.data())

@@ -39,7 +39,6 @@ OFFER = IndexedWheel(
     href="../../packages/jax-rocm7-plugin/x%2By.whl",
     uploaded="2026-01-02T03:04:05Z",
     set_digest="56" * 32,
-    tier="structure",
     tiers={"gfx942": "compiled", "gfx1010": "structure"},
 )
 
@@ -90,7 +89,6 @@ def as_json_file(anchor: dict[str, str]) -> dict[str, Any]:
         },
         "requires-python": anchor.get("data-requires-python"),
         "upload-time": anchor.get("data-upload-time"),
-        "_tier": anchor.get("data-tier"),
         "_tiers": _tiers(anchor["data-tiers"]) if "data-tiers" in anchor else None,
         "_set": anchor.get("data-set"),
     }
@@ -122,7 +120,6 @@ offers = st.builds(
     href=st.just("../../x%2By.whl"),
     uploaded=st.sampled_from(["", "2026-01-02T03:04:05Z"]),
     set_digest=digests,
-    tier=st.sampled_from(["", "structure"]),
     tiers=st.dictionaries(
         st.sampled_from(["gfx942", "gfx90a:xnack-"]),
         st.sampled_from(["compiled", "structure"]),
