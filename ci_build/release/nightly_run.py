@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci_build.release.night_lock import lock_of, with_free_version
 from ci_build.release.pipeline import Pipeline, SetOutcome, SetState, plan_lines
-from ci_build.release.release_request import ReleaseOptions, ReleaseStep
+from ci_build.release.release_request import ReleaseStep
 from ci_build.release.run_report import SetRun, run_set
 from ci_build.wheelset import set_build as dist_wheels
 from ci_build.wheelset.wheel_request import WheelSetRequest
@@ -46,18 +46,15 @@ _MOST_WAITING = 10
 
 @frozen
 class NightRequest:
-    """One night, or one row of a table of nights.
+    """The request of a night.
 
     Attributes:
-        name: name of the row; empty without a table.
         wheel_set: the set to build; None if the run builds nothing.
         redo: whether to build inputs that were done before.
     """
 
-    name: str
     index: str
     wheel_set: WheelSetRequest | None
-    options: ReleaseOptions
     redo: bool = False
 
 
@@ -99,19 +96,18 @@ def run_night(
     options = pipeline.options
     steps = tuple(step for step in options.steps if step is not ReleaseStep.GATES)
     earlier = replace(pipeline, options=replace(options, steps=steps))
-    name = request.name
     runs = []
     for night in _waiting(pipeline.bucket, found):
         work = partial(_finished, earlier, night)
-        run = run_set(earlier, work, name=name, lock=night.lock)
+        run = run_set(earlier, work, lock=night.lock)
         runs.append(replace(run, error=None))
     lock = lock_digest(found.lock)
     if found.night is not None:
         work = partial(_finished, pipeline, found.night)
-        runs.append(run_set(pipeline, work, name=name, lock=found.night.lock))
+        runs.append(run_set(pipeline, work, lock=found.night.lock))
     elif found.wheel_set is not None:
         work = partial(_built, pipeline, found, found.wheel_set, connect)
-        runs.append(run_set(pipeline, work, name=name, lock=lock))
+        runs.append(run_set(pipeline, work, lock=lock))
     return tuple(runs)
 
 

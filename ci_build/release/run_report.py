@@ -46,7 +46,6 @@ def run_set(
     pipeline: Pipeline,
     work: Callable[[], SetOutcome],
     *,
-    name: str = "",
     lock: str = "",
 ) -> SetRun:
     """Do the work on one set, and return its summary and its error instead of raising it."""
@@ -59,7 +58,7 @@ def run_set(
         # The summary reads the bucket, which may have caused the error of the outcome.
         error = error or problem
         summary = SetSummary(state=SetState.FAILED.value, error=str(error))
-    return SetRun(summary=replace(summary, name=name, lock=lock), error=error)
+    return SetRun(summary=replace(summary, lock=lock), error=error)
 
 
 def conclude(
@@ -96,9 +95,8 @@ def conclude(
         print_json(summary)
     for one in summary.sets:
         tiers = tiers_text({target.target: target.now for target in one.targets})
-        name = f"{one.name}: " if one.name else ""
         known = f" {one.set} (jax {one.jax}, ROCm {one.rocm}; {tiers})"
-        reporter.line(f"{name}{one.state}{known if one.set else ''}")
+        reporter.line(f"{one.state}{known if one.set else ''}")
         if one.upkeep:
             reporter.line(f"  {upkeep_line(one.upkeep)}")
     errors = [(one.summary.state, one.error) for one in sets if one.error is not None]

@@ -59,10 +59,9 @@ class GateCounts:
 
 @frozen
 class SetSummary:
-    """A set at the end of a run; only name, state and error are known if its build failed.
+    """A set at the end of a run; only state and error are known if its build failed.
 
     Attributes:
-        name: row of the table of nights; empty without a table.
         set: INDEX/DIGEST.
         lock: digest of the exact inputs of a night.
         error: reason why the run fails, or empty.
@@ -77,7 +76,6 @@ class SetSummary:
             empty if none is recorded.
     """
 
-    name: str = ""
     state: str
     error: str = ""
     lock: str = ""

@@ -17,7 +17,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.release import gating
-from core.errors import GateError, PromotionBlockedError, RequestError
+from core.errors import GateError, PromotionBlockedError
 from core.report import Reporter
 from promotion.index.audit import verify
 from promotion.index.publish import read_head
@@ -231,54 +231,6 @@ def test_changed_wheels_of_a_version_become_a_post_release(
     # A newer ROCm keeps the number, so that pip selects its wheels.
     assert version(NEW_ROCM) == f"0.10.2.post1+rocm7.2.1.{targets}"
     assert version(NEW_ROCM, "--redo") == f"0.10.2.post2+rocm7.2.1.{targets}"
-
-
-def test_table_of_nights_uses_a_bucket_for_each_row(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = nights.folder / "nights.toml"
-    table.write_text(
-        'schema = 1\n[old]\nrocm-version = "7.2.0"\n[bad]\nrocm-version ='
-        ' "7"\n[new]\nrocm_version = "7.2.1"\n'
-    )
-    assert night(nights, f"--table={table}", "--json") == RequestError.exit_code
-    found = {one["name"]: (one["state"], one["rocm"]) for one in said(capsys)}
-    assert found == {
-        "old": ("promoted", "7.2.0"),
-        "bad": ("failed", ""),
-        "new": ("promoted", "7.2.1"),
-    }
-    tops = sorted(
-        path.relative_to(nights.folder).as_posix()
-        for path in nights.folder.glob("*/*/v2")
-    )
-    assert tops == ["bucket/new/v2", "bucket/old/v2"]
-    assert night(nights, "new", f"--table={table}", "--json") == 0
-    assert [(one["name"], one["state"]) for one in said(capsys)] == [
-        ("new", "unchanged")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "message"),
-    [
-        ("[a]\n", 23, "schema: missing key"),
-        ('schema = 1\n["../a"]\n', 23, "is not a name"),
-        ("schema = 1\n[b]\n", 2, "has no row a"),
-        ("schema = 1\n[a]\nx = 1\n", 23, "x: unknown key"),
-    ],
-)
-def test_bad_table_is_refused(
-    nights: Nights,
-    text: str,
-    code: int,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (nights.folder / "t.toml").write_text(text)
-    assert night(nights, "a", "--table=t.toml") == code
-    assert message in capsys.readouterr().err
-    assert not nights.bucket.exists()
 
 
 def test_dry_run_of_a_night_writes_nothing(

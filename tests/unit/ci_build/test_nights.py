@@ -243,9 +243,7 @@ def test_summary_shows_any_text_as_it_is() -> None:
         now="compiled",
         blocked_by=("a | b\nc <script>",),
     )
-    one = SetSummary(
-        name="", state="blocked", error="", set="i/" + "a" * 64, targets=(target,)
-    )
+    one = SetSummary(state="blocked", error="", set="i/" + "a" * 64, targets=(target,))
     summary = RunSummary(
         command="nightly",
         index="i",

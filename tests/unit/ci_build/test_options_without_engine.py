@@ -83,10 +83,6 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             "--redo has no effect without the step",
         ),
         (
-            ("nightly", "i", "a", "--bucket=b"),
-            "NIGHT needs --table",
-        ),
-        (
             (
                 "nightly",
                 "gfx1151",
