@@ -86,7 +86,6 @@ def test_promote_publishes_staged_bytes(
         assert file["hashes"]["sha256"] == hashlib.sha256(wheel.data).hexdigest()
         assert file["size"] == len(wheel.data)
         assert file["upload-time"] == "2026-01-02T03:04:05Z"
-        assert file["_tier"] == TIER
         assert file["_set"] == staged.digest
         assert file["_tiers"] == {"gfx942": TIER, "gfx950": TIER}
         metadata = bucket.get(

@@ -72,6 +72,7 @@ def test_sets_have_their_state_and_what_blocks_them(
 def test_running_work_and_cache_are_listed(
     bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    bucket.root.mkdir()
     cache = tmp_path / "cache"
     (cache / "inputs" / ("abc" * 22)).mkdir(parents=True)
     (cache / "inputs" / ("abc" * 22) / "a.whl").write_bytes(b"x" * 5000)
@@ -85,24 +86,14 @@ def test_running_work_and_cache_are_listed(
     assert f"no process uses {cache}" in capsys.readouterr().out
 
 
-def test_absent_folder_is_an_empty_bucket_and_unknown_url_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_only_the_default_bucket_may_be_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (
-        cli.run(
-            [
-                "status",
-                f"--bucket={tmp_path / 'none'}",
-                f"--cache-dir={tmp_path / 'cache'}",
-            ]
-        )
-        == 0
-    )
-    assert f"no staged sets in {tmp_path / 'none'}" in capsys.readouterr().out
-    assert (
-        cli.run(["status", "--bucket=ftp://x/y", f"--cache-dir={tmp_path / 'cache'}"])
-        == RequestError.exit_code
-    )
+    monkeypatch.chdir(tmp_path)
+    cache = f"--cache-dir={tmp_path / 'cache'}"
+    assert cli.run(["status", cache]) == 0
+    for name in ("none", "ftp://x/y"):
+        assert cli.run(["status", f"--bucket={name}", cache]) == RequestError.exit_code
 
 
 def test_url_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
