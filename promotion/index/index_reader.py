@@ -16,7 +16,7 @@ from core.records import read_json
 from promotion.index.json_types import StatusFile
 from promotion.storage.object_keys import SETS_FOLDER
 
-STATUS_SCHEMA = 3
+STATUS_SCHEMA = 4
 _SECONDS = 60.0
 _MAX_BYTES = 64 << 20
 """Largest accepted response. A status.json or a wheels.json is far smaller."""

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import cast
 
 from core.digests import sha256_of
 from core.frozen import frozen
 from core.versions import KERNELS_PROJECT
 from promotion.evidence.evidence import TIME, time_of
 from promotion.index.index_reader import STATUS_SCHEMA
-from promotion.index.json_types import ListedIndex
+from promotion.index.json_types import (
+    HistoryRow,
+    ListedIndex,
+    PolicyRecord,
+    SetRow,
+    StatusFile,
+)
 from promotion.index.ledger import Entries, LedgerEntry
 from promotion.index.ledger_state import IndexState
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.listing import listing_row
-from promotion.index.overview import Overview, overview_page
+from promotion.index.overview import newest_row, overview_page
 from promotion.index.page_diff import WheelFiles, index_files
 from promotion.index.pages import Page, install_requirements, root_pair
 from promotion.index.rocm_packages import extras_of, rocm_index
@@ -28,7 +35,7 @@ MAX_ROWS = 50
 """Number of sets with a row in status.json and on the overview page, newest first."""
 
 
-def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
+def set_row(entry: LedgerEntry, state: IndexState) -> SetRow:
     """Return the row of a set in status.json."""
     assert entry.promoted is not None
     promoted = entry.promoted
@@ -48,7 +55,7 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
         "jax": promoted.jax_version,
         "rocm": promoted.rocm_version,
         "pythons": list(promoted.python_versions),
-        "policy": dict(promoted.policy),
+        "policy": cast("PolicyRecord", dict(promoted.policy)),
         "files": beside,
         "install": " ".join(
             install_requirements(wheels, {"jax": promoted.jax_version})
@@ -62,7 +69,7 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
     }
 
 
-def history_row(entry: LedgerEntry) -> Mapping[str, Any]:
+def history_row(entry: LedgerEntry) -> HistoryRow:
     """Return the row of a ledger entry in status.json."""
     promoted = entry.promoted
     return {
@@ -81,27 +88,33 @@ def history_row(entry: LedgerEntry) -> Mapping[str, Any]:
     }
 
 
-def overview_of(
-    last: LedgerEntry, read: Callable[[Iterable[int]], Iterable[LedgerEntry]]
-) -> Overview:
-    """Return what the page of an index shows after its last entry.
+def status_of(
+    released: ReleasedIndex,
+    last: LedgerEntry,
+    ledger_sha256: str,
+    read: Callable[[Iterable[int]], Iterable[LedgerEntry]],
+) -> StatusFile:
+    """Return the content of status.json after the last entry of a ledger.
 
     Args:
+        ledger_sha256: sha256 of the entry.
         read: reader of the ledger entries with some numbers.
     """
     state = last.state
-    visible = [*read(sorted(state.visible, reverse=True)[:MAX_ROWS])]
+    visible = read(sorted(state.visible, reverse=True)[:MAX_ROWS])
+    rows = [set_row(entry, state) for entry in visible]
     quarantined = sorted({*state.quarantined} & {*state.held}, reverse=True)[:MAX_ROWS]
     history = range(last.number, max(last.number - MAX_ROWS, 0), -1)
-    rows = [set_row(entry, state) for entry in visible]
-    return Overview(
-        last=last,
-        newest=next((one for one in visible if one.number not in state.yanked), None),
-        stale=stale_after(rows),
-        rows=rows,
-        hidden=[set_row(entry, state) for entry in read(quarantined)],
-        history=[history_row(entry) for entry in read(history)],
-    )
+    return {
+        "index": released.index,
+        "entries": last.number,
+        "ledger_sha256": ledger_sha256,
+        "visible": len(state.visible),
+        "stale_after": stale_after(rows),
+        "sets": rows,
+        "hidden": [set_row(entry, state) for entry in read(quarantined)],
+        "history": [history_row(entry) for entry in read(history)],
+    }
 
 
 def read_summary(
@@ -144,49 +157,28 @@ def index_pages(entries: Entries, last: LedgerEntry, ledger_sha256: str) -> Inde
     state = last.state
     entries.read(state.visible)
     projects = index_files(released, state.visible, state, entries.at)
-    shown = overview_of(last, entries.read)
-    newest = shown.newest
-    summary = read_summary(entries.bucket, released, newest) if newest else None
-    overview = overview_page(released, shown, summary)
-    status = dump_status(released, shown, ledger_sha256)
+    status = status_of(released, last, ledger_sha256, entries.read)
+    newest = newest_row(status)
+    summary = None
+    wheels: Sequence[LedgerWheel] = ()
+    if newest is not None:
+        entry = entries.at(newest["entry"])
+        summary = read_summary(entries.bucket, released, entry)
+        wheels = entries.set(entry.number).wheels
+    overview = overview_page(status, wheels, summary)
     return IndexPages(
         projects=projects,
         root=root_pair(released.simple, projects),
         overview=Page(key=released.overview, data=overview),
-        status=Page(key=released.status, data=status),
-        listed=listing_row(released, shown.rows),
+        status=Page(
+            key=released.status, data=dump_record(status, schema=STATUS_SCHEMA)
+        ),
+        listed=listing_row(released, status["sets"]),
     )
 
 
-def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
+def stale_after(rows: Sequence[SetRow]) -> str:
     """Return the UTC time when an index becomes stale; empty if its policy has no limit."""
     days = rows[0]["policy"].get("stale_days") if rows else None
     last = time_of(rows[0]["promoted"]) if rows else None
     return (last + timedelta(days=days)).strftime(TIME) if last and days else ""
-
-
-def dump_status(released: ReleasedIndex, shown: Overview, ledger_sha256: str) -> bytes:
-    """Return the text of status.json after an entry with this sha256."""
-    last = shown.last
-    newest = shown.rows[0] if shown.rows else {"digest": "", "promoted": ""}
-    quarantined = sorted(last.state.quarantined.items())
-    body = {
-        "index": released.index,
-        "entries": last.number,
-        "ledger_sha256": ledger_sha256,
-        "changed": {
-            "time": last.time,
-            "by": last.actor,
-            "kind": last.kind.value,
-            "reason": last.reason,
-        },
-        "visible": len(last.state.visible),
-        "last_set": newest["digest"],
-        "last_promoted": newest["promoted"],
-        "stale_after": shown.stale,
-        "quarantined": {str(number): reason for number, reason in quarantined},
-        "sets": shown.rows,
-        "hidden": shown.hidden,
-        "history": shown.history,
-    }
-    return dump_record(body, schema=STATUS_SCHEMA)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from core.frozen import frozen
 from core.model import PYLOCK
+from promotion.index.json_types import SetRow
 from promotion.index.rocm_packages import with_extra
 from promotion.index.set_summary import REQUIREMENTS
 from promotion.storage.object_keys import SETS_FOLDER
@@ -43,9 +43,7 @@ class InstallCommand:
 _SOURCE = ("--extra-index-url", Here(path="simple/"))
 
 
-def install_commands(
-    row: Mapping[str, Any], gpus: Sequence[str]
-) -> Iterator[InstallCommand]:
+def install_commands(row: SetRow, gpus: Sequence[str]) -> Iterator[InstallCommand]:
     """Yield the commands that install a set, with its ROCm if that has wheels.
 
     Args:
@@ -87,7 +85,7 @@ def install_commands(
     yield _docker(row, plain)
 
 
-def _rocm_note(row: Mapping[str, Any], extras: Sequence[str]) -> str:
+def _rocm_note(row: SetRow, extras: Sequence[str]) -> str:
     """Return a sentence on the ROCm of a set, which the extras install."""
     if not extras:
         return f"ROCm {row['rocm']} must be installed before, as AMD’s system packages."
@@ -97,7 +95,7 @@ def _rocm_note(row: Mapping[str, Any], extras: Sequence[str]) -> str:
 
 
 def _locked(
-    row: Mapping[str, Any], needs: Sequence[str], of_rocm: str = ""
+    row: SetRow, needs: Sequence[str], of_rocm: str = ""
 ) -> Iterator[InstallCommand]:
     """Yield the commands that accept no other bytes than those of the set.
 
@@ -147,7 +145,7 @@ def _locked(
     yield InstallCommand(name="Offline: install", words=words, note=note)
 
 
-def _docker(row: Mapping[str, Any], needs: Sequence[str]) -> InstallCommand:
+def _docker(row: SetRow, needs: Sequence[str]) -> InstallCommand:
     tag = amd_image_tag(row["rocm"])
     if (
         not tag

@@ -70,15 +70,6 @@ class ListedIndex(TypedDict):
     targets: list[str]
 
 
-class ChangeRow(TypedDict):
-    """The newest ledger entry in status.json."""
-
-    time: str
-    by: str
-    kind: str
-    reason: str
-
-
 class StatusFile(TypedDict):
     """The file status.json; see `status.dump_status`.
 
@@ -86,10 +77,8 @@ class StatusFile(TypedDict):
         entries: number of the newest ledger entry.
         ledger_sha256: sha256 of that entry.
         visible: number of visible sets.
-        last_set: digest of the newest visible set; empty without one.
         stale_after: time from which the index counts as stale; empty if its policy has
             no limit.
-        quarantined: number of a set -> reason.
         sets: the newest visible sets, newest first.
         hidden: the newest quarantined sets, newest first.
         history: the newest ledger entries, newest first.
@@ -98,12 +87,8 @@ class StatusFile(TypedDict):
     index: str
     entries: int
     ledger_sha256: str
-    changed: ChangeRow
     visible: int
-    last_set: str
-    last_promoted: str
     stale_after: str
-    quarantined: dict[int, str]
     sets: list[SetRow]
     hidden: list[SetRow]
     history: list[HistoryRow]

@@ -8,14 +8,13 @@ After damage, each index adds its row when it is published or repaired.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
 
 from core.errors import BusyError, FormatError, RequestError
 from core.records import read_json
 from core.targets import load_table
-from promotion.index.json_types import ListedIndex
+from promotion.index.json_types import ListedIndex, SetRow
 from promotion.index.overview import natural_key
 from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.object_keys import LISTING, ReleasedIndex
@@ -27,9 +26,7 @@ _ROWS = re.compile(
 _MAX_RACES = 100
 
 
-def listing_row(
-    released: ReleasedIndex, rows: Sequence[Mapping[str, Any]]
-) -> ListedIndex:
+def listing_row(released: ReleasedIndex, rows: Sequence[SetRow]) -> ListedIndex:
     """Return the row of an index.
 
     Args:

@@ -16,9 +16,10 @@ from packaging.version import InvalidVersion, Version
 from core.frozen import frozen
 from core.targets import load_table, sort_key
 from promotion.index.install_commands import InstallCommand, install_commands
-from promotion.index.ledger import LedgerEntry, PromotedSet
+from promotion.index.json_types import SetRow, StatusFile
+from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.set_summary import REPORT, SetContent, written_with
-from promotion.storage.object_keys import SETS_FOLDER, ReleasedIndex
+from promotion.storage.object_keys import SETS_FOLDER
 from promotion.website.render import render
 
 TIERS = {
@@ -59,9 +60,9 @@ class SupportedGpu:
     target: str
     product: str
     tier: str
-    row: Mapping[str, Any]
+    row: SetRow
     since: str
-    tested: Mapping[str, Any] | None
+    tested: SetRow | None
     commands: tuple[InstallCommand, ...]
 
 
@@ -74,52 +75,37 @@ class Span:
     newest: str
 
 
-@frozen
-class Overview:
-    """Everything that the page of an index shows besides the newest set's content.
-
-    Attributes:
-        last: the newest ledger entry.
-        newest: entry of the newest visible set that is not yanked, whose content is
-            shown.
-        stale: time when the index becomes stale, or empty.
-        rows: the newest visible sets, newest first.
-        hidden: the newest quarantined sets, newest first.
-        history: the newest ledger entries, newest first.
-    """
-
-    last: LedgerEntry
-    newest: LedgerEntry | None
-    stale: str
-    rows: Sequence[Mapping[str, Any]]
-    hidden: Sequence[Mapping[str, Any]]
-    history: Sequence[Mapping[str, Any]]
+def newest_row(status: StatusFile) -> SetRow | None:
+    """Return the newest visible set that is not yanked."""
+    return next((row for row in status["sets"] if not row["yanked"]), None)
 
 
 def overview_page(
-    released: ReleasedIndex, shown: Overview, summary: SetContent | None
+    status: StatusFile, wheels: Iterable[LedgerWheel], summary: SetContent | None
 ) -> bytes:
     """Return the page.
 
     Args:
+        wheels: wheels of the newest set.
         summary: content of the newest set; None if it is lost.
     """
-    offered = [row for row in shown.rows if not row["yanked"]]
-    newest = shown.newest.promoted if shown.newest else None
+    offered = [row for row in status["sets"] if not row["yanked"]]
+    newest = newest_row(status)
     return render(
         "index.html",
         {
-            "title": f"JAX for ROCm: {released.index}",
-            "index": released.index,
-            "shown": shown,
+            "title": f"JAX for ROCm: {status['index']}",
+            "status": status,
+            "last": status["history"][0],
             "gpus": [*_gpus(offered)],
             "tiers": TIERS,
             "answers": ANSWERS,
             "spans": [*_spans(offered)],
-            "older": len(shown.last.state.visible) > len(shown.rows),
-            "wheels": [*_wheels(newest, summary)] if newest else [],
+            "older": status["visible"] > len(status["sets"]),
+            "newest": newest,
+            "wheels": [*_wheels(wheels, summary)],
             "summary": summary,
-            "files": _files(newest.files if newest else ()),
+            "files": _files(newest["files"] if newest else ()),
             "report_of": _report_of,
             "by_tier": _by_tier,
             "sets": SETS_FOLDER,
@@ -144,7 +130,7 @@ def natural_key(target: str) -> tuple[int, object]:
         return 1, target
 
 
-def _gpus(offered: Sequence[Mapping[str, Any]]) -> Iterator[SupportedGpu]:
+def _gpus(offered: Sequence[SetRow]) -> Iterator[SupportedGpu]:
     """Yield each target with the newest set for it.
 
     Of its sets, users without a pin get the highest version.
@@ -177,10 +163,10 @@ def _gpus(offered: Sequence[Mapping[str, Any]]) -> Iterator[SupportedGpu]:
         )
 
 
-def _spans(offered: Sequence[Mapping[str, Any]]) -> Iterator[Span]:
+def _spans(offered: Sequence[SetRow]) -> Iterator[Span]:
     """Yield the JAX releases of each wheel that users name, each Python and each ROCm."""
 
-    def wheels(row: Mapping[str, Any]) -> list[str]:
+    def wheels(row: SetRow) -> list[str]:
         words = [*row["install"].split(), *row["optional"].split()]
         return [
             f"Wheel {name}"
@@ -196,8 +182,8 @@ def _spans(offered: Sequence[Mapping[str, Any]]) -> Iterator[Span]:
 
 
 def _releases(
-    offered: Sequence[Mapping[str, Any]],
-    names_of: Callable[[Mapping[str, Any]], Iterable[str]],
+    offered: Sequence[SetRow],
+    names_of: Callable[[SetRow], Iterable[str]],
 ) -> Iterator[Span]:
     """Yield the oldest and newest JAX release per name, in the names' order."""
     found: dict[str, list[str]] = {}
@@ -224,11 +210,11 @@ def _release_key(version: str) -> tuple[int, Version | str]:
 
 
 def _wheels(
-    newest: PromotedSet, summary: SetContent | None
+    wheels: Iterable[LedgerWheel], summary: SetContent | None
 ) -> Iterator[Mapping[str, Any]]:
     """Yield name, size, digest, link and targets of each wheel."""
     targets = summary.wheels if summary else {}
-    for wheel in sorted(newest.wheels, key=lambda wheel: wheel.filename):
+    for wheel in sorted(wheels, key=lambda wheel: wheel.filename):
         yield {
             "filename": wheel.filename,
             "size": wheel.size,
@@ -245,13 +231,13 @@ def _files(names: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _report_of(row: Mapping[str, Any]) -> str:
+def _report_of(row: SetRow) -> str:
     """Return the link to the report of a set; empty if it has none."""
     name = written_with(REPORT, row["files"])
     return f"{SETS_FOLDER}/{row['digest']}/{name}" if name else ""
 
 
-def _by_tier(row: Mapping[str, Any], tier: str) -> tuple[str, ...]:
+def _by_tier(row: SetRow, tier: str) -> tuple[str, ...]:
     """Return the targets of a set that were tested at a tier; unknown tiers count as none."""
     found = (
         target

@@ -16,12 +16,12 @@ from core.number_ranges import NumberRanges
 from core.targets import load_table
 from promotion.compatibility.module_support import CheckOutcome, EvidenceChecks
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.index.index_status import overview_of
+from promotion.index.index_status import status_of
 from promotion.index.json_types import ListedIndex
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.listing import listing_page
-from promotion.index.overview import overview_page
+from promotion.index.overview import newest_row, overview_page
 from promotion.index.set_summary import ModuleTest, SetContent
 from promotion.set_report import report_page
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
@@ -206,9 +206,15 @@ def index_page(
     def entry_of(number: int) -> LedgerEntry:
         return entries[number - 1]
 
-    shown = overview_of(last, partial(map, entry_of))
-    summary = summary_of_set(shown.newest, text=text) if shown.newest else None
-    return overview_page(INDEX, shown, summary)
+    status = status_of(INDEX, last, "0" * 64, partial(map, entry_of))
+    newest = newest_row(status)
+    if newest is None:
+        return overview_page(status, (), None)
+    entry = entry_of(newest["entry"])
+    assert entry.promoted is not None
+    return overview_page(
+        status, entry.promoted.wheels, summary_of_set(entry, text=text)
+    )
 
 
 def hostile_index_page() -> bytes:
