@@ -77,11 +77,11 @@ def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Clie
             f"Cannot connect to the store: {error}.",
             hint="Check the store's URL and the AWS configuration.",
         ) from error
-    _check_encrypted(client.meta.endpoint_url)
+    check_encrypted(client.meta.endpoint_url)
     return client
 
 
-def _check_encrypted(endpoint: str) -> None:
+def check_encrypted(endpoint: str) -> None:
     """Refuse an http:// store, whose answers anybody on the way can change.
 
     A store of this machine needs no TLS.
