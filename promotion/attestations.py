@@ -7,7 +7,7 @@ see `promotion.evidence.attestation_verification`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -17,11 +17,8 @@ from core.frozen import frozen
 from core.model import Progress
 from promotion.check import verify_attestations
 from promotion.evidence.attestation_verification import (
-    GITHUB,
-    GITHUB_HOST,
-    ISSUER,
+    CONFIG,
     WORKFLOWS,
-    identity_of,
     load_trust,
     missing_packages,
     verifier,
@@ -83,9 +80,8 @@ def attest(
     return tuple(attested)
 
 
-@contextmanager
-def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
-    """Provide a function that signs wheels as the CI job and verifies each signature.
+def job_signer(trust_config: Path | None = None) -> SignWheel:
+    """Return a function that signs wheels as the CI job and verifies each signature.
 
     Args:
         trust_config: trust configuration of a private Sigstore instance. None means the
@@ -93,7 +89,7 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
 
     Raises:
         MachineError: the packages or the identity are missing, or Sigstore fails.
-        RequestError: the trust configuration is invalid or contains no signing service.
+        RequestError: the trust configuration is invalid.
     """
     try:
         # Imported here because the packages are optional.
@@ -108,43 +104,41 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
         from sigstore.sign import SigningContext
     except ImportError as error:
         raise missing_packages(error) from error
-    with ExitStack() as stack:
-        with _sigstore_errors():
-            credential = detect_credential()
-            if credential is None:
-                raise MachineError(
-                    "No identity for Sigstore was found.",
-                    hint=(
-                        "Run it in a CI job with an identity. On GitHub Actions, set"
-                        " `permissions: id-token: write`."
-                    ),
-                )
-            trust = load_trust(trust_config)
-            if trust.config is None:
-                raise RequestError(
-                    f"{trust_config} contains no signing service.",
-                    hint="Give a client trust configuration.",
-                )
-            context = SigningContext.from_trust_config(trust.config)
-            verify = verifier(trust)
-            signer = stack.enter_context(context.signer(IdentityToken(credential)))
+    with _sigstore_errors():
+        if detect_credential() is None:
+            raise MachineError(
+                "No identity for Sigstore was found.",
+                hint=(
+                    "Run it in a CI job with an identity. On GitHub Actions, set"
+                    " `permissions: id-token: write`."
+                ),
+            )
+        trust = load_trust(trust_config)
+        context = SigningContext.from_trust_config(trust.config)
+    verify = verifier(trust)
 
-        def sign(filename: str, sha256: str) -> bytes:
-            with _sigstore_errors():
-                attestation = Attestation.sign(
-                    signer, Distribution(name=filename, digest=sha256)
-                )
-                repository, workflow = workflow_of(attestation.certificate_claims)
-                publisher = GitHubPublisher(repository=repository, workflow=workflow)
-                bundle = AttestationBundle(
-                    publisher=publisher, attestations=[attestation]
-                )
-                provenance = Provenance(version=1, attestation_bundles=[bundle])
-                data: bytes = provenance.model_dump_json().encode()
-            raise_if_any(verify(data, filename, sha256).problems, MachineError)
-            return data
+    def sign(filename: str, sha256: str) -> bytes:
+        with (
+            _sigstore_errors(),
+            context.signer(IdentityToken(detect_credential())) as signer,
+        ):
+            attestation = Attestation.sign(
+                signer, Distribution(name=filename, digest=sha256)
+            )
+            # https://github.com/OWNER/NAME/.github/workflows/FILE@REF
+            config = attestation.certificate_claims.get(CONFIG, "")
+            place, _, file = config.partition(f"/{WORKFLOWS}")
+            publisher = GitHubPublisher(
+                repository=place.removeprefix("https://github.com/"),
+                workflow=file.partition("@")[0],
+            )
+            bundle = AttestationBundle(publisher=publisher, attestations=[attestation])
+            provenance = Provenance(version=1, attestation_bundles=[bundle])
+            data: bytes = provenance.model_dump_json().encode()
+        raise_if_any(verify(data, filename, sha256).problems, MachineError)
+        return data
 
-        yield sign
+    return sign
 
 
 @contextmanager
@@ -160,31 +154,6 @@ def _sigstore_errors() -> Iterator[None]:
             f"Sigstore failed: {text}.",
             hint="Check that this machine can reach Sigstore.",
         ) from error
-
-
-def workflow_of(claims: Mapping[str, str]) -> tuple[str, str]:
-    """Return the repository and the workflow that a certificate names.
-
-    Raises:
-        MachineError: the certificate is not from GitHub.
-    """
-    try:
-        identity = identity_of(claims)
-        if identity.issuer != GITHUB or not (
-            identity.repository.startswith(GITHUB_HOST)
-            and identity.workflow.startswith(WORKFLOWS)
-        ):
-            raise ValueError(identity)
-    except ValueError as error:
-        raise MachineError(
-            "The identity does not belong to a job of GitHub: issuer"
-            f" {claims.get(ISSUER) or 'unknown'}.",
-            hint="Run `ci_build set attest` in a job of GitHub Actions.",
-        ) from error
-    return (
-        identity.repository.removeprefix(GITHUB_HOST),
-        identity.workflow.removeprefix(WORKFLOWS),
-    )
 
 
 @frozen

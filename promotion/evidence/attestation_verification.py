@@ -1,6 +1,6 @@
 """Verify attestations with Sigstore's library.
 
-Signature, certificate, transparency log and identity.
+Signature, certificate, transparency log and publisher.
 
 The packages are large and needed for attestations only, so they are installed
 separately. Without them every attestation is reported as a problem.
@@ -9,9 +9,7 @@ separately. Without them every attestation is reported as a problem.
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -35,30 +33,26 @@ HOW_TO_INSTALL = (
 )
 
 # Fulcio's OIDs of certificate extensions (sigstore/fulcio, docs/oid-info.md).
-ISSUER, REPOSITORY, DIGEST, REF, CONFIG = (
-    f"1.3.6.1.4.1.57264.1.{number}" for number in (8, 12, 13, 14, 18)
+ISSUER, REPOSITORY, REF, CONFIG = (
+    f"1.3.6.1.4.1.57264.1.{number}" for number in (8, 12, 14, 18)
 )
-GITHUB = "https://token.actions.githubusercontent.com"
-GITHUB_HOST = "https://github.com/"
 WORKFLOWS = ".github/workflows/"
-_TRUST_CONFIG = "application/vnd.dev.sigstore.clienttrustconfig"
 
 
 @frozen
 class Trust:
-    """A root of trust.
+    """A root of trust, with the services that sign.
 
     Attributes:
-        name: PUBLIC, or the SHA-256 of the file with the root of trust.
-        root: sigstore's TrustedRoot.
-        config: sigstore's ClientTrustConfig, which also names the signing service. None
-            for a plain trusted root.
+        name: PUBLIC, or the SHA-256 of the trust configuration.
+        config: sigstore's ClientTrustConfig.
+        verifier: sigstore's Verifier.
         notes: remarks about the origin of the root of trust, for the user.
     """
 
     name: str
-    root: Any
-    config: Any = None
+    config: Any
+    verifier: Any
     notes: tuple[str, ...] = ()
 
 
@@ -77,59 +71,43 @@ def load_trust(file: Path | None) -> Trust:
     is used and a note reports it.
 
     Args:
-        file: a client trust configuration or a trusted root, as Sigstore's tools write
-            them.
+        file: a client trust configuration, as Sigstore's tools write it.
 
     Raises:
-        MachineError: the packages are missing.
-        RequestError: the file is neither a trust configuration nor a trusted root.
+        MachineError: the packages are missing, or the public root cannot be read.
+        RequestError: the file is not a trust configuration.
     """
     try:
         # Imported here because the packages are optional.
         from sigstore.errors import Error as SigstoreError
-        from sigstore.models import ClientTrustConfig, TrustedRoot
+        from sigstore.errors import TUFError
+        from sigstore.models import ClientTrustConfig
+        from sigstore.verify import Verifier
     except ImportError as error:
         raise missing_packages(error) from error
-    if file is None:
-        return _public_trust()
-    try:
-        data = file.read_bytes()
-        config = None
-        if str(json.loads(data)["mediaType"]).startswith(_TRUST_CONFIG):
-            config = ClientTrustConfig.from_json(data)
-        root = config.trusted_root if config else TrustedRoot.from_file(str(file))
-    except (OSError, ValueError, KeyError, TypeError, SigstoreError) as error:
-        raise RequestError(
-            f"{file} is not a trust configuration of Sigstore: {_first_line(error)}.",
-            hint=(
-                "Give a client trust config or a trusted root (JSON), as Sigstore's"
-                " tools write them."
-            ),
-        ) from error
-    return Trust(name=sha256(data).hexdigest(), root=root, config=config)
-
-
-def _public_trust() -> Trust:
-    # Imported here because the packages are optional.
-    from sigstore.errors import Error as SigstoreError
-    from sigstore.errors import TUFError
-    from sigstore.models import ClientTrustConfig
-
+    name = PUBLIC
     notes: tuple[str, ...] = ()
     try:
-        try:
-            config = ClientTrustConfig.production()
-        except TUFError:
-            config = ClientTrustConfig.production(offline=True)
-            notes = (
-                "Sigstore's trust root could not be updated; the cached one is used.",
-            )
-        return Trust(name=PUBLIC, root=config.trusted_root, config=config, notes=notes)
+        if file is not None:
+            data = file.read_bytes()
+            name = sha256(data).hexdigest()
+            config = ClientTrustConfig.from_json(data)
+        else:
+            try:
+                config = ClientTrustConfig.production()
+            except TUFError:
+                config = ClientTrustConfig.production(offline=True)
+                text = "Sigstore's trust root could not be updated; the cached one is used."
+                notes = (text,)
+        verifier = Verifier(trusted_root=config.trusted_root)
     except (SigstoreError, OSError, ValueError) as error:
-        raise MachineError(
-            f"Sigstore's trust root cannot be read: {_first_line(error)}.",
-            hint="Give --trust-config.",
+        kind = RequestError if file else MachineError
+        place = file or "Sigstore's trust root"
+        raise kind(
+            f"{place} cannot be read: {_first_line(error)}.",
+            hint="Give --trust-config with a client trust configuration (JSON).",
         ) from error
+    return Trust(name=name, config=config, verifier=verifier, notes=notes)
 
 
 def lazy_verifier(trust_config: Path | None = None) -> Verify:
@@ -141,15 +119,10 @@ def lazy_verifier(trust_config: Path | None = None) -> Verify:
     load = functools.cache(lambda: verifier(load_trust(trust_config)))
 
     def verify(data: bytes, filename: str, digest: str) -> AttestationReport:
-        if problems := provenance_problems(data, filename, digest):
-            return AttestationReport(wheel=filename, problems=problems)
         try:
             by_root = load()
         except (MachineError, RequestError) as error:
-            text = (
-                f"{provenance_name(filename)} cannot be verified. {error.message}"
-                f" {error.hint}".rstrip()
-            )
+            text = f"{provenance_name(filename)} cannot be verified. {error}"
             return AttestationReport(wheel=filename, problems=(text,))
         return by_root(data, filename, digest)
 
@@ -157,113 +130,60 @@ def lazy_verifier(trust_config: Path | None = None) -> Verify:
 
 
 def verifier(trust: Trust) -> Verify:
-    """Return a verifier for a root of trust.
-
-    Raises:
-        MachineError: the packages are missing.
-        RequestError: the root of trust is invalid.
-    """
+    """Return a verifier for a root of trust; MachineError if the packages are missing."""
     try:
         # Imported here because the packages are optional.
         from pypi_attestations import Provenance
-        from sigstore.errors import Error as SigstoreError
-        from sigstore.verify import Verifier
     except ImportError as error:
         raise missing_packages(error) from error
-    try:
-        by_root = Verifier(trusted_root=trust.root)
-    except (SigstoreError, ValueError) as error:
-        raise RequestError(
-            f"The trust root {trust.name} is invalid: {_first_line(error)}.",
-            hint="Give a complete --trust-config.",
-        ) from error
 
     def verify(data: bytes, filename: str, digest: str) -> AttestationReport:
-        if problems := provenance_problems(data, filename, digest):
-            return AttestationReport(wheel=filename, problems=problems)
+        problems = provenance_problems(data, filename, digest)
+        signers: list[Identity] = []
         try:
-            signers = []
-            for bundle in Provenance.model_validate_json(data).attestation_bundles:
-                for attestation in bundle.attestations:
-                    signers.append(_signer(by_root, bundle.publisher, attestation))
-        except (
-            Exception
-        ) as error:  # any failure of the library is a problem of the file
+            if not problems:
+                for bundle in Provenance.model_validate_json(data).attestation_bundles:
+                    for attestation in bundle.attestations:
+                        signers.append(_signer(trust, bundle.publisher, attestation))
+        except Exception as error:  # any failure of the library is one of the file
             text = f"{provenance_name(filename)} is invalid: {_first_line(error)}."
-            return AttestationReport(
-                wheel=filename, problems=(text,), notes=trust.notes
-            )
+            problems = (text,)
         return AttestationReport(
-            wheel=filename, signers=tuple(signers), trust=trust.name, notes=trust.notes
+            wheel=filename,
+            signers=() if problems else tuple(signers),
+            trust=trust.name,
+            problems=problems,
+            notes=trust.notes,
         )
 
     return verify
 
 
-class _AnyIdentity:
-    """A policy that accepts every identity; `promotion.evidence.attestations` checks identities."""
-
-    def verify(self, cert: object) -> None:
-        """Accept the certificate."""
-
-
-def _signer(by_root: Any, publisher: Any, attestation: Any) -> Identity:  # noqa: ANN401 - the packages' own classes
+def _signer(trust: Trust, publisher: Any, attestation: Any) -> Identity:  # noqa: ANN401 - the packages' own classes
     """Return the signer of a well-formed attestation; raises when it is invalid.
 
     The library verifies the signature, the certificate's chain, transparency and
-    validity at the time of the log entry, the log's inclusion proof and checkpoint, and
-    that the log entry is for this statement. The policy checks the identity later.
+    validity at the time of the log entry, the log's inclusion proof and checkpoint, that
+    the log entry is for this statement, and that the certificate is for the publisher.
+    The policy checks the identity later.
     """
-    # Imported here because the packages are optional.
-    from pypi_attestations import AttestationError
-
     if len(attestation.verification_material.transparency_entries) != 1:
-        raise AttestationError(
+        raise ValueError(
             "an attestation must have exactly one entry of a transparency log"
         )
-    kind, payload = by_root.verify_dsse(attestation.to_bundle(), _AnyIdentity())
-    if (kind, payload) != (
-        "application/vnd.in-toto+json",
-        attestation.envelope.statement,
-    ):
-        raise AttestationError(
-            f"the signed content, of type {kind}, is not the statement"
-        )
-    signer = identity_of(attestation.certificate_claims)
-    claimed = replace(
-        signer,
-        issuer=GITHUB,
-        repository=GITHUB_HOST + publisher.repository,
-        workflow=WORKFLOWS + publisher.workflow,
-    )
-    if claimed != signer:
-        raise AttestationError(
-            f"it names the publisher {claimed}; the certificate names {signer}"
-        )
-    return signer
-
-
-def identity_of(claims: Mapping[str, str]) -> Identity:
-    """Return the identity in a certificate.
-
-    Args:
-        claims: OID -> value in the certificate.
-
-    Raises:
-        ValueError: the certificate is not for a workflow of a CI service.
-    """
-    issuer, repository, ref = (claims.get(oid, "") for oid in (ISSUER, REPOSITORY, REF))
-    config = claims.get(CONFIG, "")
-    digest = claims.get(DIGEST, "")
-    path, _, at = config.removeprefix(repository).rpartition("@")
-    workflow = path.removeprefix("/")
-    consistent = config.startswith(f"{repository}/") and at in {ref, digest} - {""}
-    if not (issuer and repository and ref and workflow and consistent):
+    # `Attestation.verify` of the library accepts the public root of trust alone.
+    signed = trust.verifier.verify_dsse(attestation.to_bundle(), publisher._as_policy())
+    if signed != ("application/vnd.in-toto+json", attestation.envelope.statement):
         raise ValueError(
-            "the certificate is not for a workflow of a CI service: issuer"
-            f" {issuer or 'unknown'}"
+            f"the signed content, of type {signed[0]}, is not the statement"
         )
-    return Identity(issuer=issuer, repository=repository, workflow=workflow, ref=ref)
+    claims = attestation.certificate_claims
+    return Identity(
+        issuer=claims[ISSUER],
+        repository=claims[REPOSITORY],
+        workflow=WORKFLOWS + publisher.workflow,
+        ref=claims[REF],
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -22,9 +22,9 @@ from core.errors import PromotionBlockedError
 from core.report import Reporter
 from promotion.attestations import (
     VerificationReport,
+    job_signer,
     verify_files,
     verify_set,
-    with_identity,
 )
 from promotion.attestations import attest as go
 
@@ -74,8 +74,7 @@ def attest(
     refuse_typed(("channel",), "without --verify")
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     staged = gating.find_staged(wheel_set, opened)
-    with with_identity(trust_config) as sign:
-        done: Sequence[str] = go(opened, staged, sign, reporter)
+    done: Sequence[str] = go(opened, staged, job_signer(trust_config), reporter)
     if as_json:
         print_json({"set": str(staged), "attested": done})
         return

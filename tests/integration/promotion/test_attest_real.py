@@ -234,7 +234,7 @@ def test_attested_set_is_promoted_and_verified(
     names = attested.own
     where = ("--bucket", bucket.root)
     trust = ("--trust-config", attested.trust)
-    (tmp_path / "stranger.json").write_text(json.dumps(FakeSigstore().trusted_root()))
+    (tmp_path / "stranger.json").write_text(json.dumps(FakeSigstore().trust_config()))
     stranger = ("--trust-config", tmp_path / "stranger.json")
     doubted = strict("promote", attested.staged, *where, *stranger)
     assert doubted.returncode == PromotionBlockedError.exit_code
@@ -318,7 +318,7 @@ def test_attest_verify_reports_damaged_attestations(
     reasons = (
         "DSSE: invalid signature",
         "an attestation must have exactly one entry",
-        "it names the publisher",
+        "Certificate's OIDCSourceRepositoryURI",
     )
     said = json.loads(done.stdout)
     assert said["attested"] == {}
@@ -334,14 +334,14 @@ def test_attest_verify_reports_damaged_attestations(
 def test_attest_with_unusable_sigstore_stores_nothing(
     cli: Cli, staged: tuple[DirBucket, StagedSet], tmp_path: Path
 ) -> None:
-    """Its services do not exist, or the trust configuration does not name any."""
+    """Its services do not exist, or the file names none."""
     bucket, one = staged
     sigstore = FakeSigstore()
     trust = tmp_path / "trust.json"
     with serving(FakeSigstore()) as env:
         for config, code, text in (
             (sigstore.trust_config(), 18, "error: Sigstore failed: "),
-            (sigstore.trusted_root(), 2, "contains no signing service"),
+            (sigstore.trusted_root(), 2, "cannot be read"),
         ):
             trust.write_text(json.dumps(config))
             done = cli(
@@ -373,7 +373,7 @@ def test_attest_verify_refuses_invalid_trust_config(
         tmp_path / "trust.json",
     )
     assert done.returncode == 2
-    assert "is not a trust configuration of Sigstore" in done.stderr
+    assert "trust.json cannot be read" in done.stderr
 
 
 def test_attest_verify_offline_uses_cached_public_root(

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -28,12 +27,16 @@ from core.errors import BucketError, MachineError, PromotionBlockedError, Reques
 from promotion.attestations import (
     VerificationReport,
     attest,
+    job_signer,
     verify_files,
-    with_identity,
-    workflow_of,
 )
 from promotion.check import check
-from promotion.evidence.attestation_verification import _signer, identity_of
+from promotion.evidence.attestation_verification import (
+    ISSUER,
+    REF,
+    REPOSITORY,
+    _signer,
+)
 from promotion.evidence.attestations import (
     PUBLIC,
     PUBLISH,
@@ -53,6 +56,7 @@ from tests.support.silent import Silent
 from tests.support.wheel_sets import SetWheel, make_wheels
 from tests.unit.promotion.test_attestations import ME
 
+SIGNED_TYPE = "application/vnd.in-toto+json"
 WHEEL = sets.wheel_set().wheels[0]
 
 
@@ -236,93 +240,42 @@ def test_provenance_problems_reports_damage(
     )
 
 
-GITHUB = {
-    "1.3.6.1.4.1.57264.1.8": "https://token.actions.githubusercontent.com",
-    "1.3.6.1.4.1.57264.1.12": "https://github.com/owner/name",
-    "1.3.6.1.4.1.57264.1.18": (
-        "https://github.com/owner/name/.github/workflows/release.yml@refs/heads/main"
-    ),
-}
-REFS = {"1.3.6.1.4.1.57264.1.13": "0" * 40, "1.3.6.1.4.1.57264.1.14": "refs/heads/main"}
-
-
-def test_workflow_of_refuses_other_issuers() -> None:
-    claims = {**GITHUB, **REFS}
-    assert workflow_of(claims) == ("owner/name", "release.yml")
-    for key, value in (("8", "https://gitlab.com"), ("12", "https://gitlab.com/x/y")):
-        other = {**claims, f"1.3.6.1.4.1.57264.1.{key}": value}
-        with pytest.raises(MachineError, match="not belong to a job of"):
-            workflow_of(other)
-
-
 # Signatures, with the optional packages replaced
 
-PACKAGES = (
-    "pypi_attestations",
-    "sigstore.errors",
-    "sigstore.oidc",
-    "sigstore.sign",
-)
 
-
-@pytest.fixture
-def packages(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    replacement = MagicMock(AttestationError=ValueError)
-    for name in PACKAGES:
-        monkeypatch.setitem(sys.modules, name, replacement)
-    return replacement
+def test_signing_needs_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = MagicMock()
+    packages.detect_credential.return_value = None
+    for name in ("pypi_attestations", "sigstore.oidc", "sigstore.sign"):
+        monkeypatch.setitem(sys.modules, name, packages)
+    with pytest.raises(MachineError, match="No identity"):
+        job_signer()
 
 
 @pytest.mark.parametrize(
-    ("token", "error"),
+    ("entries", "signed", "problem"),
     [
-        (None, MachineError),
-        ("token", RequestError),
+        (1, (SIGNED_TYPE, b"statement"), ""),
+        (2, (SIGNED_TYPE, b"statement"), "exactly one entry"),
+        (1, ("text/plain", b"statement"), "is not the statement"),
+        (1, (SIGNED_TYPE, b"other"), "is not the statement"),
     ],
 )
-def test_signing_needs_identity_and_service(
-    token: str | None,
-    error: type[Exception],
-    packages: MagicMock,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    packages.detect_credential.return_value = token
-    trust = SimpleNamespace(config=None)
-    monkeypatch.setattr("promotion.attestations.load_trust", lambda _: trust)
-    with pytest.raises(error), with_identity():
-        pass
-
-
-SIGNED_TYPE = "application/vnd.in-toto+json"
-
-
-@pytest.mark.parametrize(
-    ("entries", "signed", "workflow", "problem"),
-    [
-        (1, (SIGNED_TYPE, b"statement"), "release.yml", ""),
-        (2, (SIGNED_TYPE, b"statement"), "release.yml", "exactly one entry"),
-        (1, ("text/plain", b"statement"), "release.yml", "is not the statement"),
-        (1, (SIGNED_TYPE, b"other"), "release.yml", "is not the statement"),
-        (1, (SIGNED_TYPE, b"statement"), "other.yml", "names the publisher"),
-    ],
-)
-@pytest.mark.usefixtures("packages")
 def test_signer_of_inconsistent_attestation_is_refused(
-    entries: int, signed: tuple[str, bytes], workflow: str, problem: str
+    entries: int, signed: tuple[str, bytes], problem: str
 ) -> None:
-    root = MagicMock()
-    root.verify_dsse.return_value = signed
-    publisher = SimpleNamespace(
-        kind="GitHub", repository="owner/name", workflow=workflow
-    )
-    attestation = MagicMock(certificate_claims={**GITHUB, **REFS})
+    trust = MagicMock()
+    trust.verifier.verify_dsse.return_value = signed
+    claims = {ISSUER: ME.issuer, REPOSITORY: ME.repository, REF: ME.ref}
+    attestation = MagicMock(certificate_claims=claims)
     attestation.verification_material.transparency_entries = ["entry"] * entries
     attestation.envelope.statement = b"statement"
+    publisher = MagicMock(workflow="release.yml")
     if not problem:
-        assert _signer(root, publisher, attestation) == ME
+        assert _signer(trust, publisher, attestation) == ME
         return
     with pytest.raises(ValueError, match=problem):
-        _signer(root, publisher, attestation)
+        _signer(trust, publisher, attestation)
 
 
 # Attestations that cannot be verified
@@ -415,39 +368,3 @@ def test_promote_publishes_verified_attestation(
     with pytest.raises(BucketError):
         promote(bucket, staged, POLICY, now=lambda: NOW, verify=meddler)
     assert not list((bucket.root / "v2").rglob("*.provenance"))
-
-
-def test_identity_of_reads_certificate() -> None:
-    assert identity_of({**GITHUB, **REFS}) == ME
-    by_digest = GITHUB["1.3.6.1.4.1.57264.1.18"].replace("refs/heads/main", "0" * 40)
-    assert (
-        identity_of(
-            {
-                **GITHUB,
-                **REFS,
-                "1.3.6.1.4.1.57264.1.18": by_digest,
-            }
-        )
-        == ME
-    )
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"1.3.6.1.4.1.57264.1.8": ""},
-        {"1.3.6.1.4.1.57264.1.12": "https://github.com/owner/nam"},
-        {"1.3.6.1.4.1.57264.1.14": "refs/heads/other"},
-        {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/@refs/heads/main"},
-        {
-            "1.3.6.1.4.1.57264.1.18": (
-                "https://github.com/owner/name/.github/workflows/release.yml"
-            )
-        },
-    ],
-)
-def test_identity_of_refuses_certificate_without_workflow(
-    change: dict[str, str],
-) -> None:
-    with pytest.raises(ValueError, match="not for a workflow of a CI service"):
-        identity_of({**GITHUB, **REFS, **change})
