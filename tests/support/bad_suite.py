@@ -59,6 +59,15 @@ FILES: Mapping[str, BadFile] = {
     "fail": _among_good(
         "failed", "def test_fail():\n    assert 1 == 2, 'apples'", "apples"
     ),
+    "print_machine_error": _among_good(
+        "failed",
+        "def test_print():\n    print('No space left on device')\n    assert 3 == 4, 'No"
+        " space left on device'",
+    ),
+    "full_disk": _among_good(
+        "environment",
+        "def test_full():\n    raise OSError(28, 'No space left on device')",
+    ),
     "flake": _among_good(
         "flaky",
         "def test_flake():\n    first = not MARK.exists()\n    MARK.touch()\n    assert"
@@ -152,6 +161,10 @@ FILES: Mapping[str, BadFile] = {
         source="import no_such_module_at_all\n",
         verdicts={"": "failed"},
         says={"": "no_such_module_at_all"},
+    ),
+    "import_full_disk": BadFile(
+        source="raise OSError(28, 'No space left on device')\n",
+        verdicts={"": "environment"},
     ),
     "import_sys_exit": BadFile(
         source="import sys\nsys.exit(0)\n",

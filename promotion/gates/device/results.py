@@ -52,6 +52,8 @@ class Attempt:
         id: pytest's node id, or the file.
         seconds: time from the start of set-up to the end of tear-down, or to the crash.
         message: reason of a failure or skip, with the traceback; empty after a pass.
+        exception: type and text of the exception, or the end of the process; only this
+            text decides whether the machine is the cause. Empty for a wrong result.
         worker: name of the process, such as 0/gw1 for worker gw1 of session 0.
         device: device of the process, such as GPU-18f1a2b3c4d5e6f7 or 3; empty on a
             CPU.
@@ -64,6 +66,7 @@ class Attempt:
     ending: Ending
     seconds: float = 0.0
     message: str = ""
+    exception: str = ""
     worker: str = ""
     device: str = ""
     entry: str = ""
@@ -87,9 +90,9 @@ _ENVIRONMENT = re.compile(
 """Errors about missing resources, which the tested code does not cause."""
 
 
-def is_machine_failure(message: str) -> bool:
-    """Return whether a failure's message shows that the machine caused it."""
-    return _ENVIRONMENT.search(message) is not None
+def is_machine_failure(exception: str) -> bool:
+    """Return whether an exception shows that the machine caused it."""
+    return _ENVIRONMENT.search(exception) is not None
 
 
 def file_of(test: str) -> str:
@@ -128,7 +131,7 @@ def judge(
             verdict = TestVerdict.FLAKY if failed else TestVerdict.PASSED
         case Ending.SKIPPED:
             verdict = TestVerdict.SKIPPED
-        case _ if machine_unfit or is_machine_failure(last.message):
+        case _ if machine_unfit or is_machine_failure(last.exception):
             verdict = TestVerdict.ENVIRONMENT
         case Ending.FAILED:
             verdict = TestVerdict.FAILED

@@ -26,9 +26,13 @@ from promotion.gates.device.results import (
 TEST = "tests/lax_test.py::LaxTest::test_add"
 
 
-def at(round_: Round, ending: Ending, message: str = "", entry: str = "") -> Attempt:
+def at(round_: Round, ending: Ending, exception: str = "") -> Attempt:
     return Attempt(
-        id=TEST, round=round_, ending=ending, seconds=1.0, message=message, entry=entry
+        id=TEST,
+        round=round_,
+        ending=ending,
+        message="hipErrorNoDevice",
+        exception=exception,
     )
 
 

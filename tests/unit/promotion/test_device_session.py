@@ -151,7 +151,7 @@ def test_outcome_blames_machine_for_lack_of_memory(
     session = PytestSession(HostRunner({}), tmp_path, SessionLimits())
     session.oom_kills = kills
     (attempt,) = session.outcome().suspects
-    assert is_machine_failure(attempt.message) is blamed
+    assert is_machine_failure(attempt.exception) is blamed
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ class WorkerPlugin:
         self.plan: dict[str, Any] = json.loads((folder / "plan.json").read_bytes())
         self.journal = EventWriter(folder, name)
         self.reports: list[pytest.TestReport] = []
+        self.exceptions: list[str] = []
+        """Exception of each failed phase of the test; see `_exception`."""
         self.running = False
         self.entries: dict[str, str] = {}
         self.broken = {os.path.realpath(path) for path in self.plan["broken"]}
@@ -180,7 +182,11 @@ class WorkerPlugin:
         error = _text(report) if report.failed else ""
         skipped = _reason(report) if report.skipped else ""
         self.journal.write(
-            "collected", file=collector.nodeid, error=error, skipped=skipped
+            "collected",
+            file=collector.nodeid,
+            error=error,
+            skipped=skipped,
+            exception=_exception(getattr(report, "call", None)),
         )
         return report
 
@@ -216,6 +222,7 @@ class WorkerPlugin:
         """Record the start and the outcome of a test."""
         self._leave_if_orphan()
         self.reports.clear()
+        self.exceptions.clear()
         self.leaks.before()
         began = _clock()
         self.running = True
@@ -235,6 +242,8 @@ class WorkerPlugin:
             ending = "failed"
             text = f"{' '.join(filter(None, leaks))}\n{text}"
         more: dict[str, object] = {"seconds": seconds}
+        if not any(leaks):
+            more["exception"] = next(iter(self.exceptions), "")
         if text:
             more["text"] = text
         if ending == "skipped":
@@ -280,7 +289,7 @@ class WorkerPlugin:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(
-        self,
+        self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Make reports for the controller short and printable.
 
@@ -289,6 +298,7 @@ class WorkerPlugin:
         report = yield
         if report.failed:
             report.longrepr = _text(report)
+            self.exceptions.append(_exception(call))
         report.sections = []
         report.user_properties = []
         return report
@@ -361,6 +371,14 @@ def _text(report: Any) -> str:  # noqa: ANN401 - of a test or of a collection
     return (
         whole if len(whole) <= TEXT_CHARACTERS else f"[…]\n{whole[-TEXT_CHARACTERS:]}"
     )
+
+
+def _exception(call: pytest.CallInfo[Any] | None) -> str:
+    """Return the type and the text of an exception; "" for a wrong result."""
+    info = call.excinfo if call else None
+    if info is None or isinstance(info.value, (AssertionError, pytest.fail.Exception)):
+        return ""
+    return info.exconly()[-SECTION_CHARACTERS:]
 
 
 def _reason(report: Any) -> str:  # noqa: ANN401

@@ -150,9 +150,7 @@ class SessionJournal:
                 worker.collecting = str(event["file"])
             case "collected":
                 worker.collecting = ""
-                self._add_file(
-                    str(event["file"]), str(event["error"]), str(event["skipped"])
-                )
+                self._add_file(event)
             case "start":
                 worker.running = str(event["id"])
                 worker.started_at = float(event["at"])
@@ -179,8 +177,9 @@ class SessionJournal:
             case _:
                 pass
 
-    def _add_file(self, file: str, error: str, skipped: str) -> None:
+    def _add_file(self, event: Mapping[str, Any]) -> None:
         """Record an imported file; if several workers import a file, the last event counts."""
+        file, error, skipped = (str(event[key]) for key in ("file", "error", "skipped"))
         self.files.pop(file, None)
         if error or skipped:
             ending, entry = (Ending.FAILED, "") if error else (Ending.SKIPPED, "suite")
@@ -188,6 +187,7 @@ class SessionJournal:
                 id=file,
                 ending=ending,
                 message=error or skipped,
+                exception=str(event.get("exception", "")),
                 worker=self.folder.name,
                 entry=entry,
             )
@@ -204,6 +204,7 @@ class SessionJournal:
                 message=(
                     text[-_SHORT_CHARACTERS:] if self._texts > _MANY_TEXTS else text
                 ),
+                exception=str(event.get("exception", "")),
                 worker=f"{self.folder.name}/{worker.name}",
                 device=worker.device,
                 entry=str(event.get("entry", "")),

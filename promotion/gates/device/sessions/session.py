@@ -288,6 +288,7 @@ class PytestSession:
             id=what,
             ending=ending,
             message=f"{message}\n{text}".rstrip(),
+            exception=message,
             seconds=seconds,
             worker=f"{self.folder.name}/{worker.name}",
             device=worker.device,
