@@ -88,10 +88,9 @@ FILES: Mapping[str, BadFile] = {
         source=(
             "import os\nSEEN = [os.environ.get(name) for name in"
             " ('HIP_VISIBLE_DEVICES', 'OMP_NUM_THREADS',"
-            " 'CUDA_VISIBLE_DEVICES')]\nDEVICE, CORES ="
-            " os.environ['ROCR_VISIBLE_DEVICES'], os.sched_getaffinity(0)\n\ndef"
+            " 'CUDA_VISIBLE_DEVICES')]\nDEVICE = os.environ['ROCR_VISIBLE_DEVICES']\n\ndef"
             " test_lease():\n    assert (SEEN, DEVICE in ('3', '5')) == (['0', '1',"
-            " None], True)\n    assert len(CORES) <= (os.cpu_count() + 1) // 2\n"
+            " None], True)\n"
         ),
         verdicts={"test_lease": "passed"},
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -33,9 +32,7 @@ def fake_device(root: Path, number: int) -> GpuDevice:
 
 def work(root: Path, limits: SessionLimits = LIMITS, retries: int = 40) -> RunPlan:
     """Return a plan of all tests below a folder, for two workers with fake devices."""
-    host = Allotment(
-        cpus=tuple(sorted(os.sched_getaffinity(0))), cores=2, memory=64 * GIB
-    )
+    host = Allotment(cores=2, memory=64 * GIB)
     lent = leases(
         JaxPlatform.ROCM, [fake_device(root, number) for number in (3, 5)], host
     )

@@ -125,10 +125,7 @@ class _GateRun:
         context = self.context
         config = self.config
         context.progress.step("preflight of the machine")
-        self.host = detect_allotment(
-            config.environ,
-            first=self.devices[0].index if self.devices else 0,
-        )
+        self.host = detect_allotment(config.environ)
         wheel_set = context.wheel_set
         rocm = set_manifest(context) if config.platform is JaxPlatform.ROCM else None
         libraries: dict[str, str] = {}
@@ -213,11 +210,7 @@ class _GateRun:
             "sessions": report.sessions,
             "machine": self.facts,
             "options": options,
-            "allotment": {
-                "cores": self.host.cores,
-                "memory": self.host.memory,
-                "why": self.host.why,
-            },
+            "allotment": {"cores": self.host.cores, "memory": self.host.memory},
         }
         check = run_check(
             context,

@@ -154,39 +154,20 @@ def _nvidia_machine(runner: Runner) -> MachineInfo:
     )
 
 
-def detect_allotment(
-    environ: Mapping[str, str],
-    *,
-    first: int = 0,
-    root: Path = Path("/"),
-) -> Allotment:
-    """Return the cores and the memory that this process may use.
-
-    If fewer cores may be busy than the affinity mask allows, neighbouring cores are
-    chosen at a position that depends on `first`, so that several jobs on one host use
-    different cores.
+def detect_allotment(environ: Mapping[str, str], root: Path = Path("/")) -> Allotment:
+    """Return the number of cores and the memory that this process may use.
 
     Args:
         environ: the inherited environment.
-        first: index of the first device in use; it differs between jobs that share a
-            host.
         root: root of the file system.
 
     Raises:
         MachineError: KUBE_CPU_REQUEST is not a number of cores.
     """
-    allowed = sorted(os.sched_getaffinity(0))
-    limits = [(float(len(allowed)), f"the affinity mask has {len(allowed)} cores")]
-    limits += [(quota, "a control group") for quota in quotas(root)]
+    limits = [float(len(os.sched_getaffinity(0))), *quotas(root)]
     if text := environ.get(KUBE):
-        limits.append((_cores(text), f"{KUBE}={text}"))
-    least, why = min(limits)
-    cores = max(1, int(least))
-    start = first * cores % len(allowed)
-    rotated = allowed[start:] + allowed[:start]
-    return Allotment(
-        cpus=tuple(sorted(rotated[:cores])), cores=cores, memory=memory(root), why=why
-    )
+        limits.append(_cores(text))
+    return Allotment(cores=max(1, int(min(limits))), memory=memory(root))
 
 
 def quotas(root: Path) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""Leases of GPUs and cores to workers.
+"""Leases of GPUs to workers.
 
 This module only computes; `machine` detects devices and allotments.
 
@@ -14,7 +14,6 @@ number of workers.
 from __future__ import annotations
 
 import enum
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -102,17 +101,12 @@ class Allotment:
     """Cores and memory of the host that this process may use.
 
     Attributes:
-        cpus: numbers of the usable cores.
-        cores: number of cores that may be busy at once, at least 1; a control group may
-            limit it below `len(cpus)`.
+        cores: number of cores that may be busy at once, at least 1.
         memory: bytes of RAM.
-        why: origin of the limit on cores, for display.
     """
 
-    cpus: tuple[int, ...]
     cores: int
     memory: int
-    why: str = ""
 
     @property
     def workers(self) -> int:
@@ -126,17 +120,17 @@ class Lease:
 
     Attributes:
         device: token of the device; empty on a CPU.
-        cpus: cores to which the worker is pinned.
         env: changes to the worker's environment before jax is imported; "" removes a
             variable.
+        memory: bytes of the largest device, or of RAM on a CPU.
         nodes, gauges: `nodes` and `gauge` of the devices, see `GpuDevice`; shared
             devices have no gauges here.
     """
 
     slot: int
     device: str
-    cpus: tuple[int, ...]
     env: Mapping[str, str]
+    memory: int = 0
     nodes: tuple[str, ...] = ()
     gauges: tuple[tuple[str, ...], ...] = ()
 
@@ -243,12 +237,12 @@ def leases(
         # Devices alternate, so that a session with fewer workers than leases still uses
         # every device.
         owners = [(device,) for device in devices] * per_device
-    shares = _share_cores(allotment, len(owners))
-    threads = max(1, allotment.cores // len(owners))
-    shared = per_device > 1
+    share = Allotment(
+        cores=max(1, allotment.cores // len(owners)), memory=allotment.memory
+    )
     return tuple(
-        _lease(platform, slot, owned, cpus, threads, shared=shared)
-        for slot, (owned, cpus) in enumerate(zip(owners, shares, strict=True))
+        _lease(platform, slot, owned, share, shared=per_device > 1)
+        for slot, owned in enumerate(owners)
     )
 
 
@@ -256,21 +250,20 @@ def whole_machine_lease(
     platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment
 ) -> Lease:
     """Return the lease of a process that uses all devices at once."""
-    return _lease(platform, 0, devices, allotment.cpus, allotment.cores)
+    return _lease(platform, 0, devices, allotment)
 
 
 def _lease(
     platform: JaxPlatform,
     slot: int,
     devices: Sequence[GpuDevice],
-    cpus: tuple[int, ...],
-    threads: int,
+    share: Allotment,
     *,
     shared: bool = False,
 ) -> Lease:
-    """Return the lease of a process with these devices and number of threads."""
+    """Return the lease of a process with these devices and a share of the host."""
     tokens = ",".join(device.token for device in devices)
-    env = dict.fromkeys(_LIBRARIES, str(threads))
+    env = dict.fromkeys(_LIBRARIES, str(share.cores))
     if devices:
         env |= {**dict.fromkeys(platform.masks, ""), platform.masks[0]: tokens}
     if devices and platform is JaxPlatform.ROCM:
@@ -283,20 +276,8 @@ def _lease(
     return Lease(
         slot=slot,
         device=tokens,
-        cpus=cpus,
         env=env,
+        memory=max((device.memory for device in devices), default=share.memory),
         nodes=tuple(nodes),
         gauges=tuple(gauges),
     )
-
-
-def _share_cores(allotment: Allotment, count: int) -> list[tuple[int, ...]]:
-    """Assign neighbouring cores to workers.
-
-    If there are more workers than cores, several workers share a core.
-    """
-    cpus = allotment.cpus
-    if count >= len(cpus):
-        return [(cpus[number % len(cpus)],) if cpus else () for number in range(count)]
-    bounds = [len(cpus) * number // count for number in range(count + 1)]
-    return [cpus[start:end] for start, end in itertools.pairwise(bounds)]

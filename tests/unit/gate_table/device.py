@@ -175,7 +175,7 @@ def _report(ran: Ran, folder: Path) -> Iterable[Finding]:
     gate.devices = gate.config.machine.devices
     gate.target = "gfx942"
     gate.facts = {}
-    gate.host = Allotment(cpus=(0,), cores=1, memory=GIB)
+    gate.host = Allotment(cores=1, memory=GIB)
     site: Any = SimpleNamespace(version="3.12", folder=folder / "site")
     suite = replace(gate._suite(site), notes=())
     report = RunReport(

@@ -19,7 +19,7 @@ from promotion.gates.device.lease import (
 )
 from tests.support.fake_devices import fake_devices
 
-HOST = Allotment(cpus=tuple(range(64)), cores=64, memory=512 * GIB)
+HOST = Allotment(cores=64, memory=512 * GIB)
 ROCR = "ROCR_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
@@ -89,9 +89,7 @@ def test_workers_per_device_is_limited_by_scarcest_resource(
 ) -> None:
     devices = fake_devices(count, memory=memory * GIB)
     assert (
-        workers_per_device(
-            devices, Allotment(cpus=tuple(range(cores)), cores=cores, memory=ram * GIB)
-        )
+        workers_per_device(devices, Allotment(cores=cores, memory=ram * GIB))
         == expected
     )
 
@@ -111,8 +109,7 @@ def test_leases_number_rocm_device_from_zero() -> None:
     assert second.env[HIP] == "0"
     assert second.env[CUDA] == ""
     assert second.env["GPU_DEVICE_ORDINAL"] == ""
-    assert first.cpus == tuple(range(32))
-    assert second.cpus == tuple(range(32, 64))
+    assert first.memory == 192 * GIB
     assert first.env["OPENBLAS_NUM_THREADS"] == "32"
 
 

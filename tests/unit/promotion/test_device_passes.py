@@ -26,7 +26,7 @@ from promotion.gates.device.sessions.passes import (
 )
 from tests.support.fake_devices import fake_devices
 
-HOST = Allotment(cpus=tuple(range(8)), cores=8, memory=64 * GIB)
+HOST = Allotment(cores=8, memory=64 * GIB)
 
 
 SUITE = Suite(
@@ -73,7 +73,7 @@ def test_base_env_drops_device_assignment_of_suite() -> None:
     assert env["JAX_PLATFORMS"] == "rocm,cpu"
 
 
-LEASE = Lease(slot=0, device="0", cpus=(0,), env={"X": "1"})
+LEASE = Lease(slot=0, device="0", env={"X": "1"})
 
 
 ONE = Pass(name="single", marks=f"not {MARK}", leases=(LEASE,))

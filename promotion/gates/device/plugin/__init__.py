@@ -5,8 +5,8 @@ It locks a lease before jax is imported, and writes a crash-proof journal.
 The plugin runs in the tested environment. PYTEST_PLUGINS loads it in every process of a
 session, before any conftest.py. It uses only the standard library and pytest.
 
-JAX_GATE_SESSION is the session's folder with `plan.json`: `leases` (slot, device, cpus,
-env, nodes, gauges), `only` (node ids, or null for all), `broken` (files to ignore),
+JAX_GATE_SESSION is the session's folder with `plan.json`: `leases` (slot, device, env,
+memory, nodes, gauges), `only` (node ids, or null for all), `broken` (files to ignore),
 `skips` (regex, entry, reason), `solo` (this process runs the tests itself, without
 workers), `most_left` and `least_free` (see `leak_check`). Each process that runs tests
 writes `<worker>.jsonl` there, one line per event; faulthandler writes `<worker>.crash`.

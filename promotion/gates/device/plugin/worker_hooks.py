@@ -97,13 +97,10 @@ class WorkerPlugin:
         self.leaks = LeakCheck(
             self.lease, most=self.plan["most_left"], least=self.plan["least_free"]
         )
-        self._cpus = set(self.lease["cpus"]) & os.sched_getaffinity(0)
         for key, value in self.lease["env"].items():
             _environ.pop(key, None)
             if value:
                 _environ[key] = value
-        if self._cpus:
-            os.sched_setaffinity(0, self._cpus)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         self._held = {
             key: _environ.get(key) for key in self.lease["env"] if key.endswith(_MASKS)
@@ -355,8 +352,6 @@ class WorkerPlugin:
             texts.append(f"{key}={found!r} instead of {value or ''!r}")
             if value is not None:
                 _environ[key] = value
-        if self._cpus and os.sched_getaffinity(0) != self._cpus:
-            os.sched_setaffinity(0, self._cpus)
         text = f"The test changed its worker's lease: {', '.join(texts)}."
         return text if changed else ""
 
