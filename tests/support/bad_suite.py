@@ -68,6 +68,24 @@ FILES: Mapping[str, BadFile] = {
         "environment",
         "def test_full():\n    raise OSError(28, 'No space left on device')",
     ),
+    # More than the device has.
+    "allocate_too_much": _among_good(
+        "failed",
+        "def test_allocate():\n    raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory"
+        " allocating 4398046511104 bytes.')",
+    ),
+    # Another process has the memory for a while.
+    "starve_once": _among_good(
+        "passed",
+        "def test_starve():\n    if not MARK.exists():\n        MARK.touch()\n        raise"
+        " RuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying to allocate"
+        " 4.00GiB')",
+        head="MARK = Path(__file__).with_suffix('.mark')",
+    ),
+    # Even alone.
+    "starve": _among_good(
+        "failed", "def test_starve():\n    raise RuntimeError('hipErrorOutOfMemory')"
+    ),
     "flake": _among_good(
         "flaky",
         "def test_flake():\n    first = not MARK.exists()\n    MARK.touch()\n    assert"

@@ -28,7 +28,7 @@ from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
 from promotion.gates.device.device_evidence import checks_of_tests
 from promotion.gates.device.device_request import DeviceRequest, parse_suite_env
 from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
-from promotion.gates.device.gpu_machine import detect_allotment
+from promotion.gates.device.gpu_machine import detect_allotment, free_memory
 from promotion.gates.device.lease import (
     JaxPlatform,
     leases,
@@ -316,7 +316,14 @@ class _GateRun:
             env=env,
             passes=passes(config.passes, single, whole),
             skips=config.known.active,
+            free_memory=self._free_memory,
         )
+
+    def _free_memory(self) -> dict[str, int]:
+        """Return the free bytes of the devices in use."""
+        free = free_memory(self.config.platform, self.runner)
+        names = {device.token for device in self.devices} or {""}
+        return {name: size for name, size in free.items() if name in names}
 
     def _check_jax(
         self, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine

@@ -72,6 +72,21 @@ def detect_machine(
             )
 
 
+def free_memory(
+    platform: JaxPlatform, runner: Runner, root: Path = Path("/")
+) -> dict[str, int]:
+    """Return the free bytes of each device that reports them, or of RAM on a CPU, named ""."""
+    if platform is JaxPlatform.CPU:
+        text = _text(root / "proc/meminfo")
+        match = re.search(r"^MemAvailable:\s*(\d+)", text, re.MULTILINE)
+        return {"": int(match[1]) << 10} if match else {}
+    free = {}
+    for device in detect_machine(platform, runner, root).devices:
+        if device.free is not None:
+            free[device.token] = device.free
+    return free
+
+
 def _amd_machine(root: Path) -> MachineInfo:
     """Return the GPUs in the order of their nodes in amdkfd's topology."""
     kfd = root / "sys/class/kfd/kfd"

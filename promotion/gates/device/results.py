@@ -22,7 +22,8 @@ MESSAGE_CHARACTERS = 16_000
 class Ending(enum.StrEnum):
     """Outcome of one attempt at a test; `crashed`, `killed` and `hung` refer to the process.
 
-    A killed process received a SIGKILL that the gate did not send.
+    A killed process received a SIGKILL that the gate did not send. A starved test
+    failed for want of memory, which other processes may have used.
     """
 
     PASSED = "passed"
@@ -31,6 +32,11 @@ class Ending(enum.StrEnum):
     CRASHED = "crashed"
     HUNG = "hung"
     KILLED = "killed"
+    STARVED = "starved"
+
+
+OUTSIDE = (Ending.KILLED, Ending.STARVED)
+"""Endings with a cause outside of the test, unless its last attempt ends so."""
 
 
 class Round(enum.StrEnum):
@@ -81,13 +87,38 @@ _ENVIRONMENT = re.compile(
     rf"{OUT_OF_MEMORY}|"
     r"hipErrorNoDevice|HIP_ERROR_NoDevice|hipErrorInvalidDevice\b|no ROCm-capable"
     r" device|No visible GPU devices"
-    r"|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory|CUDA_ERROR_OUT_OF_MEMORY|CUDA_ERROR_NO_DEVICE"
+    r"|CUDA_ERROR_NO_DEVICE"
     r"|hipErrorECCNotCorrectable|hipErrorHostUnregistered|HSA_STATUS_ERROR_OUT_OF_RESOURCES"
-    r"|RESOURCE_EXHAUSTED: Out of memory while trying to allocate"
     r"|No space left on device|Cannot allocate memory|Too many open files|unable to"
     r" open /dev/kfd"
 )
 """Errors about missing resources, which the tested code does not cause."""
+
+
+_OUT_OF_MEMORY = re.compile(
+    "RESOURCE_EXHAUSTED|OUT_OF_MEMORY|OutOfMemory|[Oo]ut of memory|_ALLOC_FAILED"
+    "|Failed to get configs"
+)
+"""Errors of XLA and its libraries about device memory.
+
+Without memory, autotuning fails with "Failed to get configs".
+"""
+_ALLOCATION = re.compile(r"allocat\w* (\d+(?:\.\d+)?) ?(bytes|[KMGT]iB)")
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def lacks_memory(exception: str, memory: int) -> bool:
+    """Return whether a test failed for want of memory that its device could have had.
+
+    Args:
+        memory: bytes of the device; a larger allocation is the fault of the test.
+    """
+    if not _OUT_OF_MEMORY.search(exception):
+        return False
+    sizes = [
+        float(number) * _UNITS[unit] for number, unit in _ALLOCATION.findall(exception)
+    ]
+    return max(sizes, default=0) <= memory
 
 
 def is_machine_failure(exception: str) -> bool:
@@ -106,8 +137,8 @@ def judge(
     """Return the verdict on a test.
 
     A retry in a fresh process overrides earlier attempts, also if the test skips itself
-    there. A process that was killed from outside says nothing about the test, unless
-    its last attempt ends so.
+    there. A process that was killed from outside, or lacked memory, says nothing about
+    the test, unless its last attempt ends so.
 
     Args:
         attempts: in the order in which they ended.
@@ -124,13 +155,15 @@ def judge(
     failed = [
         item
         for item in attempts
-        if item.ending not in (Ending.PASSED, Ending.SKIPPED, Ending.KILLED)
+        if item.ending not in (Ending.PASSED, Ending.SKIPPED, *OUTSIDE)
     ]
     match last.ending:
         case Ending.PASSED:
             verdict = TestVerdict.FLAKY if failed else TestVerdict.PASSED
         case Ending.SKIPPED:
             verdict = TestVerdict.SKIPPED
+        case Ending.STARVED:
+            verdict = TestVerdict.ENVIRONMENT
         case _ if machine_unfit or is_machine_failure(last.exception):
             verdict = TestVerdict.ENVIRONMENT
         case Ending.FAILED:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from core.process import HostRunner
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.results import Ending, Round
+from promotion.gates.device.sessions import harness
 from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import RunPlan, RunReport
 from promotion.gates.device.sessions.processes import (
@@ -24,7 +26,7 @@ from promotion.gates.device.sessions.processes import (
 )
 from promotion.gates.device.sessions.session import SessionLimits
 from tests.support import bad_suite
-from tests.support.device_child import work
+from tests.support.device_child import LIMITS, work
 from tests.support.machine import need, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -85,10 +87,11 @@ def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
     assert left(tmp_path / "run") == []
     daemon = (tmp_path / "suite" / "test_leave_daemon.pid").read_text()
     assert not alive(int(daemon))
-    # Only tests whose process ended are rerun with the others.
+    # Only tests whose process ended, or that lacked memory, are rerun with the others.
+    ends = (Ending.CRASHED, Ending.KILLED, Ending.STARVED)
     for test, attempts in report.attempts.items():
         again = [attempt for attempt in attempts if attempt.round is Round.RERUN]
-        assert not again or attempts[0].ending in (Ending.CRASHED, Ending.KILLED), test
+        assert not again or attempts[0].ending in ends, test
 
 
 def test_harness_stops_after_too_many_crashes(tmp_path: Path) -> None:
@@ -128,6 +131,21 @@ def test_sessions_end_when_the_gate_is_killed(tmp_path: Path) -> None:
     gate.kill()
     gate.wait()
     until(lambda: left(folder) == [])
+
+
+def test_harness_blames_the_machine_for_memory_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "_GIVEN_BACK_SECONDS", 0.1)
+    root = bad_suite.write(tmp_path / "suite", "starve")
+    free = iter([{"3": 16 << 30}])
+    plan = work(root, replace(LIMITS, pause=0.1))
+    plan = replace(plan, free_memory=lambda: next(free, {"3": 1 << 30}))
+    report = run(plan, tmp_path / "run")
+    verdicts = {result.id: result.verdict for result in report.results}
+    assert verdicts.pop("test_starve.py::test_starve") is TestVerdict.ENVIRONMENT
+    assert {*verdicts.values()} == {TestVerdict.PASSED}
+    assert [item.code for item in report.warnings] == ["device-memory-taken"]
 
 
 CAUSES = """

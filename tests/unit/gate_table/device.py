@@ -23,6 +23,7 @@ from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform
 from promotion.gates.device.preflight import check_host, check_jax
 from promotion.gates.device.results import Attempt, Ending, killed_workers
 from promotion.gates.device.run_check import check_ledgers
+from promotion.gates.device.sessions import harness as harness_module
 from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import Pass, RunPlan, RunReport, Suite
 from promotion.gates.device.suite import SuiteSource
@@ -154,6 +155,7 @@ class Ran:
     devices: int = 2
     jax: str = "0.11.1"
     causes: int = 0
+    lost: int = 0
 
 
 def _report(ran: Ran, folder: Path) -> Iterable[Finding]:
@@ -183,18 +185,29 @@ def _report(ran: Ran, folder: Path) -> Iterable[Finding]:
     )
     for check in gate._report(report, (), suite, folder_of(folder, "run"), {}):
         yield from check.findings
-    yield from _retry(ran.causes, folder)
+    yield from _retry(ran.causes, ran.lost, folder)
 
 
-def _retry(causes: int, folder: Path) -> Iterable[Finding]:
-    """Retry tests that failed for different causes; one retry is allowed."""
+def _retry(causes: int, lost: int, folder: Path) -> Iterable[Finding]:
+    """Retry tests that failed for different causes; one retry is allowed.
+
+    A device has lost memory.
+    """
     single = Pass(name="all", marks="", leases=())
     suite = Suite(root=folder, files=(".",), env={})
     harness = Harness(
         HostRunner({}),
-        RunPlan(python=(), suite=suite, env={}, passes=(single,), retries=1),
+        RunPlan(
+            python=(),
+            suite=suite,
+            env={},
+            passes=(single,),
+            retries=1,
+            free_memory=lambda: {"0": 16 * GIB - lost},
+        ),
         folder,
     )
+    harness._idle = {"0": 16 * GIB}
     state = harness._states["all"]
     for number in range(causes):
         attempt = Attempt(
@@ -205,6 +218,8 @@ def _retry(causes: int, folder: Path) -> Iterable[Finding]:
         state.chosen = {**(state.chosen or {}), attempt.id: None}
         state.tests[attempt.id].append(attempt)
     harness._retry(single)
+    with mock.patch.object(harness_module, "_GIVEN_BACK_SECONDS", 0.0):
+        harness._check_devices()
     return harness._report().warnings
 
 
@@ -230,6 +245,13 @@ _RUN_ROWS = [
         "jax 0.11.2",
         RUN,
         lambda made: setattr(made, "jax", "0.11.2"),
+    ),
+    Row(
+        GATE,
+        "device-memory-taken",
+        "two GiB",
+        RUN,
+        lambda made: setattr(made, "lost", 2 * GIB),
     ),
     Row(
         GATE, "not-retried", "two causes", RUN, lambda made: setattr(made, "causes", 2)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -17,6 +19,7 @@ from core.atomic import write_whole
 from core.frozen import frozen
 from core.model import Finding
 from core.process import HostRunner
+from core.units import human
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import warning
 from promotion.gates.device.lease import Lease
@@ -28,6 +31,7 @@ from promotion.gates.device.results import (
     file_of,
     judge,
     killed_workers,
+    lacks_memory,
 )
 from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.journal import SessionJournal
@@ -44,6 +48,8 @@ from promotion.gates.device.sessions.state import PassState
 
 _IDLE_SESSIONS = 3
 """Number of consecutive sessions without progress after which a pass ends."""
+_GIVEN_BACK_SECONDS = 10.0
+"""Seconds for a driver to release the memory of processes that ended."""
 _UNDECIDED = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
 
 
@@ -88,10 +94,13 @@ class Harness:
         self._warnings: list[Finding] = []
         self._problems: list[str] = []
         self._numbers = itertools.count()
+        self._idle: Mapping[str, int] = {}
+        self._has_warned = False
 
     def run(self) -> RunReport:
         """Run all passes, then retry failed tests."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._idle = self.plan.free_memory()
         for pass_ in self.plan.passes:
             self._finish(pass_)
         if not self._problems:
@@ -112,6 +121,11 @@ class Harness:
             # A choice needs the names of all tests, so its first session only collects.
             # If workers collect different tests, a single one may still make progress.
             leases = pass_.leases[:1] if idle or only == [] else pass_.leases
+            if any(map(state.is_starved, only or ())):
+                self._memory_is_free(limits.pause)
+                leases = leases[: max(1, len(leases) // 2)]
+                text = f"Tests lacked memory, and ran again with {len(leases)} workers."
+                self._notes[text] = None
             outcome = self._together(
                 pass_, _Job(only=only, files=self.plan.suite.files), leases
             )
@@ -159,7 +173,8 @@ class Harness:
         if only := [test for test in others if test not in state.files]:
             files = list(dict.fromkeys(map(file_of, only)))
             job = _Job(only=only, files=files, round=Round.RETRY)
-            self._together(pass_, job, pass_.leases)
+            few = any(map(state.is_starved, only))
+            self._together(pass_, job, pass_.leases[:1] if few else pass_.leases)
 
     @staticmethod
     def _undecided(state: PassState) -> list[TestResult]:
@@ -169,11 +184,14 @@ class Harness:
     def _retry_each(self, pass_: Pass, names: Sequence[str]) -> None:
         """Retry tests, and files that could not be collected, each in a process of its own.
 
-        Tests of a file that can be collected now run too.
+        Tests of a file that can be collected now run too. Tests that lacked memory run
+        one after the other.
         """
         state = self._states[pass_.name]
         jobs = []
         for name in names:
+            if state.is_starved(name):
+                continue
             of_file = _Job(only=None, files=[name], round=Round.RETRY)
             jobs.append(of_file if name in state.files else _of_test(name, Round.RETRY))
         new: list[str] = []
@@ -186,6 +204,10 @@ class Harness:
                 new += [test for test in outcome.items if test in (state.chosen or ())]
         untried = [test for test in new if not state.tests.get(test)]
         self._alone(pass_, [_of_test(test, Round.RETRY) for test in untried])
+        for test in filter(state.is_starved, names):
+            if not self._memory_is_free(self.plan.limits.pause):
+                return
+            self._alone(pass_, [_of_test(test, Round.RETRY)])
 
     def _together(
         self, pass_: Pass, job: _Job, leases: Sequence[Lease]
@@ -193,6 +215,7 @@ class Harness:
         """Run tests in one session, with a worker for each lease."""
         outcome = self._session(pass_, job, leases, workers=len(leases))
         self._add(pass_, job, outcome)
+        self._check_devices()
         return outcome
 
     def _alone(self, pass_: Pass, jobs: Sequence[_Job]) -> list[SessionOutcome]:
@@ -210,15 +233,71 @@ class Harness:
 
         with ThreadPoolExecutor(max(1, len(pass_.leases))) as pool:
             outcomes = list(pool.map(run, jobs))
+        had_memory = len(jobs) == 1 and not self._taken()
         for job, outcome in zip(jobs, outcomes, strict=True):
-            self._add(pass_, job, outcome)
+            self._add(pass_, job, outcome, had_memory=had_memory)
             for death in outcome.suspects:  # no other test can be the cause
                 self._states[pass_.name].blame(death, job.round)
+        self._check_devices()
         return outcomes
 
-    def _add(self, pass_: Pass, job: _Job, outcome: SessionOutcome) -> None:
+    def _add(
+        self,
+        pass_: Pass,
+        job: _Job,
+        outcome: SessionOutcome,
+        *,
+        had_memory: bool = False,
+    ) -> None:
+        """Add the outcome of a session.
+
+        Args:
+            had_memory: whether no other process used the memory of the devices.
+        """
+        sizes = {lease.device: lease.memory for lease in pass_.leases}
+        ended = []
+        for attempt in outcome.ended:
+            failed = attempt.ending is Ending.FAILED and not had_memory
+            size = sizes.get(attempt.device, 0)
+            starved = failed and lacks_memory(attempt.exception, size)
+            ended.append(
+                replace(attempt, ending=Ending.STARVED) if starved else attempt
+            )
+        outcome = replace(outcome, ended=tuple(ended))
         self._states[pass_.name].add(outcome, job.round)
         self._notes |= dict.fromkeys(outcome.notes)
+
+    def _taken(self) -> dict[str, int]:
+        """Return device -> bytes that were free before the run, and are used now."""
+        now = self.plan.free_memory()
+        taken = {}
+        for device, free in self._idle.items():
+            missing = free - now.get(device, free)
+            if missing > passes.MOST_LEFT:
+                taken[device] = missing
+        return taken
+
+    def _memory_is_free(self, patience: float) -> bool:
+        """Wait for memory that other processes use; return whether it is free now."""
+        until = time.monotonic() + patience
+        while taken := self._taken():
+            if time.monotonic() > until:
+                break
+            time.sleep(min(1.0, patience))
+        return not taken
+
+    def _check_devices(self) -> None:
+        """Warn once if idle devices have less free memory than before the run."""
+        if self._has_warned or self._memory_is_free(_GIVEN_BACK_SECONDS):
+            return
+        self._has_warned = True
+        for device, missing in self._taken().items():
+            text = (
+                f"The idle device {device} has {human(missing)} less free memory than"
+                " before the tests."
+            )
+            remedy = "Find the process that uses it."
+            self._warnings.append(warning("device-memory-taken", text, remedy))
 
     def _session(
         self, pass_: Pass, job: _Job, leases: Sequence[Lease], *, workers: int

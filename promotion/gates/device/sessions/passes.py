@@ -28,8 +28,8 @@ PLUGIN = "jax_release_device_gate"
 """Name under which a session imports the plugin."""
 PLUGIN_FOLDER = Path(__file__).parents[1] / "plugin"
 LAUNCHER = PLUGIN_FOLDER / "launcher.py"
-_MOST_LEFT = DEVICE_SHARE // 2
-"""Bytes of arrays that a test may leave alive.
+MOST_LEFT = DEVICE_SHARE // 2
+"""Bytes of arrays that a test may leave alive, and of a device that the run may lose.
 
 More would leave too little memory to later tests.
 """
@@ -206,7 +206,7 @@ def session_plan(
         "broken": sorted(broken),
         "skips": skipped,
         "solo": solo,
-        "most_left": _MOST_LEFT,
+        "most_left": MOST_LEFT,
         "least_free": DEVICE_SHARE,
     }
 
@@ -221,6 +221,8 @@ class RunPlan:
         retries: maximum number of failed tests, or of causes of failures, to retry in
             fresh processes; with more failures, retries would add no information. 0
             retries none.
+        free_memory: function that returns device -> free bytes; on a CPU, the device is
+            "" and the memory is RAM.
     """
 
     python: tuple[str, ...]
@@ -230,6 +232,7 @@ class RunPlan:
     skips: tuple[KnownTest, ...] = ()
     limits: SessionLimits = field(default_factory=SessionLimits)
     retries: int = 40
+    free_memory: Callable[[], Mapping[str, int]] = dict
 
 
 @frozen

@@ -59,6 +59,7 @@ class SessionLimits:
         grace: time between SIGABRT and SIGKILL for a hung worker, and between the end
             of a session and of its output.
         session: duration of a whole session.
+        pause: wait for memory that other processes use.
         crashes: maximum number of dead workers in one pass.
     """
 
@@ -66,6 +67,7 @@ class SessionLimits:
     collect: float = 600.0
     grace: float = 10.0
     session: float = 6 * 3600.0
+    pause: float = 600.0
     crashes: int = 100
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from promotion.gates.device.results import Attempt, Ending, Round
+from promotion.gates.device.results import OUTSIDE, Attempt, Ending, Round
 from promotion.gates.device.sessions.passes import Choose
 from promotion.gates.device.sessions.session import SessionOutcome
 
@@ -16,7 +16,7 @@ RERUNS = 1
 A test that merely failed is never rerun.
 """
 
-_ENDED = (Ending.CRASHED, Ending.KILLED)
+_ENDED = (Ending.CRASHED, *OUTSIDE)
 """Endings after which a test runs again together with others."""
 
 
@@ -88,6 +88,11 @@ class PassState:
     def untried_suspects(self) -> list[str]:
         """Return the suspects that have not run alone yet."""
         return [test for test in self.suspects if not self.tests.get(test)]
+
+    def is_starved(self, test: str) -> bool:
+        """Return whether the last attempt at a test failed for want of memory."""
+        tries = self.tests.get(test, [])[-1:]
+        return any(attempt.ending is Ending.STARVED for attempt in tries)
 
     def attempts(self) -> Iterator[tuple[str, list[Attempt]]]:
         """Yield (id, attempts) for each file with attempts and for each chosen test."""
