@@ -159,6 +159,11 @@ _RUN_OPTIONS = (
         type=click.IntRange(1),
     ),
     option(
+        "--import-limit SECONDS",
+        "Time limit for the import of each test file.  [default: 600]",
+        type=click.IntRange(1),
+    ),
+    option(
         "--inside ENGINE",
         (
             "Engine of the container of --image in which this command runs; set by"

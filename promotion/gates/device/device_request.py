@@ -22,6 +22,7 @@ class DeviceRequest:
         suite_env: NAME=VALUE of variables that replace those of JAX's CI.
         size: size of JAX's suite; empty selects all of the suite.
         tests: files and tests to run; their evidence is not stored.
+        import_limit: seconds that the import of a test file may take.
         python: Python version to test with; empty selects a version of the set.
         also: hash-locked requirements to install with the set, such as NVIDIA's plugin.
         rocm: root of the ROCm to load; None uses the ROCm that the loader finds.
@@ -44,6 +45,7 @@ class DeviceRequest:
     size: str = ""
     tests: tuple[str, ...] = ()
     shard: str = ""
+    import_limit: int = 600
     python: str = ""
     also: Path | None = None
     rocm: Path | None = None

@@ -52,6 +52,7 @@ from promotion.gates.device.sessions.passes import (
     base_env,
     passes,
 )
+from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import (
     ShardResult,
     digest_of_tests,
@@ -316,6 +317,7 @@ class _GateRun:
             env=env,
             passes=passes(config.passes, single, whole),
             skips=config.known.active,
+            limits=SessionLimits(collect=config.request.import_limit),
             free_memory=self._free_memory,
         )
 

@@ -148,6 +148,29 @@ def test_harness_blames_the_machine_for_memory_of_others(
     assert [item.code for item in report.warnings] == ["device-memory-taken"]
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (bad_suite.FILES["import_segfault"].source, "Segmentation fault"),
+        ("import time\ntime.sleep(600)\n", "still running after 3 s"),
+    ],
+)
+def test_harness_leaves_out_named_file_that_dies_on_import(
+    tmp_path: Path, source: str, reason: str
+) -> None:
+    root = bad_suite.write(tmp_path / "suite", "skip")
+    (root / "test_dies.py").write_text(source)
+    plan = work(root, replace(LIMITS, collect=3.0))
+    files = ("test_dies.py", "test_skip.py")
+    plan = replace(plan, suite=replace(plan.suite, files=files))
+    report = run(plan, tmp_path / "run")
+    first, *more = report.results
+    assert (first.id, first.verdict) == ("test_dies.py", TestVerdict.CRASHED)
+    assert reason in first.message
+    assert [result.verdict.value for result in more] == ["passed", "skipped"]
+    assert report.problems == ()
+
+
 CAUSES = """
 import pathlib, pytest
 

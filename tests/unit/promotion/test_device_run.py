@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,9 @@ from promotion.gates.common.gate_context import Check, error
 from promotion.gates.device.blame import SET_UNUSABLE
 from promotion.gates.device.device_run import _GateRun, make_gate
 from promotion.gates.device.gpu_machine import MachineInfo
-from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.lease import GIB, Allotment, JaxPlatform
 from promotion.gates.device.run_check import missing_tests, raise_unless_complete
+from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.shards import Shard
 from tests.support.device_results import result
 from tests.support.fake_devices import device_config
@@ -151,3 +153,12 @@ def test_preflight_error_belongs_to_set_or_machine() -> None:
     )
     assert type(preflight_error(ENVIRONMENT)) is MachineError
     assert type(preflight_error(ENVIRONMENT, SET_UNUSABLE)) is MachineError
+
+
+def test_plan_has_the_import_limit_of_the_request(tmp_path: Path) -> None:
+    gate = _GateRun.__new__(_GateRun)
+    gate.devices = ()
+    gate.host = Allotment(cores=1, memory=GIB)
+    gate.config = device_config(JaxPlatform.CPU, import_limit=9)
+    suite = Suite(root=tmp_path, files=(".",), env={})
+    assert gate._plan(("python",), {}, suite).limits.collect == 9
