@@ -42,6 +42,7 @@ class TargetInfo:
             AMDGPUUsage).
         features: target features that can be switched on or off at compile time,
             sorted.
+        always: those of the features that every GPU has on.
         families: names of the families with this target, except the family with the
             target's own name.
         covers: processors that run the target's code: several for a generic target,
@@ -58,6 +59,7 @@ class TargetInfo:
     architecture: str = ""
     mach: int
     features: tuple[str, ...]
+    always: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
     covers: tuple[str, ...] = ()
     xla: bool = False
@@ -455,7 +457,18 @@ def _checked(target: GfxTarget) -> GfxTarget:
             f"{target} names one feature twice.",
             hint="Write each feature once, with + or -.",
         )
+    if no_gpu := no_such_gpu(target):
+        hint = f"Name {target.processor} without it."
+        raise RequestError(f"{target} is no target: {no_gpu}.", hint=hint)
     return target
+
+
+def no_such_gpu(target: GfxTarget) -> str:
+    """Return why no GPU runs the code of a target, without a full stop; empty if one does."""
+    row = load_table().targets.get(target.processor)
+    always = row.always if row else ()
+    off = [feature for feature in always if f"{feature}-" in target.features]
+    return f"no GPU is {target}: {off[0]} is always on" if off else ""
 
 
 def _refuse_ambiguity(targets: Iterable[GfxTarget]) -> None:

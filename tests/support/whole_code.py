@@ -94,7 +94,7 @@ def whole_code(
         ".dynstr": strings,
         ".rodata": descriptors,
         ".dynamic": dynamic,
-        ".text": (b"\x00\x00\x80\xbf" * 63 + _END) * len(names),
+        ".text": (_nop(gfx) * 63 + _END) * len(names),
         ".shstrtab": b"\0" + b"".join(f"{name}\0".encode() for name in _SECTIONS),
     }
     data = bytearray(at[".shstrtab"])
@@ -160,6 +160,11 @@ def whole_code(
         )
     data[: len(head)] = head
     return bytes(data) + rows
+
+
+def _nop(target: GfxTarget) -> bytes:
+    """Return s_nop with a number of the target, since compilers write other code for each."""
+    return struct.pack("<H", machs()[target.processor]) + b"\x80\xbf"
 
 
 def _up(position: int, alignment: int) -> int:

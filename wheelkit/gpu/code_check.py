@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
+from isal import isal_zlib
+
 from core.errors import ElfError, RequestError
 from core.frozen import frozen
 from core.model import GfxTarget
@@ -45,10 +47,12 @@ class CodeCheck:
     Attributes:
         kernels: names of the kernels with a descriptor.
         problems: defects; at most one for each kernel.
+        text: CRC-32 of the machine code; 0 without code.
         arguments: kernel -> number of arguments in its source.
     """
 
     kernels: tuple[str, ...] = ()
+    text: int = field(default=0, compare=False)
     problems: tuple[CodeProblem, ...] = ()
     arguments: Mapping[str, int] = field(
         default_factory=dict, compare=False, repr=False
@@ -89,8 +93,12 @@ def check_code(data: bytes, target: GfxTarget) -> CodeCheck:
         if name.endswith(KERNEL_SUFFIX)
     ]
     problems += _kernel_problems(image, symbols, kernels)
+    code = image.section(".text")
     return CodeCheck(
-        kernels=tuple(kernels), problems=tuple(problems), arguments=arguments
+        kernels=tuple(kernels),
+        text=isal_zlib.crc32(image.contents(code)) if code and code.size else 0,
+        problems=tuple(problems),
+        arguments=arguments,
     )
 
 

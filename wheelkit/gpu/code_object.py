@@ -14,7 +14,7 @@ import msgspec
 
 from core.errors import ElfError
 from core.model import GfxTarget
-from core.targets import machs
+from core.targets import machs, no_such_gpu
 from wheelkit.elf import constants
 from wheelkit.elf.constants import HEADER
 from wheelkit.elf.elf_tables import ElfImage
@@ -65,7 +65,8 @@ def code_object_problem(head: bytes, target: GfxTarget) -> str:
             named = next((f[-1] for f in target.features if f[:-1] == feature), "")
             if setting != named:
                 return f"has {feature}{setting or ' open'}"
-    return ""
+    no_gpu = no_such_gpu(target)
+    return f"has no use, because {no_gpu}" if no_gpu else ""
 
 
 def is_code_object(head: bytes) -> bool:

@@ -65,6 +65,7 @@ class FatbinReport:
         device: code per target.
         entry_findings: damage, and code objects that do not match their entry.
         code_findings: problems of whole code objects.
+        alike: groups of targets whose machine code is equal in every bundle.
         kernels: address of a bundle -> target -> kernels, of whole code objects.
         arguments: address of a bundle -> kernel -> number of arguments in its source,
             of whole code objects.
@@ -74,6 +75,7 @@ class FatbinReport:
     device: DeviceCode
     entry_findings: tuple[Finding, ...]
     code_findings: tuple[Finding, ...]
+    alike: tuple[tuple[str, ...], ...]
     kernels: Mapping[int, Mapping[str, frozenset[str]]]
     arguments: Mapping[int, Mapping[str, int]]
 
@@ -152,6 +154,7 @@ def read_targets(
         device=_device_code(scans),
         entry_findings=tuple(findings),
         code_findings=tuple(others),
+        alike=_alike(scans),
         kernels=_kernels(scans) if whole else {},
         arguments={scan.bundle.address: scan.arguments for scan in scans},
     )
@@ -195,6 +198,19 @@ def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
                 more = counts[code] - 1
                 others = f" (and {more} more of this kind)" if more else ""
                 yield code, f"{scan.place} {entry.id} {text}{others}."
+
+
+def _alike(scans: Sequence[_BundleScan]) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of targets with equal machine code."""
+    texts: dict[str, list[tuple[int, int]]] = {}
+    for scan in scans:
+        for entry, check in scan.checks.items():
+            if check.text:
+                texts.setdefault(entry.name, []).append((scan.bundle.index, check.text))
+    groups: dict[tuple[tuple[int, int], ...], list[str]] = {}
+    for target, code in texts.items():
+        groups.setdefault(tuple(code), []).append(target)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
 def _kernels(

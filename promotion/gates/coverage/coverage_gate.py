@@ -20,6 +20,7 @@ from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.coverage.kernel_rules import (
     RULES_FILE,
     KernelRule,
+    foreign_targets,
     load_rules,
     missing_kernels,
     rules_for,
@@ -171,6 +172,12 @@ def _read(
         for clause in clauses:
             text = f"{library.name} {clause}."
             damage.append(finding(code, text, member=library.path))
+    for names in foreign_targets(library.path, report.alike):
+        text = (
+            f"{library.name} has the same machine code for {' and '.join(names)}, which"
+            " differs in published wheels."
+        )
+        damage.append(finding("code-object-wrong", text, member=library.path))
     return replace(
         library,
         code={

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -45,6 +45,7 @@ class _RuleFile:
     """Content of `kernel_rules.toml`."""
 
     only: tuple[KernelRule, ...]
+    alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
@@ -54,6 +55,22 @@ def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
         FormatError: a field is missing, unknown or of the wrong type.
     """
     return read_toml(file, _RuleFile, schema=_SCHEMA_VERSION).only
+
+
+def foreign_targets(
+    member: str, groups: Iterable[Iterable[str]]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the processors of a library with equal code that published wheels do not have.
+
+    Args:
+        groups: targets with equal machine code.
+    """
+    alike = read_toml(RULES_FILE, _RuleFile, schema=_SCHEMA_VERSION).alike
+    known = alike["xla" if "xla_rocm" in member else "small"]
+    for group in groups:
+        names = {name.partition(":")[0] for name in group}
+        if len(names) > 1 and not any(names <= {*row.split()} for row in known):
+            yield tuple(sorted(names))
 
 
 def rules_for(

@@ -185,6 +185,7 @@ def test_expand_unknown_name_suggests_nearest(typed: str, meant: str) -> None:
         ("gfx1100:xnack+", "gfx1100 has no feature xnack"),
         ("dcgpu-all:wave64+", "not a gfx target"),
         ("gfx942:xnack+:xnack-", "one feature twice"),
+        ("gfx942:sramecc-", "no GPU is gfx942:sramecc-"),
         ("gfx942,gfx942:xnack+", "cannot be in one wheel"),
     ],
 )

@@ -268,6 +268,8 @@ def bundled(data: bytes) -> Edit:
     return code(hip_library(fatbins=[bundle.build(parts)]))
 
 
+CODE_OF_GFX950 = whole_code("gfx942").replace(b"\x4c\0\x80\xbf", b"\x4f\0\x80\xbf")
+
 _CODE_EDITS: list[tuple[str, str, ElfEdit]] = [
     ("kernel-descriptor-wrong", "zeros", descriptor(0, "64s", bytes(64))),
     ("kernel-descriptor-wrong", "no machine code", descriptor(16, "q", 0)),
@@ -343,6 +345,13 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
         "gfx942 as gfx950",
         PJRT,
         code(hip_library(fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})])),
+    ),
+    ("code-object-wrong", "machine code of gfx950", PJRT, bundled(CODE_OF_GFX950)),
+    (
+        "code-object-wrong",
+        "no GPU has ECC off",
+        PJRT,
+        code(hip_library(fatbins=[fat_binary(["gfx942:sramecc-", "gfx950"])])),
     ),
     (
         "code-object-wrong",
