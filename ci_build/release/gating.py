@@ -15,7 +15,7 @@ from ci_build.release.release_request import STRUCTURE, SigningKey
 from ci_build.rocm.tree import read_tree
 from ci_build.wheelset.expected import expected_of_staged
 from core.errors import RequestError
-from core.model import WHEELS_JSON, Evidence, Finding, Severity
+from core.model import WHEELS_JSON, Evidence, Outcome, Severity
 from core.process import Runner
 from core.report import Reporter
 from core.targets import requested
@@ -24,6 +24,7 @@ from promotion import stage as promotion_stage
 from promotion import staged_sets
 from promotion.evidence.signing import Signer, new_key
 from promotion.gates.common import gate_runs as runs
+from promotion.gates.common.gate_report import report_lines
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.compile import view
 from promotion.gates.gate_table import GATES, GateInputs, GateOptions
@@ -35,8 +36,6 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex, StagedSet, is_digest
 
 _COUNTS = ("passed", "known", "failed", "skipped")
-_MOST_SHOWN = 3
-"""Number of warnings of one kind that are printed."""
 
 
 def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
@@ -204,22 +203,14 @@ def with_policy(gate_options: GateOptions, policy: Policy) -> GateOptions:
 
 
 def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
-    """Print a table of evidence and some warnings of each kind.
+    """Print a table of evidence, and the warnings.
 
-    Errors are part of the final message.
+    Errors are part of the final message, and precede the warnings there.
     """
     rows: list[tuple[str, ...]] = []
-    kinds: dict[tuple[str, str], list[Finding]] = {}
     for evidence in evidences:
-        warnings = [
-            finding
-            for finding in evidence.findings
-            if finding.severity is Severity.WARNING
-        ]
-        for finding in warnings:
-            shown = kinds.setdefault((evidence.gate, finding.code), [])
-            if finding not in shown:
-                shown.append(finding)
+        severities = [finding.severity for finding in evidence.findings]
+        warnings = severities.count(Severity.WARNING)
         counts = [str(evidence.counts[word]) for word in _COUNTS]
         about = (evidence.gate, evidence.target, evidence.outcome.value)
         took = f"{seconds_of(evidence):.0f} s"
@@ -231,8 +222,6 @@ def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
         reporter.table(*view.results(compiled))
         for line in view.failures(compiled):
             reporter.line(line)
-    for (gate, code), shown in kinds.items():
-        for finding in shown[:_MOST_SHOWN]:
-            reporter.finding(finding, where=f"gate {gate}")
-        if more := len(shown[_MOST_SHOWN:]):
-            reporter.warning(f"gate {gate}: {more} more warnings {code}.")
+    if not any(one.outcome in (Outcome.FAILED, Outcome.ERROR) for one in evidences):
+        for line in report_lines(evidences, Severity.WARNING):
+            reporter.warning(line)

@@ -42,7 +42,7 @@ from promotion.check import check, raise_if_blocked
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.evidence.signing import Signer
 from promotion.gates.common.gate_context import Check
-from promotion.gates.common.gate_runs import raise_for_failures
+from promotion.gates.common.gate_report import raise_for_failures
 from promotion.gates.gate_table import GATES, GateOptions
 from promotion.index.ledger import LedgerEntry
 from promotion.index.publish import publish

@@ -336,7 +336,7 @@ def _fields_of(options: type[_T], values: Values) -> _T:
 def _finish(evidences: Sequence[Evidence], values: Values) -> None:
     """Print evidence as JSON, and raise for failed gates."""
     # Start-up time: evidence loads cryptography.
-    from promotion.gates.common.gate_runs import raise_for_failures
+    from promotion.gates.common.gate_report import raise_for_failures
 
     if values["as_json"]:
         print_json(evidences)

@@ -28,7 +28,6 @@ from promotion.evidence.evidence import (
     ANY,
     ENVIRONMENT,
     EvidenceFile,
-    is_machine_failure,
     latest_by_part,
     now,
     read_all,
@@ -43,12 +42,6 @@ from promotion.policy.promotion_policy import VERSION, gate_version
 from promotion.stage import read_staged, refuse_changed_files
 from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import StagedSet
-
-_MOST_LISTED = 20
-"""Maximum number of errors in the final message.
-
-Thousands of tests may fail for the same reason.
-"""
 
 
 def run_gates(
@@ -279,33 +272,6 @@ def _selected_targets(
 def _settings(gate: Gate) -> dict[str, str]:
     version = gate_version(gate.name)
     return {**gate.settings, "code": code_digest(), VERSION: version}
-
-
-def raise_for_failures(evidences: Iterable[Evidence]) -> None:
-    """Raise one error that lists the errors of every gate that did not pass.
-
-    Raises:
-        GateError: a gate failed.
-        MachineError: this machine caused every failure, so the gates may pass on
-            another machine.
-    """
-    kinds: set[type[CiBuildError]] = set()
-    texts: dict[str, None] = {}
-    for evidence in evidences:
-        if evidence.outcome not in (Outcome.FAILED, Outcome.ERROR):
-            continue
-        kinds.add(MachineError if is_machine_failure(evidence) else GateError)
-        subject = f"{evidence.gate} ({evidence.target})"
-        for finding in evidence.findings:
-            if finding.severity is Severity.ERROR:
-                text = f"{subject}: {finding.message} {finding.remedy}"
-                texts[text.rstrip()] = None
-    if texts:
-        lines = list(texts)
-        if more := lines[_MOST_LISTED:]:
-            lines[_MOST_LISTED:] = [f"and {len(more)} more, in the evidence."]
-        kind = MachineError if kinds == {MachineError} else GateError
-        raise kind("\n  ".join(("Gates did not pass:", *lines)))
 
 
 def _execute(gate: Gate, context: GateContext) -> list[Evidence]:

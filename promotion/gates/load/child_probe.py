@@ -50,6 +50,7 @@ class Probe:
         function: name of the probe function in PROBES of `load_child.py`.
         arguments: arguments of the probe function.
         name: name of the check.
+        wheel: file name of the wheel; empty for probes of several wheels.
         member: file inside the wheel; empty for other probes.
         check: function that yields the findings from the answer.
         child: program that runs the probe.
@@ -59,6 +60,7 @@ class Probe:
     function: str
     arguments: tuple[str, ...]
     name: str
+    wheel: str = ""
     member: str = ""
     check: AnswerCheck = lambda _answer: ()
     child: Path = _CHILD

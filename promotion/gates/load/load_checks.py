@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -56,8 +56,11 @@ _API = re.compile(
 )
 """Log message of jaxlib after it loaded a plugin."""
 _PLATFORM = "ROCM"
-_GOLDEN_PARTS = {"module": "plugin", "api": "pjrt", "handlers": "pjrt"}
-"""Probe function -> part whose golden list contains the answer."""
+_REGISTERING = ("module", "api", "handlers")
+"""Probe functions whose answers the golden lists contain."""
+_LEVELS = {"dlopen": 0, "initialize": 2, "handlers": 2, "machines": 3}
+"""Probe function -> level; 1 for others. Failures of a level explain those of the next."""
+_EXPLAINED = "an earlier check of the wheels failed"
 _REMEDY_FOR_USERS = ("load-failed", "pjrt-api-unknown", "pjrt-api-skew")
 """Codes whose remedy does not need another build of the wheel."""
 _MOST_PROCESSES = 4
@@ -90,7 +93,7 @@ class LoadChecks:
 
     Attributes:
         registered: part -> registered names, in the form of its golden list.
-        unseen: parts whose registrations are incomplete, because a probe failed.
+        complete: whether all probes of registrations succeeded.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class LoadChecks:
         self.registered: dict[str, dict[str, dict[str, str | int]]] = {
             part: {} for part in golden.PARTS
         }
-        self.unseen: set[str] = set()
+        self.complete = True
 
     def run(self) -> Iterator[Check]:
         """Run the probes and yield all checks except the comparison with the golden lists."""
@@ -124,14 +127,23 @@ class LoadChecks:
         with ThreadPoolExecutor(min(_MOST_PROCESSES, os.cpu_count() or 1)) as pool:
             run = partial(run_probe, self.context.runner, self.site, self.env)
             answers = list(pool.map(run, probes))
-        for probe, answer in zip(probes, answers, strict=True):
-            if probe.function in _GOLDEN_PARTS and (
+        failed: list[tuple[int, str]] = []
+        pairs = sorted(
+            zip(probes, answers, strict=True), key=lambda pair: _level(pair[0])
+        )
+        for probe, answer in pairs:
+            name = f"{python}: {probe.name}"
+            if probe.function in _REGISTERING and (
                 answer.findings or "error" in answer.values
             ):
-                self.unseen.add(_GOLDEN_PARTS[probe.function])
-            found = answer.findings or probe.check(answer)
-            findings = tuple(map(self._for_users, found))
-            yield Check(name=f"{python}: {probe.name}", findings=findings)
+                self.complete = False
+            if _is_explained(probe, failed):
+                yield Check(name=name, skipped=_EXPLAINED)
+                continue
+            found = answer.findings or tuple(probe.check(answer))
+            if found:
+                failed.append((_level(probe), probe.wheel))
+            yield Check(name=name, findings=tuple(map(self._for_users, found)))
 
     def _for_users(self, item: Finding) -> Finding:
         """Replace remedies for builders of wheels if the set has the published wheel."""
@@ -185,6 +197,7 @@ class LoadChecks:
                 # The libraries of wheels without ROCm, such as jaxlib, share a process.
                 yield Probe(
                     function="dlopen",
+                    wheel=wheel.filename,
                     arguments=tuple(map(self._path, group)),
                     name=f"dlopen {wheel.filename}: {len(group)} libraries",
                     check=partial(self._check_loaded, group),
@@ -220,6 +233,7 @@ class LoadChecks:
             package = match[1] if match.re is PLUGIN else f"jax_plugins.{match[1]}"
             yield Probe(
                 function="package",
+                wheel=wheel.filename,
                 arguments=(package, wheel.name, *modules),
                 name=f"import {package}",
                 check=partial(check_package, wheel, package, self.context.wheel_set),
@@ -227,6 +241,7 @@ class LoadChecks:
         elif modules and not wheel.as_published:
             yield Probe(
                 function="modules",
+                wheel=wheel.filename,
                 arguments=modules,
                 name=f"import {wheel.filename}",
                 check=partial(check_modules, wheel),
@@ -327,14 +342,15 @@ class LoadChecks:
         self, library: WheelLibrary, answer: ProbeResult
     ) -> Iterator[Finding]:
         versions = _API.search(answer.stderr)
-        if versions is None:
+        started = NO_DEVICE.fullmatch(_raw_text(answer))
+        if versions is None and started:
             text = (
                 f"The PJRT API versions of {library} and jaxlib are unknown, since"
-                " jaxlib did not load the plugin."
+                " jaxlib did not log them."
             )
-            remedy = "Fix the findings of the other checks first."
+            remedy = "Compare jaxlib's log message with that of earlier releases."
             yield error("pjrt-api-unknown", text, remedy, member=library.path)
-        elif versions[1] != versions[2]:
+        elif versions and versions[1] != versions[2]:
             jaxlibs = [
                 wheel.filename for wheel in self.wheels if wheel.name == "jaxlib"
             ]
@@ -347,7 +363,7 @@ class LoadChecks:
                 " in Requires-Dist."
             )
             yield error("pjrt-api-skew", text, remedy, member=library.path)
-        if not NO_DEVICE.fullmatch(_raw_text(answer)):
+        if not started:
             problem = self._error_text(answer)
             text = (
                 f"{library} should fail with 'No visible GPU devices' without a GPU,"
@@ -375,6 +391,18 @@ class LoadChecks:
         return shortened(_raw_text(answer).replace(f"{self.site.folder}/", ""))
 
 
+def _level(probe: Probe) -> int:
+    return _LEVELS.get(probe.function, 1)
+
+
+def _is_explained(probe: Probe, failed: Iterable[tuple[int, str]]) -> bool:
+    """Return whether probes of earlier levels failed: of the wheel, or of any if jax starts."""
+    level = _level(probe)
+    return any(
+        other < level and (level > 1 or wheel == probe.wheel) for other, wheel in failed
+    )
+
+
 def _info_path(library: WheelLibrary) -> str:
     return str(PurePosixPath(library.path).with_name("build_info.json"))
 
@@ -392,6 +420,7 @@ def _library_probe(
         function=function,
         arguments=(about,),
         name=f"{verb} {library}",
+        wheel=library.wheel.filename,
         member=library.path,
         check=check,
     )

@@ -69,10 +69,12 @@ def make_gate(
             details = {"kind": libraries.kind, "weak": libraries.weak}
             yield Check(name=f"Python {version}: ROCm", details=details)
             yield from checks.run()
-            yield Check(
-                name=f"Python {version}: golden lists",
-                findings=tuple(compare(checks, root, update=update)),
-            )
+            name = f"Python {version}: golden lists"
+            if checks.complete:
+                compared = tuple(compare(checks, root, update=update))
+                yield Check(name=name, findings=compared)
+            else:
+                yield Check(name=name, skipped="a registration is unknown")
             update = False
 
     settings = {"golden": golden.digest(root), "rocm": rocm.sha256 if rocm else ""} | (
@@ -86,22 +88,11 @@ def make_gate(
 def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding]:
     """Yield differences from the golden lists.
 
-    With `update`, write the lists first unless a probe failed.
+    With `update`, write the lists first.
     """
     context = checks.context
     # A post release and one with four numbers have the registrations of their release.
     jax_version = native_release(Version(context.wheel_set.jax_version).base_version)
-    if checks.unseen:
-        text = (
-            f"Some registrations of the {' and '.join(sorted(checks.unseen))} for jax"
-            f" {jax_version} are unknown."
-        )
-        yield error(
-            "golden-unseen",
-            text,
-            "Fix the findings of the other checks and run the gate again.",
-        )
-        return
     for part in golden.PARTS:
         path = golden.golden_file(root, part, jax_version)
         name = path.relative_to(root)

@@ -35,6 +35,7 @@ from promotion.gates.load.rocm_stand_ins import (
     write_packages,
     write_prefix,
 )
+from wheelkit.findings import some
 
 MACHINE_CHILD = Path(__file__).with_name("machine_child.py")
 
@@ -273,18 +274,19 @@ def _properties(name: str, number: int) -> dict[str, int]:
 def check_machines(
     wheel: str, rows: Iterable[Machine], answers: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """Yield a finding for each machine on which jax does not answer as the machine requires.
+    """Yield a finding for each problem of machines on which jax does not answer as required.
 
     Args:
         wheel: name of the tested wheel and library.
     """
+    problems: dict[str, list[str]] = {}
     for row in rows:
         answer = answers.get(row.about, {"error": "there was no answer"})
         if problem := _problem(row, answer):
-            text = f"{wheel}: with {row.about}, {problem}."
-            yield error(
-                "loader-wrong", text, _FIX_LOADER, member=wheel.partition(": ")[2]
-            )
+            problems.setdefault(problem, []).append(row.about)
+    for problem, abouts in problems.items():
+        text = f"{wheel}: with {some(abouts, 2)}, {problem}."
+        yield error("loader-wrong", text, _FIX_LOADER, member=wheel.partition(": ")[2])
 
 
 def _problem(row: Machine, answer: Mapping[str, Any]) -> str:

@@ -208,7 +208,6 @@ _CHILD_EDITS: list[tuple[str, str, Callable[[Children], object]]] = [
         child("handlers", values={"handlers": {"other": 1}}),
     ),
     ("golden-missing", "no lists", lambda children: setattr(children, "golden", False)),
-    ("golden-unseen", "failed import", child("module", values={"error": "no"})),
     (
         "site-failed",
         "no environment",

@@ -14,7 +14,7 @@ import xmlschema
 from promotion.evidence.evidence import dump_evidence
 from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.gates.common.gate_context import Check
-from promotion.gates.common.gate_runs import raise_for_failures
+from promotion.gates.common.gate_report import raise_for_failures
 from promotion.gates.device import device_evidence as evidence
 from promotion.gates.device.expected_machine import ExpectedMachine
 from promotion.gates.device.gpu_machine import MachineInfo

@@ -18,6 +18,7 @@ from promotion.gates.load.machines import Machine, check_machines, machines
 from promotion.gates.load.python_packages import modules_of
 from tests.support.files import write_files
 from tests.support.sets import wheel_set
+from tests.unit.gate_table.load import CHILDREN
 
 
 def machine(**changes: Any) -> Machine:
@@ -39,6 +40,24 @@ def test_load_gate_does_not_blame_the_set_for_the_machine(
     )
     with pytest.raises(kind, match="does not answer"):
         list(load_gate.make_gate().run(context))
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        (("dlopen", "module", "initialize", "handlers"), {"load-failed"}),
+        (("module", "handlers"), {"import-failed"}),
+        (("initialize", "handlers"), {"start-failed", "jax-failed"}),
+    ],
+)
+def test_load_gate_reports_first_failure_only(
+    broken: tuple[str, ...], expected: set[str], tmp_path: Path
+) -> None:
+    children = CHILDREN.make(tmp_path)
+    for function in broken:
+        children.change(function, values={"error": "undefined symbol: x"})
+    found = CHILDREN.judge(children, tmp_path)
+    assert {finding.code for finding in found} == expected
 
 
 def test_check_machines_misses_no_answer() -> None:
