@@ -29,6 +29,8 @@ NOT_RUN: Literal["bypass_tests_for_releases"] = "bypass_tests_for_releases"
 """Kind of an exception for gates that did not run."""
 TEST: Literal["test"] = "test"
 """Kind of an exception for failing tests."""
+EXCEPTED = "excepted: "
+"""Start of the reason of a failing check that an exception named when its gate ran."""
 _SUGGESTED_DAYS = 30
 
 
@@ -164,7 +166,12 @@ def failing_tests(
             row for row in records if "attempts" in row and _is_failing(row, codes)
         ]
     else:
-        found = [row for row in records if row.get("outcome") == "failed"]
+        found = [
+            row
+            for row in records
+            if row.get("outcome") == "failed"
+            or str(row.get("why")).startswith(EXCEPTED)
+        ]
     return tuple(str(check.get("name")) for check in found)
 
 

@@ -18,6 +18,7 @@ from core.process import Runner
 from promotion.evidence.evidence import ANY
 from promotion.gates.common.installers import pip_config
 from promotion.gates.common.pythons import find_pythons
+from promotion.policy.exceptions import PolicyException
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
@@ -105,6 +106,7 @@ class GateContext:
         work: an empty directory, removed after the gate.
         shared: a directory that all gates of one run share.
         results: what gates of this run have computed for all of them.
+        exceptions: valid exceptions of the policy for the set.
     """
 
     bucket: Bucket
@@ -116,6 +118,7 @@ class GateContext:
     work: Path
     shared: Path
     results: SharedResults = field(default_factory=SharedResults)
+    exceptions: tuple[PolicyException, ...] = ()
 
     def pythons(self) -> Mapping[str, Path]:
         """Return the interpreters of this machine for the set's versions of Python.

@@ -38,10 +38,12 @@ from promotion.evidence.signing import Signer
 from promotion.gates.common.gate_code import code_digest
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error, warning
 from promotion.gates.common.transcript import Transcript
+from promotion.policy.exceptions import EXCEPTED, PolicyException
 from promotion.policy.promotion_policy import VERSION, gate_version
 from promotion.stage import read_staged, refuse_changed_files
 from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.object_keys import StagedSet
+from wheelkit.findings import is_integrity
 
 
 def run_gates(
@@ -55,6 +57,7 @@ def run_gates(
     redo: bool = False,
     max_age: timedelta | None = None,
     signer: Signer | None = None,
+    exceptions: Sequence[PolicyException] = (),
 ) -> tuple[Evidence, ...]:
     """Run gates on a staged set and store their evidence beside the set.
 
@@ -69,6 +72,8 @@ def run_gates(
         max_age: age at which a pass is no longer reused; None means never.
         signer: signer of the evidence; a gate whose pass was signed with another key
             runs again.
+        exceptions: valid exceptions of the policy for the set. A check that one names is
+            a known failure, unless bytes are damaged.
 
     Returns:
         New and reused evidence, in order of gates and targets.
@@ -109,6 +114,7 @@ def run_gates(
             progress=progress,
             work=scratch,
             shared=shared,
+            exceptions=tuple(exceptions),
         )
         pending: list[tuple[Gate, GateContext]] = []
         for gate in gates:
@@ -284,7 +290,8 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
     failure: tuple[Finding, ...] = ()
     checks: list[Check] = []
     try:
-        checks.extend(gate.run(context))
+        for check in gate.run(context):
+            checks.append(_with_exception(check, gate.name, context.exceptions))
     except CiBuildError as problem:
         if gate.has_options and isinstance(problem, RequestError):
             raise
@@ -317,6 +324,20 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
             make_evidence(gate, context.wheel_set, target, own, failure, started)
         )
     return evidences
+
+
+def _with_exception(
+    check: Check, gate: str, exceptions: Iterable[PolicyException]
+) -> Check:
+    """Return a failed check as a known failure if an exception names it."""
+    if not check.failed or any(map(is_integrity, check.findings)):
+        return check
+    for entry in exceptions:
+        if entry.covers_test(check.name, gate, check.target):
+            codes = ", ".join(finding.code for finding in check.findings)
+            known = f"{EXCEPTED}{codes}; {entry}"
+            return dataclasses.replace(check, findings=(), known=known)
+    return check
 
 
 def make_evidence(

@@ -37,7 +37,7 @@ def _run(run: Run, _: Path) -> Iterable[Finding]:
             raise run.fail
 
     gate = Gate(name="made", tier=Tier.STRUCTURE, per_target=False, run=work)
-    context = SimpleNamespace(wheel_set=sets.wheel_set(), targets=())
+    context = SimpleNamespace(wheel_set=sets.wheel_set(), targets=(), exceptions=())
     return list(
         chain.from_iterable(
             evidence.findings for evidence in _execute(gate, cast("Any", context))

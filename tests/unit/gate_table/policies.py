@@ -22,7 +22,7 @@ from promotion.evidence.evidence import EvidenceFile
 from promotion.evidence.test_results import TestVerdict
 from promotion.index.authority import LedgerKey, PolicySource
 from promotion.index.ledger import PromotedSet
-from promotion.policy.exceptions import NOT_RUN, PolicyException
+from promotion.policy.exceptions import EXCEPTED, NOT_RUN, PolicyException
 from promotion.policy.gate_rules import EvidenceKey, GateRule
 from promotion.policy.promotion_policy import Growth, Policy, load_policy
 from promotion.policy.set_rules import Offer
@@ -381,6 +381,7 @@ NO_RUNNER = PolicyException(
     version="0.10.2",
 )
 KNOWN_CHECKS = {"checks": [{"name": "b", "outcome": "known"}]}
+EXCEPTED_CHECKS = {"checks": [{"name": "b", "outcome": "known", "why": EXCEPTED}]}
 ALL_FOR_GFX950 = {"gfx950": replace(BASE.gates["compile"], max_skipped=0)}
 
 _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
@@ -401,6 +402,12 @@ _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
         of_evidence("install", counts=counts(passed=8, failed=1)),
     ),
     ("The gate install failed: It is broken", failed("It is broken.")),
+    (
+        "failing tests without a valid exception: b",
+        of_evidence(
+            "install", counts=counts(passed=8, known=1), details=EXCEPTED_CHECKS
+        ),
+    ),
     ("could not run", failed("It is broken.", Outcome.ERROR)),
     ("was skipped", failed("no time.", Outcome.SKIPPED)),
     ("has not run on this set", without_evidence("install", "any")),

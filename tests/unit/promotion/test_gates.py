@@ -24,10 +24,12 @@ from promotion.gates.common.gate_code import code_digest, sources
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error
 from promotion.gates.common.gate_report import raise_for_failures
 from promotion.gates.common.gate_runs import run_gates
+from promotion.policy.exceptions import failing_tests
 from promotion.policy.promotion_policy import VERSION, gate_version
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
+from tests.support.device_results import FLAKE_EXCEPTION
 from tests.support.gating import messages
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import (
@@ -40,6 +42,7 @@ from tests.support.wheel_sets import (
     set_wheel,
     write_set,
 )
+from wheelkit.findings import finding
 
 PYTHON = ("3.12",)
 
@@ -197,6 +200,28 @@ def test_error_outweighs_known_and_skipped(
     (evidence,) = run(bucket, staged, made_gate([GOOD, excused]))
     assert evidence.outcome == Outcome.FAILED
     assert evidence.counts["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "outcome"),
+    [
+        ("tag-untrue", "bad", Outcome.PASSED),
+        ("tag-untrue", "other", Outcome.FAILED),
+        ("record-wrong-hash", "bad", Outcome.FAILED),
+    ],
+)
+def test_exception_excuses_named_check_unless_bytes_are_damaged(
+    bucket: DirBucket, staged: StagedSet, code: str, name: str, outcome: Outcome
+) -> None:
+    bad = replace(BAD, findings=(finding(code, "It is bad."),))
+    entry = replace(FLAKE_EXCEPTION, gates=("made",), targets=("any",), test=name)
+    gates = [made_gate([GOOD, bad])]
+    progress = Silent()
+    (evidence,) = run_gates(
+        bucket, staged, gates, NoProcesses(), progress, exceptions=[entry]
+    )
+    assert evidence.outcome is outcome
+    assert failing_tests(evidence) == ("bad",)
 
 
 def test_failing_gate_leaves_evidence(bucket: DirBucket, staged: StagedSet) -> None:
