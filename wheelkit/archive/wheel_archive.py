@@ -273,12 +273,14 @@ class WheelArchive:
         return email.message_from_string(self._info(name))
 
     def _info(self, name: str) -> str:
+        path = f"{self.dist_info}/{name}"
         try:
-            return self.read(f"{self.dist_info}/{name}").decode()
+            text = self.read(path).decode()
         except UnicodeDecodeError as error:
-            raise ArchiveError(
-                f"{self.dist_info}/{name} in {self.name} is not UTF-8."
-            ) from error
+            raise ArchiveError(f"{path} in {self.name} is not UTF-8.") from error
+        if text.startswith("\ufeff"):  # it would hide the first field
+            raise ArchiveError(f"{path} in {self.name} has a byte order mark.")
+        return text
 
     def _stored(self, member: ZipMember) -> Iterator[bytes]:
         for at in range(member.data_offset, member.data_end, CHUNK):

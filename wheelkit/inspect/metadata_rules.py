@@ -5,13 +5,13 @@ from __future__ import annotations
 import configparser
 import re
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from email.message import Message
-from itertools import chain
 
 from packaging.metadata import Metadata
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.tags import parse_tag
+from packaging.tags import InvalidTag, Tag, parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -39,7 +39,10 @@ def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
     wheel = _headers(archive, "WHEEL", findings)
     findings += check_specification(archive)
     findings += check_wheel_fields(wheel, f"{archive.dist_info}/WHEEL")
-    tags = set(chain.from_iterable(map(parse_tag, _texts(wheel, "Tag"))))
+    tags: set[Tag] = set()
+    for text in _texts(wheel, "Tag"):
+        with suppress(InvalidTag):  # an empty one (astral-sh/uv#2149)
+            tags |= parse_tag(text)
     return (
         WheelMetadata(
             name=_text(meta, "Name"),
