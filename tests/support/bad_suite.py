@@ -112,10 +112,30 @@ FILES: Mapping[str, BadFile] = {
         ),
         verdicts={"test_lease": "passed"},
     ),
-    "leak_device": _among_good(
-        "failed",
-        "def test_leak():\n    os.environ['ROCR_VISIBLE_DEVICES'] = '0,1,2,3'",
-        "ROCR_VISIBLE_DEVICES='0,1,2,3' instead of",
+    # Later tests of the worker find its state unchanged.
+    "leave_state": BadFile(
+        source=(
+            f"{_IMPORTS}from types import SimpleNamespace\n\nclass Config:\n"
+            "    values = {'jax_enable_x64': False}\n\n"
+            "    def update(self, name, value):\n        self.values[name] = value\n\n"
+            "sys.modules['jax'] = jax = SimpleNamespace(config=Config())\n"
+            "VARIABLE = 'ROCR_VISIBLE_DEVICES'\n\ndef state():\n"
+            "    return (os.getcwd(), signal.getitimer(signal.ITIMER_REAL),"
+            " signal.getsignal(signal.SIGALRM), os.environ[VARIABLE],"
+            " dict(jax.config.values))\n\nBEFORE = state()\n\ndef test_leave():\n"
+            "    os.chdir('/')\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+            "    signal.alarm(900)\n    os.environ[VARIABLE] = '0,1'\n"
+            "    jax.config.update('jax_enable_x64', True)\n"
+            "    threading.Thread(target=time.sleep, args=(900,), daemon=True,"
+            " name='sleeper').start()\n\n@pytest.mark.parametrize('n', range(4))\n"
+            "def test_restored(n):\n    assert state() == BEFORE\n\ndef test_restores(monkeypatch):\n"
+            "    monkeypatch.setenv('X', '1')\n    monkeypatch.chdir('/')\n"
+        ),
+        verdicts={
+            "test_leave": "passed",
+            **{f"test_restored[{n}]": "passed" for n in range(4)},
+            "test_restores": "passed",
+        },
     ),
     "hold_device": _among_good(
         "failed",
@@ -145,6 +165,13 @@ FILES: Mapping[str, BadFile] = {
         "def test_leave():\n    command = 'env -i setsid sleep 600 > /dev/null 2>&1 &"
         " echo $! > ' + str(PID)\n    subprocess.run(['sh', '-c', command])",
         head="PID = Path(__file__).with_suffix('.pid')",
+    ),
+    "hold_by_daemon": _among_good(
+        "failed",
+        "def test_hold():\n    command = f'env -i setsid sleep 600 < {DEVICE} > /dev/null"
+        " 2>&1 &'\n    subprocess.run(['sh', '-c', command])\n    time.sleep(0.5)",
+        "behind, which had",
+        _DEVICE,
     ),
     "kill_itself": _among_good(
         "crashed",

@@ -84,6 +84,17 @@ def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
     assert results == {}
     assert report.problems == ()
     assert any("test_leave left 1 process" in note for note in report.notes)
+    (changed,) = [note for note in report.notes if "left its process changed" in note]
+    assert "test_leave_state.py::test_leave" in changed
+    for part in (
+        "working folder",
+        "timer",
+        "SIGALRM",
+        "variable",
+        "jax_enable_x64",
+        "sleeper",
+    ):
+        assert part in changed
     assert left(tmp_path / "run") == []
     daemon = (tmp_path / "suite" / "test_leave_daemon.pid").read_text()
     assert not alive(int(daemon))

@@ -6,6 +6,7 @@ Lock a lease before jax is imported, and record each test's outcome.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import json
@@ -22,6 +23,7 @@ import pytest
 
 from .device_check import LASTING, device_error
 from .leak_check import LeakCheck, is_dying
+from .process_state import State, current_state, left_changed, restore
 
 LOST = 71
 """Exit code of a worker that cannot continue, and of a forked child that left its test."""
@@ -30,11 +32,8 @@ SECTION_CHARACTERS = 4_000
 _CLAIM_SECONDS = 30.0
 _SETTLE_SECONDS = 5.0
 """Seconds to wait after a test that runs alone, until leftover processes end."""
-_MASKS = ("_VISIBLE_DEVICES", "_DEVICE_ORDINAL")
-"""Suffixes of variables that assign devices.
-
-Tests may change other variables of a lease, such as thread numbers.
-"""
+_SET_CHILD_SUBREAPER = 36
+"""Makes orphans children of this process, so that daemons of a test are found; see prctl(2)."""
 # Copies of functions that tests may replace or mock.
 _dumps = json.dumps
 _open = os.open
@@ -89,6 +88,8 @@ class WorkerPlugin:
         self.reports: list[pytest.TestReport] = []
         self.exceptions: list[str] = []
         """Exception of each failed phase of the test; see `_exception`."""
+        self.around: tuple[State, State] = ({}, {})
+        """State of the process before and after the call of the test."""
         self.running = False
         self.entries: dict[str, str] = {}
         self.broken = {os.path.realpath(path) for path in self.plan["broken"]}
@@ -102,9 +103,7 @@ class WorkerPlugin:
             if value:
                 _environ[key] = value
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        self._held = {
-            key: _environ.get(key) for key in self.lease["env"] if key.endswith(_MASKS)
-        }
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
         self.journal.write(
             "worker",
             pid=self.journal.pid,
@@ -220,6 +219,7 @@ class WorkerPlugin:
         self._leave_if_orphan()
         self.reports.clear()
         self.exceptions.clear()
+        self.around = ({}, {})
         self.leaks.before()
         began = _clock()
         self.running = True
@@ -233,8 +233,7 @@ class WorkerPlugin:
         stayed = self.leaks.processes(item.nodeid)
         held = dict(self.leaks.holders())
         unusable = f"The test left its device unusable: {broken}." if broken else ""
-        lease = self._restore_lease()
-        leaks = [unusable, lease, used_up, held.pop(item.nodeid, "")]
+        leaks = [unusable, used_up, held.pop(item.nodeid, "")]
         if any(leaks):
             ending = "failed"
             text = f"{' '.join(filter(None, leaks))}\n{text}"
@@ -247,6 +246,9 @@ class WorkerPlugin:
             more["entry"] = self.entries.get(item.nodeid, "suite")
         if stayed:
             more["left"] = stayed
+        before, after = self.around
+        if changed := left_changed(before, after, current_state()):
+            more["changed"] = [restore(part, before) for part in changed]
         self.journal.write("end", id=item.nodeid, ending=ending, **more)
         self.running = False
         self._write_holders(held)
@@ -282,7 +284,16 @@ class WorkerPlugin:
             ):  # a child that the test forked and did not end
                 _leave(LOST)
 
-    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+    pytest_runtest_teardown = pytest_runtest_setup
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        """Do the same, and record the state of the process before and after the test."""
+        before = current_state()
+        try:
+            return (yield from self.pytest_runtest_setup())
+        finally:
+            self.around = (before, current_state())
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(
@@ -339,21 +350,6 @@ class WorkerPlugin:
         if self.reports:
             return "passed", ""
         return "failed", "pytest reported nothing about this test"
-
-    def _restore_lease(self) -> str:
-        """Undo and describe a test's changes to its worker's lease."""
-        changed = [
-            key for key, value in self._held.items() if _environ.get(key) != value
-        ]
-        texts = []
-        for key in changed:
-            value = self._held[key]
-            found = _environ.pop(key, "")
-            texts.append(f"{key}={found!r} instead of {value or ''!r}")
-            if value is not None:
-                _environ[key] = value
-        text = f"The test changed its worker's lease: {', '.join(texts)}."
-        return text if changed else ""
 
 
 def _text(report: Any) -> str:  # noqa: ANN401 - of a test or of a collection

@@ -68,8 +68,8 @@ class SessionJournal:
         self.ended: list[Attempt] = []
         self.files: dict[str, Attempt] = {}
         """Files that could not be collected, or skip themselves."""
-        self.left: list[str] = []
-        """Descriptions of processes that tests left behind."""
+        self.notes: list[str] = []
+        """Descriptions of processes and changes that tests left behind."""
         self.exits: dict[str, int] = {}
         """Worker that ended -> its exit status, or the negative number of a signal."""
         self.status: int | None = None
@@ -211,6 +211,8 @@ class SessionJournal:
             )
         )
         if left:
-            self.left.append(
+            self.notes.append(
                 f"{event['id']} left {left} process{'es' if left > 1 else ''} behind"
             )
+        if changed := ", ".join(map(str, event.get("changed", ()))):
+            self.notes.append(f"{event['id']} left its process changed: {changed}")

@@ -255,7 +255,7 @@ class PytestSession:
             files=tuple(journal.files.values()),
             broken=tuple(broken),
             problem=(problem or "pytest did not finish") if lost else "",
-            notes=(*journal.left, *([LATE] if late else [])),
+            notes=(*journal.notes, *([LATE] if late else [])),
             retired=sum(worker.retired for worker in journal.workers.values()),
         )
 
