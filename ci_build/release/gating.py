@@ -221,7 +221,7 @@ def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
         counts = [str(evidence.counts[word]) for word in _COUNTS]
         about = (evidence.gate, evidence.target, evidence.outcome.value)
         took = f"{seconds_of(evidence):.0f} s"
-        rows.append((*about, *counts, str(len(warnings)), took))
+        rows.append((*about, *counts, str(warnings), took))
     columns = ("gate", "target", "result", *_COUNTS, "warnings", "took")
     reporter.table(columns, rows, numeric=range(3, len(columns)))
     compiled = [evidence for evidence in evidences if evidence.gate == "compile"]

@@ -818,7 +818,11 @@ WRITER = [
     Attack("W4 forged row", REPAIRS, edited(RELEASED.status, "compiled", "device")),
     Attack("W5 claim until 2099", "", claimed, None),
     Attack("yank removed from a page", REPAIRS, edited(PAGE, "jaxlib", "evil")),
-    Attack("page of another case", "foreign", put(PAGE.replace("jax", "Jax"), b"")),
+    Attack(
+        "page of another case",
+        "belongs to no set",
+        put(PAGE.replace("jax", "Jax"), b""),
+    ),
     Attack("page that is a link", "symbolic link", linked),
     Attack("list of indexes", "does not list", edited(LISTING, "local", "release")),
     Attack("wheels.json replaced", "was expected", replaced("wheels.json")),
@@ -857,9 +861,8 @@ KEY = [
     Attack(
         "K3 tier without tests",
         "records tier device",
-        released(tiers=dict.fromkeys(TARGETS, "device"), tier="device"),
+        released(tiers=dict.fromkeys(TARGETS, "device")),
     ),
-    Attack("tier of the set", DESCRIBES, released(tier="device")),
     Attack(
         "tiers of other targets", DESCRIBES, released(tiers={"gfx1100": "compiled"})
     ),
