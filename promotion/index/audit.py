@@ -84,6 +84,7 @@ def verify(
         RequestError: the bucket does not have the index.
     """
     try:
+        shown = newest_shown(bucket, released)
         ledger = read_ledger(bucket, released, authority)
     except BucketError as error:
         yield error.message
@@ -108,9 +109,7 @@ def verify(
         )
         return
     try:
-        check_not_cut(
-            released, Head(number=len(entries)), newest_shown(bucket, released)
-        )
+        check_not_cut(released, len(entries), shown)
     except BucketError as error:
         yield error.message
     state = entries[-1].state

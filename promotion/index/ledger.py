@@ -255,6 +255,10 @@ class Entries:
             )
         return entry[0]
 
+    def sha256(self, number: int) -> str:
+        """Return the sha256 of an entry that was read."""
+        return self._known[number][1]
+
     def read(self, numbers: Iterable[int]) -> tuple[LedgerEntry, ...]:
         """Return entries that must exist, with concurrent requests."""
         return map_concurrently(self.at, numbers)
@@ -267,7 +271,7 @@ class Entries:
         found = self.read(range(1, head.number + 1))
         expected = head.sha256
         for entry in reversed(found):
-            if self._known[entry.number][1] != expected:
+            if self.sha256(entry.number) != expected:
                 raise BucketError(
                     f"{self.released.ledger_entry(entry.number)} does not match the"
                     " entry after it; one of the two was changed.",
@@ -370,6 +374,7 @@ def find_head(
             that the reader's authority does not accept.
     """
     released = entries.released
+    count = _count(entries)
     head = Head()
     if number:
         entry = entries.find(number)
@@ -380,11 +385,9 @@ def find_head(
                 f" {problem}.",
                 hint=_RESTORE,
             )
-        head = Head(number=number, sha256=entry[1], state=entry[0].state)
-    if everything or not number:
-        check_keys(entries)
-        head = Head()
-    last = [head, *_heads_after(head, entries)][-1]
+        if not everything:
+            head = Head(number=number, sha256=entry[1], state=entry[0].state)
+    last = [head, *_heads_after(head, entries, count)][-1]
     read = [
         entries.at(number) for number in range(head.number, last.number + 1) if number
     ]
@@ -393,13 +396,13 @@ def find_head(
     return last
 
 
-def _heads_after(head: Head, entries: Entries) -> Iterator[Head]:
-    """Yield the head after each further entry.
+def _heads_after(head: Head, entries: Entries, count: int) -> Iterator[Head]:
+    """Yield the head after each further entry, up to `count`.
 
     BucketError if an entry does not match the entry before it.
     """
-    while (following := entries.find(head.number + 1)) is not None:
-        entry, digest = following
+    for number in range(head.number + 1, count + 1):
+        entry = entries.at(number)
         if entry.previous != head.sha256:
             key = entries.released.ledger_entry(entry.number)
             raise BucketError(
@@ -407,7 +410,7 @@ def _heads_after(head: Head, entries: Entries) -> Iterator[Head]:
                 " changed.",
                 hint=_RESTORE,
             )
-        head = Head(number=entry.number, sha256=digest, state=entry.state)
+        head = Head(number=number, sha256=entries.sha256(number), state=entry.state)
         yield head
 
 
@@ -431,22 +434,19 @@ def no_index(released: ReleasedIndex) -> RequestError:
     )
 
 
-def check_keys(entries: Entries, last: int = 0) -> None:
-    """Raise BucketError for a gap or a foreign file after entry `last`."""
+def _count(entries: Entries) -> int:
+    """Return the number of entries; BucketError for a gap or a foreign file."""
     released = entries.released
-    after = released.ledger_entry(last) if last else ""
-    keys = list(entries.bucket.list(released.ledger, after=after))
-    expected = [
-        released.ledger_entry(number)
-        for number in range(last + 1, last + len(keys) + 1)
-    ]
+    keys = [*entries.bucket.list(released.ledger)]
+    expected = [released.ledger_entry(number + 1) for number in range(len(keys))]
     if keys != expected:
-        strange = sorted(set(keys) ^ set(expected))
+        strange = sorted({*keys} ^ {*expected})
         raise BucketError(
             f"The ledger of {released.index} has a gap or a foreign file:"
             f" {', '.join(strange)}.",
             hint=_RESTORE,
         )
+    return len(keys)
 
 
 def read_ledger(
@@ -461,8 +461,7 @@ def read_ledger(
         BucketError: the ledger has a gap or a foreign file, or an entry was changed.
     """
     entries = Entries(bucket, released, authority)
-    check_keys(entries)
-    heads = [*_heads_after(Head(), entries)]
+    heads = [*_heads_after(Head(), entries, _count(entries))]
     return Ledger(
         entries=tuple(entries.at(head.number) for head in heads),
         digests=tuple(head.sha256 for head in heads),

@@ -47,11 +47,8 @@ def publish(
     """
     written: list[str] = []
     for race in range(_MAX_RACES):
-        number, sha256 = published_entry(bucket, released)
-        entries = Entries(bucket, released, authority)
-        shown = newest_shown(bucket, released) if everything or not number else 0
-        head = find_head(entries, number=number, sha256=sha256, everything=everything)
-        check_not_cut(released, head, shown)
+        number, _ = published_entry(bucket, released)
+        head, entries = read_head(bucket, released, authority, everything=everything)
         if head.number == 0:
             return ()
         # After a lost race, this publisher may have replaced a page of a newer state
@@ -87,12 +84,27 @@ def published_entry(bucket: Bucket, released: ReleasedIndex) -> tuple[int, str]:
 
 
 def read_head(
-    bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE
+    bucket: Bucket,
+    released: ReleasedIndex,
+    authority: Authority = ANYONE,
+    *,
+    everything: bool = False,
 ) -> tuple[Head, Entries]:
-    """Return the end of the ledger, reading as few entries as possible."""
+    """Return the end of the ledger, reading as few entries as possible.
+
+    Args:
+        everything: verify all entries, see `find_head`.
+
+    Raises:
+        BucketError: the ledger is damaged, was cut, or has an entry that the authority
+            does not accept.
+    """
+    shown = newest_shown(bucket, released)
     number, sha256 = published_entry(bucket, released)
     entries = Entries(bucket, released, authority)
-    return find_head(entries, number=number, sha256=sha256), entries
+    head = find_head(entries, number=number, sha256=sha256, everything=everything)
+    check_not_cut(released, head.number, shown)
+    return head, entries
 
 
 def newest_shown(bucket: Bucket, released: ReleasedIndex) -> int:
@@ -108,11 +120,11 @@ def newest_shown(bucket: Bucket, released: ReleasedIndex) -> int:
     return max(numbers)
 
 
-def check_not_cut(released: ReleasedIndex, head: Head, shown: int) -> None:
+def check_not_cut(released: ReleasedIndex, last: int, shown: int) -> None:
     """Raise BucketError if a page was written from an entry after the end of the ledger."""
-    if shown > head.number:
+    if shown > last:
         raise BucketError(
-            f"The ledger of {released.index} was cut: it ends with entry {head.number},"
+            f"The ledger of {released.index} was cut: it ends with entry {last},"
             f" its pages show entry {shown}.",
             hint="Restore the missing entries from a backup. Nothing was changed.",
         )

@@ -140,14 +140,8 @@ class Bucket(Protocol):
             ConflictError: `target` has other bytes.
         """
 
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """Yield the keys that start with a prefix, sorted.
-
-        Args:
-            prefix: a folder with a slash at the end, which the first letters of a name
-                in it may follow.
-            after: key; only later keys are read. Empty means all.
-        """
+    def list(self, folder: str) -> Iterator[str]:
+        """Yield the keys below a folder, which has a slash at the end, sorted."""
 
     def clock(self) -> datetime | None:
         """Return the time of the store's clock, or None if it has no clock of its own."""

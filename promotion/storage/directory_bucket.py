@@ -150,31 +150,20 @@ class DirBucket(Bucket):
         check_source(source, self.head(source), sha256)
         return self.put_if_absent(target, self.path(source), sha256=sha256)
 
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """Yield the sorted keys with a prefix, without temporary and lock files."""
-        parent, _, start = prefix.rpartition("/")
-        top = self.path(parent)
-        infos: list[str] = []
-        with _disk(prefix):
-            for folder, folders, names in os.walk(top, onerror=_raise_unless_absent):
-                if folder == str(top):
-                    folders[:] = [name for name in folders if name.startswith(start)]
-                    names[:] = [
-                        name
-                        for name in names
-                        if name.startswith(start) and f"{parent}/{name}" > after
-                    ]
+    def list(self, folder: str) -> Iterator[str]:
+        """Yield the sorted keys below a folder, without temporary and lock files."""
+        keys: list[str] = []
+        with _disk(folder):
+            top = self.path(folder.rstrip("/"))
+            for parent, folders, names in os.walk(top, onerror=_raise_unless_absent):
+                place = Path(parent)
                 # A link to a folder counts as an object, so that no listing omits it.
-                names += [
-                    name for name in folders if (Path(folder) / name).is_symlink()
-                ]
+                names += [name for name in folders if (place / name).is_symlink()]
                 folders[:] = [name for name in folders if not name.startswith(".")]
-                infos += [
-                    (Path(folder) / name).relative_to(self.root).as_posix()
-                    for name in names
-                    if name[0] != "."
-                ]
-        yield from sorted(key for key in infos if key > after)
+                for name in names:
+                    if not name.startswith("."):
+                        keys.append((place / name).relative_to(self.root).as_posix())
+        yield from sorted(keys)
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object if it has this digest; see `Bucket.delete`."""

@@ -100,18 +100,11 @@ class DryRunBucket(Bucket):
         held = self._written[source][1] if source in self._written else source
         return self._create(f"copy {source} to", target, held, stored.size, sha256)
 
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """Yield the keys that start with a prefix, sorted."""
-        kept = {
-            key
-            for key in self._under.list(prefix, after=after)
-            if key not in self._removed
-        }
+    def list(self, folder: str) -> Iterator[str]:
+        """Yield the keys below a folder, sorted."""
         with self._lock:
-            written = {
-                key for key in self._written if key.startswith(prefix) and key > after
-            }
-        yield from sorted(kept | written)
+            written = {key for key in self._written if key.startswith(folder)}
+        yield from sorted(({*self._under.list(folder)} - self._removed) | written)
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Report the removal of an object."""

@@ -187,12 +187,10 @@ class S3Bucket(Bucket):
         self._call("copy_object", target, **same, **_headers(target))
         return True
 
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """Yield the keys that start with a prefix, sorted, without probes and claims."""
-        words = {"Bucket": self.name, "Prefix": self.prefix + prefix}
-        if after:
-            words["StartAfter"] = self._name(after)
-        pages = call_paged(self.client, "list_objects_v2", prefix, **words)
+    def list(self, folder: str) -> Iterator[str]:
+        """Yield the keys below a folder, sorted, without probes and claims."""
+        place = {"Bucket": self.name, "Prefix": self.prefix + folder}
+        pages = call_paged(self.client, "list_objects_v2", folder, **place)
         infos: list[str] = []
         for page in pages:
             infos.extend(item["Key"] for item in page.get("Contents", ()))

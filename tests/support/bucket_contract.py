@@ -141,9 +141,7 @@ class BucketContract:
         bucket.put_if_match("s/page", b"", etag=None)
         assert list(bucket.list("s/")) == ["s/a", "s/b/1", "s/b/2", "s/page"]
         assert list(bucket.list("nothing/")) == []
-        assert list(bucket.list("s/", after="s/b/1")) == ["s/b/2", "s/page"]
-        assert list(bucket.list("s/b")) == ["s/b/1", "s/b/2"]
-        assert list(bucket.list("s/p", after="s/page")) == []
+        assert list(bucket.list("s/b/")) == ["s/b/1", "s/b/2"]
 
     def test_delete_checks_digest(self, bucket: Bucket) -> None:
         put(bucket, "s/k", b"one")

@@ -107,11 +107,9 @@ class MemoryBucket:
             check_source(source, found[1] if found else None, sha256)
             return self._create(target, self.get(source), sha256)
 
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+    def list(self, folder: str) -> Iterator[str]:
         with self._lock:
-            yield from sorted(
-                key for key in self._objects if key.startswith(prefix) and key > after
-            )
+            yield from sorted(key for key in self._objects if key.startswith(folder))
 
     def delete(self, key: str, *, sha256: str) -> bool:
         with self._lock:
@@ -213,8 +211,8 @@ class FaultyBucket:
     def fetch(self, key: str, folder: Path) -> Path:
         return self._under.fetch(key, folder)
 
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        return self._under.list(prefix, after=after)
+    def list(self, folder: str) -> Iterator[str]:
+        return self._under.list(folder)
 
     def clock(self) -> datetime | None:
         return self._under.clock()
