@@ -8,7 +8,6 @@ valid for one media type only.
 from __future__ import annotations
 
 import base64
-import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from core.errors import FormatError, RequestError
 from core.frozen import frozen
 from core.records import read_json
+from promotion.storage.stored_records import dump_record
 
 EVIDENCE_TYPE = "application/vnd.jax-rocm.evidence+json"
 SUFFIX = ".sig"
@@ -56,8 +56,7 @@ class Signature:
 
     def dump(self) -> bytes:
         """Return the text of a signature file."""
-        body = {"schema": SCHEMA_VERSION, **asdict(self)}
-        return (json.dumps(body, indent=1) + "\n").encode()
+        return dump_record(asdict(self), schema=SCHEMA_VERSION)
 
 
 class Signer:

@@ -5,9 +5,10 @@ Jobs that test a set, and jobs that merge the results of shards.
 
 from __future__ import annotations
 
-import hashlib
+import random
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from core.errors import RequestError
@@ -22,7 +23,28 @@ from promotion.policy.families import (
     TriggerSettings,
 )
 
-_GATE = ("python3", "build/ci_build", "gate")
+
+@frozen
+class JobOptions:
+    """Options of all jobs of a set.
+
+    Attributes:
+        jax_tests: JAX's own suite, `PATH` or `URL@commit`, or `smoke`.
+        seed: text that varies which of several runners is drawn.
+        image: container image in which the tests run, as NAME@sha256:…; empty runs them
+            without a container.
+        bucket: bucket of the set, as on the command line; empty means the default one.
+        prefix: start of the jobs' names, to tell sets apart.
+    """
+
+    jax_tests: str = SANITY
+    seed: str = ""
+    image: str = ""
+    bucket: str = ""
+    prefix: str = ""
+
+
+_DEFAULT = JobOptions()
 
 
 @frozen
@@ -35,8 +57,7 @@ class Job:
         suite: `smoke`, or the size of JAX's own suite.
         devices: `single` or `multi`.
         shard: number of the shard and count of shards, such as 1/2.
-        argv: command to run in the root of the checkout.
-        run: the same command as a line of a shell script.
+        run: command to run in the root of the checkout, as a line of a shell script.
     """
 
     name: str
@@ -48,7 +69,6 @@ class Job:
     devices: str
     shard: str
     minutes: int
-    argv: tuple[str, ...]
     run: str
 
 
@@ -58,13 +78,13 @@ class MergeJob:
 
     Attributes:
         shards: names of the jobs of the shards.
+        run: see `Job`.
     """
 
     name: str
     family: str
     python: str
     shards: tuple[str, ...]
-    argv: tuple[str, ...]
     run: str
 
 
@@ -92,11 +112,7 @@ def job_matrix(
     wheel_set: WheelSet,
     pythons: Sequence[str] = (),
     names: Iterable[str] = (),
-    jax_tests: str = SANITY,
-    seed: str = "",
-    image: str = "",
-    bucket: str = "",
-    prefix: str = "",
+    options: JobOptions = _DEFAULT,
 ) -> JobMatrix:
     """Return every job of a trigger for the targets and Pythons of a set.
 
@@ -108,12 +124,6 @@ def job_matrix(
             set.
         names: families to test, even outside of the trigger. By default, all families
             of the trigger.
-        jax_tests: JAX's own suite, `PATH` or `URL@commit`, or `smoke`.
-        seed: text that varies which of several runners is drawn.
-        image: container image in which the tests run, as NAME@sha256:…; empty runs them
-            without a container.
-        bucket: bucket of the set, as on the command line; empty means the default one.
-        prefix: start of the jobs' names, to tell sets apart.
 
     Raises:
         RequestError: a family is unknown, or the set has none of its targets or is not
@@ -129,23 +139,16 @@ def job_matrix(
     jobs: list[Job] = []
     merges: list[MergeJob] = []
     chosen = _families_of_set(families, when, wheel_set, names)
+    occasion = families.occasions[when]
     for family in chosen:
         for python in pythons or wheel_set.python_versions:
-            run = _Run(
-                family=family,
-                wheel_set=wheel_set,
-                python=python,
-                jax_tests=jax_tests,
-                image=image,
-                bucket=bucket,
-                prefix=prefix,
-            )
-            found = [*_jobs(run, families.occasions[when], seed)]
+            found = [*_jobs(family, python, occasion, wheel_set, options)]
             jobs += found
-            merges += [_merge(run, found)] if len(found) > 1 else []
-    tested = set[str]().union(
-        *(_shared(family, wheel_set) for family in families.families.values())
-    )
+            if len(found) > 1:
+                merges.append(_merge(found, wheel_set, options))
+    tested = set[str]()
+    for family in families.families.values():
+        tested.update(_shared(family, wheel_set))
     return JobMatrix(
         jobs=tuple(jobs),
         merges=tuple(merges),
@@ -197,94 +200,74 @@ def _shared(family: Family, wheel_set: WheelSet) -> tuple[str, ...]:
     )
 
 
-@frozen
-class _Run:
-    """A run of the tests of a family in a Python version, which may have several shards."""
-
-    family: Family
-    wheel_set: WheelSet
-    python: str
-    jax_tests: str
-    image: str
-    bucket: str
-    prefix: str
-
-    def command(self, gate: str, suite: str) -> tuple[str, ...]:
-        """Return the command that all shards and the merge have in common."""
-        options = [
-            "--platform",
-            "rocm",
-            "--family",
-            self.family.name,
-            "--python",
-            self.python,
-        ]
-        options += (
-            [] if suite == SANITY else ["--jax-tests", self.jax_tests, "--size", suite]
-        )
-        options += ["--image", self.image] if self.image else []
-        options += ["--bucket", self.bucket] if self.bucket else []
-        return (
-            *_GATE,
-            gate,
-            f"{self.wheel_set.index}/{self.wheel_set.digest}",
-            *options,
-        )
+def _command(
+    gate: str, job: Job, wheel_set: WheelSet, options: JobOptions
+) -> list[str]:
+    """Return the words that the commands of all shards and of the merge have in common."""
+    words = ["python3", "build/ci_build", "gate", gate]
+    words += [f"{wheel_set.index}/{wheel_set.digest}", "--platform", "rocm"]
+    words += ["--family", job.family, "--python", job.python]
+    if job.suite != SANITY:
+        words += ["--jax-tests", options.jax_tests, "--size", job.suite]
+    if options.image:
+        words += ["--image", options.image]
+    if options.bucket:
+        words += ["--bucket", options.bucket]
+    return words
 
 
-def _merge(run: _Run, shards: Sequence[Job]) -> MergeJob:
-    suite = shards[0].suite
-    argv = run.command("merge", suite)
+def _merge(shards: Sequence[Job], wheel_set: WheelSet, options: JobOptions) -> MergeJob:
+    first = shards[0]
     return MergeJob(
-        name=f"{run.prefix}{run.family.name} py{run.python} {suite} merge",
-        family=run.family.name,
-        python=run.python,
+        name=f"{options.prefix}{first.family} py{first.python} {first.suite} merge",
+        family=first.family,
+        python=first.python,
         shards=tuple(job.name for job in shards),
-        argv=argv,
-        run=shlex.join(argv),
+        run=shlex.join(_command("merge", first, wheel_set, options)),
     )
 
 
-def _jobs(run: _Run, occasion: TriggerSettings, seed: str) -> Iterator[Job]:
-    family = run.family
-    python = run.python
-    suite = SANITY if family.sanity_only or run.jax_tests == SANITY else occasion.size
+def _jobs(
+    family: Family,
+    python: str,
+    occasion: TriggerSettings,
+    wheel_set: WheelSet,
+    options: JobOptions,
+) -> Iterator[Job]:
+    smoke = family.sanity_only or options.jax_tests == SANITY
+    suite = SANITY if smoke else occasion.size
     # A machine with several accelerators also runs the tests for one.
     several = bool(occasion.multi and family.multi)
     devices, runners = ("multi", family.multi) if several else ("single", family.single)
-    shards = 1 if several or suite == SANITY else occasion.shards
-    if runners:
-        for number in range(1, shards + 1):
-            shard = f"{number}/{shards}"
-            weights = {label: machines.weight for label, machines in runners.items()}
-            label = draw(weights, f"{seed}:{family.name}:{python}:{devices}:{shard}")
-            argv = [*run.command(GATE, suite), "--devices", str(runners[label].devices)]
-            if ROCM_LOCK in run.wheel_set.files:
-                argv.append("--rocm=set")
-            if shards > 1:
-                argv += ["--shard", shard]
-            yield Job(
-                name=f"{run.prefix}{family.name} py{python} {suite} {devices} {shard}",
-                family=family.name,
-                targets=_shared(family, run.wheel_set),
-                runs_on=label,
-                python=python,
-                suite=suite,
-                devices=devices,
-                shard=shard,
-                minutes=family.minutes or occasion.minutes,
-                argv=tuple(argv),
-                run=shlex.join(argv),
-            )
+    shards = 1 if several or smoke else occasion.shards
+    for number in range(1, shards + 1 if runners else 1):
+        shard = f"{number}/{shards}"
+        seed = f"{options.seed}:{family.name}:{python}:{devices}:{shard}"
+        weights = {label: machines.weight for label, machines in runners.items()}
+        label = draw(weights, seed)
+        job = Job(
+            name=f"{options.prefix}{family.name} py{python} {suite} {devices} {shard}",
+            family=family.name,
+            targets=_shared(family, wheel_set),
+            runs_on=label,
+            python=python,
+            suite=suite,
+            devices=devices,
+            shard=shard,
+            minutes=family.minutes or occasion.minutes,
+            run="",
+        )
+        words = _command(GATE, job, wheel_set, options)
+        words += ["--devices", str(runners[label].devices)]
+        if ROCM_LOCK in wheel_set.files:
+            words.append("--rocm=set")
+        if shards > 1:
+            words += ["--shard", shard]
+        yield replace(job, run=shlex.join(words))
 
 
 def draw(runners: Mapping[str, int], text: str) -> str:
     """Return one of several labels, drawn by weight; equal texts give equal labels."""
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % sum(
-        runners.values()
-    )
-    for label, weight in sorted(runners.items()):
-        number -= weight
-        if number < 0:
-            return label
-    raise AssertionError("the number is smaller than the sum of the weights")
+    labels = sorted(runners)
+    weights = [runners[label] for label in labels]
+    return random.Random(text).choices(labels, weights)[0]  # noqa: S311 - no secret

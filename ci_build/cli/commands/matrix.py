@@ -21,7 +21,7 @@ from core.model import GfxTarget, Payload
 from core.targets import family_of, lists, split_words
 from promotion.gates.device.device_request import check_image
 from promotion.policy.families import SANITY, Trigger, load_families
-from promotion.policy.jobs import job_matrix, joined
+from promotion.policy.jobs import JobOptions, job_matrix, joined
 
 _DEFAULTS = defaults()
 _JSON = option(
@@ -189,11 +189,13 @@ def tests(
             wheel_set=one,
             pythons=pythons,
             names=families,
-            jax_tests=suite,
-            seed=ci_run(),
-            image=image,
-            bucket="" if bucket == DEFAULT_BUCKET else bucket,
-            prefix=f"{one.digest[:SHORTEST_DIGEST]} " if len(found) > 1 else "",
+            options=JobOptions(
+                jax_tests=suite,
+                seed=ci_run(),
+                image=image,
+                bucket="" if bucket == DEFAULT_BUCKET else bucket,
+                prefix=f"{one.digest[:SHORTEST_DIGEST]} " if len(found) > 1 else "",
+            ),
         )
         if any(job.suite != SANITY for job in made.jobs):
             parse_source(

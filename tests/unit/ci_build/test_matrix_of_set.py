@@ -74,7 +74,7 @@ def test_matrix_tests_reads_targets_and_pythons_of_the_set(
             (family, python)
             for family, python in product(("gfx94X-dcgpu", "gfx950-dcgpu"), PYTHONS)
         }
-        assert {job["argv"][4] for job in body["include"]} == {str(staged)}
+        assert {job["run"].split()[4] for job in body["include"]} == {str(staged)}
         assert body["sets"] == [str(staged)]
         assert body["without_runner"] == []
         assert body["without_family"] == []
@@ -92,11 +92,16 @@ def test_matrix_tests_runs_the_suite_of_the_set(
     words = ("multi-arch/1", "--when=nightly", "--python-versions=3.12")
     body = printed(capsys, *words)
     for job in (*body["include"], *body["merge"]):
-        at = job["argv"].index("--jax-tests")
-        assert job["argv"][at : at + 4] == ["--jax-tests", suite, "--size", "large"]
+        at = job["run"].split().index("--jax-tests")
+        assert job["run"].split()[at : at + 4] == [
+            "--jax-tests",
+            suite,
+            "--size",
+            "large",
+        ]
     smoke = printed(capsys, *words, "--jax-tests=smoke")
     assert smoke["merge"] == []
-    assert not any("--jax-tests" in job["argv"] for job in smoke["include"])
+    assert not any("--jax-tests" in job["run"].split() for job in smoke["include"])
 
 
 @pytest.mark.parametrize(
@@ -214,8 +219,8 @@ def test_matrix_tests_passes_image_and_bucket_to_every_job(
         body = printed(capsys, *words, f"--bucket={bucket}")
         assert body["merge"]
         for job in (*body["include"], *body["merge"]):
-            at = job["argv"].index("--image")
-            assert job["argv"][at + 1] == IMAGE
-            assert job["argv"][at + 2 : at + 4] == expected or (
-                not expected and "--bucket" not in job["argv"]
+            at = job["run"].split().index("--image")
+            assert job["run"].split()[at + 1] == IMAGE
+            assert job["run"].split()[at + 2 : at + 4] == expected or (
+                not expected and "--bucket" not in job["run"].split()
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from core.errors import FormatError, RequestError
 from core.model import ROCM_LOCK, WheelSet
 from core.targets import load_table
 from promotion.policy.families import Families, Trigger, load_families
-from promotion.policy.jobs import draw, job_matrix
+from promotion.policy.jobs import JobOptions, draw, job_matrix
 from tests.support.wheel_sets import make_set
 
 OCCASIONS = "".join(
@@ -113,6 +113,7 @@ def job_set(*targets: str, pythons: Sequence[str] = ("3.12",)) -> WheelSet:
     return make_set([], targets=targets, python_versions=tuple(pythons))
 
 
+LARGE = JobOptions(jax_tests="URL@c")
 SET = job_set("gfx942", "gfx950", "gfx1151")
 PYTHONS = job_set("gfx942", "gfx950", "gfx1151", pythons=("3.11", "3.12"))
 THREE = (
@@ -134,7 +135,7 @@ def test_trigger_includes_earlier_triggers(
     tmp_path: Path, when: str, tested: set[str], without: tuple[str, ...]
 ) -> None:
     matrix = job_matrix(
-        families(tmp_path, THREE), when=Trigger(when), wheel_set=SET, jax_tests="J"
+        families(tmp_path, THREE), when=Trigger(when), wheel_set=SET, options=LARGE
     )
     assert {job.family for job in matrix.jobs} == tested
     assert matrix.without_runner == without
@@ -145,11 +146,9 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
         tmp_path,
         family("gfx942", multi=EIGHT, minutes=77) + family("gfx1151", sanity_only=True),
     )
-    jobs = job_matrix(
-        two, when=Trigger.WEEKLY, wheel_set=PYTHONS, jax_tests="URL@c"
-    ).jobs
+    jobs = job_matrix(two, when=Trigger.WEEKLY, wheel_set=PYTHONS, options=LARGE).jobs
     nightly = job_matrix(
-        two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, jax_tests="URL@c"
+        two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, options=LARGE
     ).jobs
     shards = [
         (job.shard, job.devices)
@@ -169,14 +168,13 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     # The gate reports a machine with another number of devices as unfit.
     assert multi.run.endswith("--jax-tests URL@c --size large --devices 8")
     built = replace(PYTHONS, files={**PYTHONS.files, ROCM_LOCK: "1" * 64})
-    own = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=built, jax_tests="URL@c")
-    assert all("--rocm=set" in job.argv for job in own.jobs)
-    commands = [job.argv for job in nightly]
-    commands += [merge.argv for merge in own.merges]
-    assert "--rocm=set" not in chain.from_iterable(commands)
+    own = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=built, options=LARGE)
+    assert all("--rocm=set" in job.run for job in own.jobs)
+    assert not any("--rocm=set" in job.run for job in nightly)
+    assert not any("--rocm=set" in merge.run for merge in own.merges)
     smoke = next(job for job in jobs if job.family == "gfx1151")
     assert smoke.suite == "smoke"
-    assert "--jax-tests" not in smoke.argv
+    assert "--jax-tests" not in smoke.run
 
 
 def test_job_matrix_accepts_families_of_other_triggers(tmp_path: Path) -> None:
@@ -238,18 +236,15 @@ def test_job_matrix_merges_shards(tmp_path: Path) -> None:
     two = families(
         tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True)
     )
-    nightly = job_matrix(
-        two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, jax_tests="URL@c"
-    )
+    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, options=LARGE)
     assert [(one.family, one.python) for one in nightly.merges] == [
         ("gfx942", "3.11"),
         ("gfx942", "3.12"),
     ]
-    assert " ".join(nightly.merges[1].argv) == (
+    assert nightly.merges[1].run == (
         f"python3 build/ci_build gate merge multi-arch/{PYTHONS.digest}"
         " --platform rocm --family gfx942 --python 3.12 --jax-tests URL@c --size large"
     )
     assert (
-        job_matrix(two, when=Trigger.WEEKLY, wheel_set=SET, jax_tests="URL@c").merges
-        == ()
+        job_matrix(two, when=Trigger.WEEKLY, wheel_set=SET, options=LARGE).merges == ()
     )
