@@ -7,7 +7,7 @@ the policy accepts its key; a failed gate whose evidence does not count causes a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 
@@ -59,57 +59,49 @@ from promotion.policy.tier_requirements import (
 )
 
 _NOTHING = Offer()
-
-
-@dataclass(frozen=True, slots=True)
-class _Reason:
-    """A reason that blocks a promotion unless an exception covers its gate and target.
-
-    Attributes:
-        failed: whether something failed, which no exception for a gate excuses.
-    """
-
-    text: str
-    gate: str
-    target: str
-    failed: bool
+_OTHER_PLATFORMS = (Tier.CPU, Tier.CUDA)
+_Applied = tuple[str, PolicyException | None]
+"""A reason against a promotion, and the exception that excuses it."""
 
 
 def judge_evidence(case: EvidenceCase) -> Verdict:
     """Return the part of a verdict that depends on evidence and exceptions alone."""
-    wheel_set = case.wheel_set
-    policy = case.policy
     required = tuple(case.requirements())
-    unrequired = tuple(_unrequired_failures(case))
-    reasons = (
-        *_gate_problems(required),
-        *(reason for reason, on_rocm in unrequired if on_rocm),
-    )
+    unrequired = [*_unrequired_failures(case)]
+    on_rocm = [item for item, tier in unrequired if tier not in _OTHER_PLATFORMS]
     tiers = tiers_of(case)
-    entries = [one for one in policy.accepted_exceptions if one.is_for(wheel_set)]
+    entries = [
+        entry
+        for entry in case.policy.accepted_exceptions
+        if entry.is_for(case.wheel_set)
+    ]
     valid = [entry for entry in entries if not entry.state(case.now)]
-    blocked, passed_over = _apply(valid, reasons, tiers, policy)
-    counted = tuple(chain.from_iterable(case.latest.values()))
+    applied = [*_applied(case, (*required, *on_rocm), tiers, valid)]
+    counted = [*chain.from_iterable(case.latest.values())]
+    failing = _excused_tests(counted, valid)
+    used = [entry for _, entry in (*applied, *failing) if entry is not None]
+    passed_over = [
+        f"{entry}. Passed over: {text}" for text, entry in applied if entry is not None
+    ]
     passed = [one for one in counted if one.outcome is Outcome.PASSED]
-    by_test = dict(_excused_tests(passed, valid))
-    used = [entry for _, entry in (*passed_over, *_excused_tests(counted, valid))]
+    tests = {f"{entry}. {text}" for text, entry in _excused_tests(passed, valid)}
+    ignored = [item for item, tier in unrequired if tier in _OTHER_PLATFORMS]
     return Verdict(
-        set_digest=wheel_set.digest,
+        set_digest=case.wheel_set.digest,
         requirements=required,
         tiers=tiers,
-        blocked_by=(*_foreign_evidence(case), *blocked),
-        excused=(
-            *(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
-            *sorted(f"{entry}. {text}" for text, entry in by_test.items()),
+        blocked_by=(
+            *_foreign_evidence(case),
+            *(text for text, entry in applied if entry is None),
         ),
+        excused=(*passed_over, *sorted(tests)),
         invalid_exceptions=tuple(_invalid(entries, used, case.now)),
         missing_exceptions=_missing_exceptions(case, required, counted),
         warnings=(
             *_refused_failures(case),
             *(
-                f"{reason.text} It does not block."
-                for reason, on_rocm in unrequired
-                if not on_rocm
+                f"{text} It does not block."
+                for text in chain.from_iterable(map(_sentences, ignored))
             ),
         ),
     )
@@ -197,34 +189,49 @@ def _missing_exceptions(
     return tuple(sorted(set(entries)))
 
 
-def _apply(
-    exceptions: Sequence[PolicyException],
-    reasons: Iterable[_Reason],
+def _applied(
+    case: EvidenceCase,
+    requirements: Iterable[Requirement],
     tiers: Mapping[str, str],
-    policy: Policy,
-) -> tuple[list[str], list[tuple[_Reason, PolicyException]]]:
-    """Return the texts of reasons and weak tiers, without and with a valid exception."""
-    blocked: list[str] = []
-    passed_over: list[tuple[_Reason, PolicyException]] = []
+    exceptions: Sequence[PolicyException],
+) -> Iterator[_Applied]:
+    """Yield each problem of gates and each weak tier, with its valid exception.
+
+    No exception for a gate excuses a failure. An exception for a gate also excuses the
+    tier that a target would have reached.
+    """
+    policy = case.policy
     gates = [entry for entry in exceptions if entry.kind == NOT_RUN]
-    for reason in reasons:
-        own = [entry for entry in gates if entry.covers(reason.gate, reason.target)]
-        entry = own[0] if own and not reason.failed else None
-        if entry is None:
-            blocked.append(reason.text)
-        else:
-            passed_over.append((reason, entry))
+    excused: list[tuple[Requirement, PolicyException]] = []
+    for item in requirements:
+        own = [entry for entry in gates if entry.covers(item.gate, item.target)]
+        entry = own[0] if own and not item.failed else None
+        for text in _sentences(item):
+            yield text, entry
+        if entry and item.problems:
+            excused.append((item, entry))
     for target, tier in tiers.items():
         required = policy.required_tier(target)
         if at_least(tier, required):
             continue
+        raising = (
+            entry
+            for item, entry in excused
+            if item.target == target
+            and at_least(policy.gates[item.gate].tier, required)
+        )
         text = f"{target} was tested at tier {tier}; {required} is required."
-        entry = _excuse(target, passed_over, policy)
-        if entry is None:
-            blocked.append(text)
-        else:
-            passed_over.append((_Reason(text, "", target, failed=False), entry))
-    return blocked, passed_over
+        yield text, next(raising, None)
+
+
+def _sentences(item: Requirement) -> Iterator[str]:
+    """Yield a sentence for each problem of a gate."""
+    for problem in item.problems:
+        yield f"The gate {_place(item.gate, item.target)} {problem}"
+
+
+def _place(gate: str, target: str) -> str:
+    return gate if target == ANY else f"{gate} for {target}"
 
 
 def _attestation_problems(
@@ -244,8 +251,8 @@ def _excused_tests(
         for test in failing_tests(evidence):
             for entry in exceptions:
                 if entry.covers_test(test, evidence.gate, evidence.target):
-                    where = f"the gate {evidence.gate} for {evidence.target}"
-                    yield f"Failing in {where}: {test}", entry
+                    where = _place(evidence.gate, evidence.target)
+                    yield f"Failing in the gate {where}: {test}", entry
                     break
 
 
@@ -258,21 +265,6 @@ def _invalid(
             yield f"An exception is not valid, because it {state}: {entry}."
         elif entry not in used:
             yield f"An exception excuses nothing: {entry}."
-
-
-def _excuse(
-    target: str, passed_over: Iterable[tuple[_Reason, PolicyException]], policy: Policy
-) -> PolicyException | None:
-    """Return a gate's first applied exception that meets a target's tier, or None."""
-    for reason, entry in passed_over:
-        rule = policy.gates.get(reason.gate)
-        if (
-            rule is not None
-            and reason.target == target
-            and at_least(rule.tier, policy.required_tier(target))
-        ):
-            return entry
-    return None
 
 
 def _foreign_evidence(case: EvidenceCase) -> Iterator[str]:
@@ -291,26 +283,13 @@ def _foreign_evidence(case: EvidenceCase) -> Iterator[str]:
         ended = time_of(evidence.ended)
         if started is None or ended is None or started > ended:
             yield (
-                f"The evidence of the gate {evidence.gate} for {evidence.target} has"
+                f"The evidence of the gate {_place(evidence.gate, evidence.target)} has"
                 f" invalid times: {evidence.started!r} to {evidence.ended!r}."
             )
 
 
-def _gate_problems(required_evidence: Iterable[Requirement]) -> Iterator[_Reason]:
-    for item in required_evidence:
-        where = (
-            f"The gate {item.gate}"
-            if item.target == ANY
-            else f"The gate {item.gate} for {item.target}"
-        )
-        yield from (
-            _Reason(f"{where} {problem}", item.gate, item.target, item.failed)
-            for problem in item.problems
-        )
-
-
-def _unrequired_failures(case: EvidenceCase) -> Iterator[tuple[_Reason, bool]]:
-    """Yield each failed gate that the policy does not require, and whether it is about ROCm.
+def _unrequired_failures(case: EvidenceCase) -> Iterator[tuple[Requirement, Tier]]:
+    """Yield each failed gate that the policy does not require, and the tier of its evidence.
 
     Skipped gates and machine failures do not block. Tests on a CPU or on CUDA use code
     that the set does not contain, and block only if the policy requires them.
@@ -325,13 +304,15 @@ def _unrequired_failures(case: EvidenceCase) -> Iterator[tuple[_Reason, bool]]:
     ]
     for (gate, target), evidence in latest(ran).items():
         if (gate, target) not in required and evidence.outcome is not Outcome.PASSED:
-            text = (
-                f"The gate {gate} for {target} did not pass: {first_finding(evidence)}"
+            problem = f"did not pass: {first_finding(evidence)}"
+            failure = Requirement(
+                gate=gate,
+                target=target,
+                ended=evidence.ended,
+                problems=(problem,),
+                failed=True,
             )
-            yield (
-                _Reason(text, gate, target, failed=True),
-                evidence.tier not in (Tier.CPU, Tier.CUDA),
-            )
+            yield failure, evidence.tier
 
 
 def _refused_failures(case: EvidenceCase) -> Iterator[str]:
@@ -340,7 +321,7 @@ def _refused_failures(case: EvidenceCase) -> Iterator[str]:
         found = file.evidence
         why = case.refusal(file)
         if found.outcome is Outcome.FAILED and why:
-            where = f"{found.gate} for {found.target}"
+            where = _place(found.gate, found.target)
             yield f"The gate {where} failed; its evidence does not count: {why}."
 
 

@@ -412,11 +412,11 @@ _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
     ("was skipped", failed("no time.", Outcome.SKIPPED)),
     ("has not run on this set", without_evidence("install", "any")),
     (
-        "The gate fuzz for any did not pass",
+        "The gate fuzz did not pass",
         more_evidence(gate="fuzz", outcome=Outcome.FAILED),
     ),
     (
-        "The gate fuzz for any did not pass",
+        "The gate fuzz did not pass",
         lambda case: replace(case, evidence=failed_then_skipped),
     ),
     ("neither multi-arch nor a family", of_set(index="other")),

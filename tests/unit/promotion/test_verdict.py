@@ -71,7 +71,7 @@ def test_verdict_warns_about_failed_tests_without_rocm(
     word = verdict(wheel_set, [*good, other], POLICY)
     assert word.allowed is True
     assert word.blocked_by == ()
-    text = f"The gate device-{tier} for any did not pass: {WRONG.message} It does not block."
+    text = f"The gate device-{tier} did not pass: {WRONG.message} It does not block."
     assert text in word.warnings
     blocking = replace(other, gate="device", target="gfx942", tier=Tier.DEVICE)
     assert not verdict(wheel_set, [*good, blocking], POLICY).allowed
