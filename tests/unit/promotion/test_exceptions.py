@@ -85,21 +85,13 @@ def test_exception_for_test_covers_its_node_ids() -> None:
     [
         ({"reason": True}, "reason: expected str"),
         ({"gates": []}, "gates is empty"),
-        ({"gates": ["devices"]}, "unknown gate: devices"),
         ({"channel": "nigthly"}, "unknown channel: nigthly"),
         ({"index": "gfx94x"}, "unknown index: gfx94x"),
         ({"targets": ["gfx942", ""]}, "targets is empty"),
         ({"targets": ["gfx94"]}, "gfx94"),
-        ({"set": "a" * 64}, "exactly one of set and version"),
         ({"kind": "test"}, "test is required"),
         ({"test": "tests/a_test.py::odd"}, "test is required"),
-        (
-            {
-                "expires": date(2026, 1, 1)
-                + timedelta(days=PolicyException.MAX_DAYS + 1)
-            },
-            f"must be 1 to {PolicyException.MAX_DAYS} days after",
-        ),
+        ({"expires": date(2026, 4, 4)}, "must be 1 to 92 days after"),
     ],
 )
 def test_invalid_exception_is_void(change: dict[str, Any], why: str) -> None:
@@ -139,14 +131,6 @@ def test_exception_must_name_its_test(test: str) -> None:
 )
 def test_state_of_exception_counts_days_in_utc(now: datetime, state: str) -> None:
     assert ENTRY.state(now) == state
-
-
-def test_is_for_matches_set_or_version() -> None:
-    assert ENTRY.is_for(SET)
-    assert not replace(ENTRY, version="0.10.3").is_for(SET)
-    assert not replace(ENTRY, index="multi-arch").is_for(SET)
-    assert replace(ENTRY, version="", set=SET.digest).is_for(SET)
-    assert not replace(ENTRY, version="", set=SET.digest[:12]).is_for(SET)
 
 
 def as_toml(**changes: Any) -> str:

@@ -66,39 +66,6 @@ def forge(bucket: DirBucket, key: str, change: Callable[[Any], object]) -> bytes
 # status.json
 
 
-def _forge_rows(bucket: DirBucket) -> None:
-    def change(status: Any) -> None:
-        status["sets"][0] |= {"tier": "device", "install": "evil"}
-
-    forge(bucket, RELEASED.status, change)
-
-
-def _forge_page(bucket: DirBucket) -> None:
-    forge(
-        bucket,
-        f"{RELEASED.simple}jaxlib/index.json",
-        lambda page: page["files"][0].update(url="https://evil.example/x.whl"),
-    )
-
-
-@pytest.mark.parametrize("attack", [_forge_rows, _forge_page])
-@pytest.mark.parametrize("later", [False, True], ids=["at-once", "after-a-change"])
-def test_forged_status_is_reported_and_repaired(
-    index: DirBucket, attack: Callable[[DirBucket], None], *, later: bool
-) -> None:
-    """Every page is rendered from the ledger alone, also after forged values."""
-    before = objects(index)
-    attack(index)
-    (problem,) = verify(index, RELEASED)
-    assert "--repair` restores it" in problem
-    if later:
-        for kind in (EntryKind.YANK, EntryKind.UNYANK):
-            mark(index, RELEASED, kind, ["1"], reason="slow", actor="me")
-    publish(index, RELEASED, everything=True)
-    assert [*verify(index, RELEASED)] == []
-    assert later or objects(index) == before
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -262,24 +262,6 @@ def test_machine_failure_is_a_machine_error(
         raise_for_failures([evidence, bad])
 
 
-def test_evidence_of_one_part_is_not_reused_for_another(
-    bucket: DirBucket, staged: StagedSet
-) -> None:
-    ran: list[str] = []
-
-    def gate(python: str) -> Gate:
-        def work(context: GateContext) -> Iterator[Check]:
-            ran.append(python)
-            yield GOOD
-
-        return replace(made_gate([]), run=work, settings={"python": python})
-
-    for python in ("3.11", "3.12", "3.11", "3.12"):
-        (evidence,) = run(bucket, staged, gate(python))
-        assert evidence.settings["python"] == python
-    assert ran == ["3.11", "3.12"]
-
-
 def test_checks_count_for_their_target_only(
     bucket: DirBucket, staged: StagedSet
 ) -> None:

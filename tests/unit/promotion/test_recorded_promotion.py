@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -10,12 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
 
 from ci_build import cli
 from core.digests import sha256_of
@@ -27,29 +20,19 @@ from promotion.evidence.evidence import EvidenceFile, read_all, record
 from promotion.evidence.signing import SUFFIX, Signer
 from promotion.index.ledger import LedgerEntry, load_entry
 from promotion.index.publish import publish
-from promotion.policy.promotion_policy import POLICY_FILE, Policy, load_policy
+from promotion.policy.promotion_policy import Policy
 from promotion.policy.recorded_promotion import promotion_problems
 from promotion.promote import promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
+from tests.support.attacked_index import KEYS, RUNNER, STRANGER, policy_of
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.promoting import NOW, RELEASED, go, staged_in
 from tests.support.sets import counts
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
 
-
-def signer_of(seed: int) -> Signer:
-    key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-    return Signer(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-        origin="tests",
-    )
-
-
-RUNNER = signer_of(1)
-STRANGER = signer_of(2)
 DEVICE_GATE = """
 [local.gates.device]
 version = 1
@@ -61,21 +44,14 @@ known_failures = 0
 """
 
 
-def policy_of(key: str, *, max_age_days: int | None = None) -> Policy:
+def policy_for(key: str, *, days: str = '"any"') -> Policy:
     """Return a local policy that accepts one key's evidence and has a device gate."""
-    text = POLICY_FILE.read_text().replace(
-        '\nkeys = "any"', f'\nkeys = {{ runner = "{key}" }}', 1
-    )
-    text = text.replace("unsigned = true", "unsigned = false", 1) + DEVICE_GATE
-    if max_age_days:
-        text = text.replace('max_age_days = "any"', f"max_age_days = {max_age_days}", 1)
-    with tempfile.NamedTemporaryFile("w") as file:
-        file.write(text)
-        file.flush()
-        return load_policy("multi-arch", file=Path(file.name))
+    keys = (KEYS[0][0], f'\nkeys = {{ runner = "{key}" }}')
+    age = ('max_age_days = "any"', f"max_age_days = {days}")
+    return policy_of(keys, KEYS[1], age, ("\n[nightly]", f"{DEVICE_GATE}\n[nightly]"))
 
 
-STRICT = policy_of(RUNNER.key)
+STRICT = policy_for(RUNNER.key)
 
 
 def device(evidences: Sequence[Evidence], **changes: Any) -> list[Evidence]:
@@ -120,34 +96,6 @@ def problems(
     return [*promotion_problems(bucket, RELEASED, entry, policy)]
 
 
-@pytest.mark.parametrize(
-    ("on_device", "tier"),
-    [
-        (True, "device"),
-        (False, "compiled"),
-    ],
-)
-def test_false_tiers_are_reported(tmp_path: Path, on_device: bool, tier: str) -> None:
-    bucket = MemoryBucket()
-    entry = promoted(bucket, tmp_path, on_device=on_device)
-    assert problems(bucket, entry) == []
-    other = {"device": "compiled", "compiled": "device"}[tier]
-    assert problems(bucket, with_tiers(entry, other)) == [
-        f"{RELEASED.ledger_entry(1)} records tier {other} for {target}; its evidence"
-        f" gives {tier}."
-        for target in ("gfx942", "gfx950")
-    ]
-
-
-def test_tiers_of_other_targets_are_reported(tmp_path: Path) -> None:
-    bucket = MemoryBucket()
-    entry = promoted(bucket, tmp_path, on_device=False)
-    assert entry.promoted is not None
-    tiers = {"gfx942": "compiled", "gfx1100": "compiled"}
-    forged = replace(entry, promoted=replace(entry.promoted, tiers=tiers))
-    assert "describes its set otherwise" in problems(bucket, forged)[0]
-
-
 def test_forged_evidence_does_not_count(tmp_path: Path) -> None:
     """A writer adds device evidence, unsigned or by another key, and an entry naming it."""
     bucket = MemoryBucket()
@@ -184,7 +132,7 @@ def test_forged_evidence_does_not_count(tmp_path: Path) -> None:
         )
         # A policy in the entry that names the key does not help: the reader's policy
         # must accept it too.
-        text = policy_of((signer or STRANGER).key).text
+        text = policy_for((signer or STRANGER).key).text
         blocked, *tiers = problems(bucket, replace(forged, policy=text))
         assert "promotes a set that its policy blocks" in blocked
         assert len(tiers) == 2
@@ -257,7 +205,7 @@ def test_age_of_evidence_counts_at_promotion(
 ) -> None:
     """An entry is written up to a day after the check of its evidence's age."""
     bucket = MemoryBucket()
-    policy = policy_of(RUNNER.key, max_age_days=3)
+    policy = policy_for(RUNNER.key, days="3")
     entry = promoted(bucket, tmp_path, policy=policy, days=1)
     later = (NOW + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert (problems(bucket, replace(entry, time=later)) == []) == good
@@ -286,21 +234,6 @@ def test_recorded_policy_may_lack_and_have_other_keys(tmp_path: Path) -> None:
     blocked, *tiers = problems(bucket, replace(entry, policy=newer))
     assert "it is of version 1 of the gate, not 2" in blocked
     assert [problem.rpartition(" ")[2] for problem in tiers] == ["none."] * 2
-
-
-def test_promotion_without_evidence_is_reported(tmp_path: Path) -> None:
-    """Whoever holds a key of the ledger can write any entry, but no evidence."""
-    bucket = MemoryBucket()
-    entry = promoted(bucket, tmp_path)
-    assert entry.promoted is not None
-    own = {
-        name: sha256
-        for name, sha256 in entry.promoted.files.items()
-        if not name.startswith("evidence/")
-    }
-    blocked, *tiers = problems(bucket, with_tiers(entry, "none", files=own))
-    assert "The gate inspection has not run on this set." in blocked
-    assert tiers == []
 
 
 def test_damaged_files_are_reported(tmp_path: Path) -> None:
