@@ -148,21 +148,15 @@ class KnownTests:
 
     def idle(self, tests: Collection[str]) -> tuple[KnownTest, ...]:
         """Return the valid entries that match no test of a complete suite."""
-        unmatched = []
-        for entry in self.active:
-            if not any(entry.matches(test) for test in tests):
-                unmatched.append(entry)
-        return tuple(unmatched)
+        return tuple(
+            entry for entry in self.active if not any(map(entry.matches, tests))
+        )
 
     def missed(self, tests: Iterable[str]) -> tuple[tuple[KnownTest, int], ...]:
         """Return each invalid entry that matches tests, with the number of matches."""
         named = [*tests]
-        counted = []
-        for entry in self.over:
-            matches = sum(entry.matches(test) for test in named)
-            if matches:
-                counted.append((entry, matches))
-        return tuple(counted)
+        counted = [(entry, sum(map(entry.matches, named))) for entry in self.over]
+        return tuple(row for row in counted if row[1])
 
 
 def load_entries(file: Path = SKIPS) -> tuple[KnownTest, ...]:
@@ -196,16 +190,12 @@ def known_tests_for(
         platform: rocm, cpu or cuda.
         today: day of the run in UTC.
     """
-    chosen = [
-        entry
-        for entry in entries
-        if entry.is_for(jax=jax, family=family, platform=platform)
-    ]
-    return KnownTests(
-        active=tuple(entry for entry in chosen if not entry.state(today)),
-        over=tuple(entry for entry in chosen if entry.state(today)),
-        today=today,
-    )
+    active: list[KnownTest] = []
+    over: list[KnownTest] = []
+    for entry in entries:
+        if entry.is_for(jax=jax, family=family, platform=platform):
+            (over if entry.state(today) else active).append(entry)
+    return KnownTests(active=tuple(active), over=tuple(over), today=today)
 
 
 def regex_of(pattern: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from packaging.utils import (
     InvalidWheelFilename,
@@ -36,42 +35,19 @@ _RESERVED_ENDS = (".whl", METADATA_SUFFIX, PROVENANCE_SUFFIX, ".html", ".svg")
 _MACHINE = re.compile(r"(?:manylinux|musllinux)\d*(?:_\d+_\d+)?_|linux_")
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What one wheel may serve in an index.
+def slots(filename: str) -> frozenset[str]:
+    """Return what a wheel serves in an index: project, version, Python, ABI and machine.
 
-    Attributes:
-        project: normalised name (PEP 503).
-        version: normalised version without zeros at its end.
-        machine: platform without the C library, such as x86_64.
-    """
-
-    project: str
-    version: str
-    python: str
-    abi: str
-    machine: str
-
-    def __str__(self) -> str:
-        return f"{self.project} {self.version}, {self.python}-{self.abi}-{self.machine}"
-
-
-def slots(filename: str) -> frozenset[Slot]:
-    """Return the slots of a wheel, with its tags expanded.
-
-    InvalidWheelFilename if the name is not one of a wheel.
+    The tags are expanded; the machine has no C library and the version no zeros at its
+    end. InvalidWheelFilename if the name is not one of a wheel.
     """
     project, version, _, tags = parse_wheel_filename(filename)
-    return frozenset(
-        Slot(
-            project,
-            canonicalize_version(version),
-            tag.interpreter,
-            tag.abi,
-            _MACHINE.sub("", tag.platform, count=1),
-        )
-        for tag in tags
-    )
+    served = f"{project} {canonicalize_version(version)}"
+    found = set()
+    for tag in tags:
+        machine = _MACHINE.sub("", tag.platform, count=1)
+        found.add(f"{served}, {tag.interpreter}-{tag.abi}-{machine}")
+    return frozenset(found)
 
 
 def content_problems(wheel_set: WheelSet) -> Iterator[str]:
@@ -116,13 +92,13 @@ def conflicts(wheel_set: WheelSet, released: Iterable[LedgerWheel]) -> Iterator[
     Args:
         released: every wheel that the index has or had.
     """
-    taken: dict[Slot, tuple[str, str]] = {}
+    taken: dict[str, tuple[str, str]] = {}
     for old in released:
         for slot in slots(old.filename):
             taken[slot] = (old.filename, old.sha256)
     for wheel in wheel_set.wheels:
         try:
-            own = sorted(slots(wheel.filename), key=str)
+            own = sorted(slots(wheel.filename))
         except InvalidWheelFilename:
             continue  # `content_problems` names it
         mine = (wheel.filename, wheel.sha256)

@@ -191,9 +191,7 @@ def _exceptions(
     tables: Mapping[str, Any],
 ) -> tuple[tuple[PolicyException, ...], tuple[str, ...]]:
     """Return the valid exceptions of all channels, and a sentence for each void one."""
-    channels = {
-        name: table for name, table in tables.items() if isinstance(table, dict)
-    }
+    channels = _channels(tables)
     gates = chain.from_iterable(table.get("gates", ()) for table in channels.values())
     bodies = convert(tables.get(EXCEPTIONS, ()), tuple[Any, ...], EXCEPTIONS)
     return parse_exceptions(bodies, gates={*gates}, channels=channels)
@@ -207,20 +205,22 @@ def _selected(
     return tuple(entry for entry in entries if (entry.channel, entry.index) == place)
 
 
+def _channels(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return channel -> its table."""
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
+
+
 def channel_names(file: Path = POLICY_FILE) -> tuple[str, ...]:
     """Return the names of all channels."""
-    return tuple(
-        name for name, values in _read(file)[1].items() if isinstance(values, dict)
-    )
+    return tuple(_channels(_read(file)[1]))
 
 
 def gate_version(gate: str, file: Path = POLICY_FILE) -> str:
     """Return the version of a gate for the settings of evidence; 0 for an unknown gate."""
-    for table in _read(file)[1].values():
-        if isinstance(table, dict):
-            rule = table.get("gates", {}).get(gate.partition("-")[0], {})
-            if "version" in rule:
-                return str(rule["version"])
+    for table in _channels(_read(file)[1]).values():
+        rule = table.get("gates", {}).get(gate.partition("-")[0], {})
+        if VERSION in rule:
+            return str(rule[VERSION])
     return "0"
 
 
@@ -232,9 +232,7 @@ def load_exceptions(file: Path = POLICY_FILE) -> tuple[PolicyException, ...]:
 def device_members_digest(file: Path = POLICY_FILE) -> str:
     """Return the SHA-256 of the device members of all channels and indexes."""
     tables = []
-    for values in _read(file)[1].values():
-        if not isinstance(values, dict):
-            continue
+    for values in _channels(_read(file)[1]).values():
         members = {"": values.get("device_members", {})}
         for name, more in values.get("index", {}).items():
             members[name] = more.get("device_members", {})
@@ -294,10 +292,7 @@ def _values(
         values = _inherited(tables, channel, ())
         values = _limits(merged(values, values.pop("index", {}).get(index, {})))
         gates = {name: with_targets(rule) for name, rule in values["gates"].items()}
-        keys = values["keys"]
-        if keys is not None:
-            keys = {who: _key_table(key) for who, key in keys.items()}
-        return {**values, "gates": gates, "keys": keys}
+        return {**values, "gates": gates, "keys": _key_tables(values["keys"])}
 
 
 def _complete(values: Mapping[str, Any], index: str, source: str) -> dict[str, Any]:
@@ -310,15 +305,17 @@ def _complete(values: Mapping[str, Any], index: str, source: str) -> dict[str, A
         for word in values["tiers"]:
             if expanded([word]) != (word,):
                 raise ValueError(f"tiers: {word} is not a gfx target")
-        ledger_keys = values["ledger_keys"]
-        if ledger_keys is not None:
-            ledger_keys = {who: _key_table(key) for who, key in ledger_keys.items()}
         return {
             **values,
             "required_targets": expanded(required),
-            "ledger_keys": ledger_keys,
+            "ledger_keys": _key_tables(values["ledger_keys"]),
             "attestations": _limits(values["attestations"]),
         }
+
+
+def _key_tables(keys: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return name -> table of a key in its normal form; None accepts every key."""
+    return keys and {who: _key_table(key) for who, key in keys.items()}
 
 
 def _key_table(value: Any) -> Any:  # noqa: ANN401 - any value of TOML

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from packaging.specifiers import SpecifierSet
@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from core.defaults import defaults
 from core.frozen import frozen
-from core.model import Payload, RocmVersion, WheelSet
+from core.model import Payload, RocmVersion, Wheel, WheelSet
 from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
 from core.targets import MULTI_ARCH, covers, load_table
 from core.units import human
@@ -210,9 +210,7 @@ def variant_problems(wheel_set: WheelSet, offer: Offer) -> Iterator[str]:
     `0.10.2+rocm7.2.0.gfx942` sorts above `0.10.2+rocm7.2.0`, so all users of an index
     with both would get the wheel for one target. The same holds for two variants.
     """
-    for project, wheel in sorted(
-        {wheel.name: wheel for wheel in wheel_set.wheels}.items()
-    ):
+    for project, wheel in _by_project(wheel_set):
         rocm, variant = _split(wheel.version)
         for version in sorted(set(offer.versions.get(project, ()))):
             other_rocm, other = _split(version)
@@ -227,9 +225,7 @@ def variant_problems(wheel_set: WheelSet, offer: Offer) -> Iterator[str]:
 
 def order_problems(wheel_set: WheelSet, offer: Offer) -> Iterator[str]:
     """Yield a sentence for each project of which pip would select a wrong version."""
-    for project, wheel in sorted(
-        {wheel.name: wheel for wheel in wheel_set.wheels}.items()
-    ):
+    for project, wheel in _by_project(wheel_set):
         unselected = {wheel.version, *offer.yanked.get(project, ())}
         versions = {*offer.versions.get(project, ())} - unselected
         highest = max(filter(_is_version, versions), key=Version, default=None)
@@ -293,6 +289,11 @@ def _split(version: str) -> tuple[str, str]:
         len(words),
     )
     return ".".join(words[:at]), ".".join(words[at:])
+
+
+def _by_project(wheel_set: WheelSet) -> Sequence[tuple[str, Wheel]]:
+    """Return each project of a set with one of its wheels."""
+    return sorted({wheel.name: wheel for wheel in wheel_set.wheels}.items())
 
 
 def _is_version(text: str) -> bool:
