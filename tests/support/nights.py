@@ -213,6 +213,7 @@ def nights(
         tmp_path, wheels=small_release / "wheels", cache=small_release / "cache"
     )
     shutil.copytree(small_release / "dist", tmp_path / "dist")
+    made.bucket.mkdir()
     monkeypatch.chdir(tmp_path)
     _without_index(monkeypatch)
     use_policy(monkeypatch, tmp_path / "policy.toml")

@@ -85,7 +85,7 @@ FAULTS: list[tuple[Fault, tuple[str, ...], tuple[str, ...], type[CiBuildError]]]
     (changed_checkout, (), ("release", "nightly"), RequestError),
     (nothing, (HTTP,), (*CHANGES,), BucketError),
     (nothing, (HTTP, "--public-url=none"), ("release", "nightly"), BucketError),
-    (nothing, ("--bucket=absent",), ("rollback", "yank", "repair"), RequestError),
+    (nothing, ("--bucket=absent",), ALL, RequestError),
     (cut_ledger, (), ("promote", "repair"), BucketError),
 ]
 """Fault, options, the commands that refuse it, and the error; the last one cannot be undone."""

