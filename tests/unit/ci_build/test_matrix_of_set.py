@@ -14,6 +14,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.wheelset.source.pins import load_pins
+from core.errors import RequestError
 from core.targets import expand
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.promotion_policy import load_policy
@@ -178,49 +179,20 @@ def test_jobs_of_the_workflows_can_meet_the_policy(
     assert {item.target: item.problems for item in device if item.problems} == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "problem"),
-    [
-        (("nonsense",), 2, "'nonsense' is not the name of a set"),
-        (("multi-arch/1", "--family=gfx94x"), 2, "Unknown family: 'gfx94x'"),
-        (
-            ("multi-arch/1", "--python-versions=3.13"),
-            2,
-            "The set does not support Python 3.13",
-        ),
-        (
-            ("multi-arch/1", "--image=example.org/runner:latest"),
-            2,
-            "--image has no digest",
-        ),
-    ],
-)
-def test_matrix_tests_refuses_bad_requests(
-    staged: StagedSet,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    code: int,
-    problem: str,
-) -> None:
-    assert cli.run(["ci", "tests", *words]) == code
-    done = capsys.readouterr()
-    assert problem in done.err
-    assert done.out == ""
+def test_matrix_tests_refuses_image_without_digest(staged: StagedSet) -> None:
+    words = [str(staged), "--image=example.org/runner:latest"]
+    assert cli.run(["ci", "tests", *words]) == RequestError.exit_code
 
 
 def test_matrix_tests_passes_image_and_bucket_to_every_job(
     staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    where = str(tmp_path / "bucket")
     words = ("multi-arch/1", "--when=nightly", "--jax-tests=/jax", f"--image={IMAGE}")
-    for bucket, expected in (
-        ("bucket", []),
-        (str(tmp_path / "bucket"), ["--bucket", str(tmp_path / "bucket")]),
-    ):
+    for bucket, given in (("bucket", False), (where, True)):
         body = printed(capsys, *words, f"--bucket={bucket}")
         assert body["merge"]
         for job in (*body["include"], *body["merge"]):
-            at = job["run"].split().index("--image")
-            assert job["run"].split()[at + 1] == IMAGE
-            assert job["run"].split()[at + 2 : at + 4] == expected or (
-                not expected and "--bucket" not in job["run"].split()
-            )
+            command = job["run"]
+            assert f"--image {IMAGE}" in command
+            assert (f"--bucket {where}" in command) == given

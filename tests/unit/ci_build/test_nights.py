@@ -177,63 +177,53 @@ def newest(
     )
 
 
-def test_night_takes_newest_release_and_the_targets_of_the_policy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = newest(monkeypatch, {})
-    assert made.text("jax_version") == releases()[-1]
-    assert made.text("targets") == "gfx942,gfx950"
-    assert (
-        newest(monkeypatch, {"jax_version": "0.10.2"}).text("jax_version") == "0.10.2"
-    )
-    assert newest(monkeypatch, {}, index="gfx94X-dcgpu").text("targets") == "gfx942"
-    assert not newest(monkeypatch, {"family": "gfx1151"}, index="gfx1151").given(
-        "targets"
-    )
+PUBLISHED = {"payload": "published"}
+HEAD = {"jax_version": "head", "cache_dir": "/cache"}
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, "nightly"),
-        ({"payload": "published"}, ""),
-        ({"therock": "7.10.0"}, "7.10.0"),
-        ({"therock_index_url": "https://example.org/"}, ""),
-        ({"locked": True}, ""),
+        ({}, {"jax_version": releases()[-1], "targets": "gfx942,gfx950"}),
+        ({"jax_version": "0.10.2"}, {"jax_version": "0.10.2"}),
+        ({}, {"therock": "nightly"}),
+        (PUBLISHED, {"therock": "", "jax_version": ""}),
+        ({"therock": "7.10.0"}, {"therock": "7.10.0"}),
+        ({"therock_index_url": "https://example.org/"}, {"therock": ""}),
+        ({"locked": True}, {"therock": ""}),
+        ({**PUBLISHED, "rocm_version": "7.14.0"}, {"jax_version": "0.12.7"}),
+        (HEAD, {"jax_source_dir": f"/cache/sources/jax-{'a' * 40}", "xla": "pin"}),
+        ({**HEAD, "xla": "head"}, {"xla": "b" * 40}),
+        ({"xla": "head"}, {"xla": "b" * 40}),
     ],
 )
-def test_night_takes_newest_rocm_unless_an_option_selects_one(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: str
+def test_night_takes_the_newest_unless_an_option_selects_another(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    assert newest(monkeypatch, given).text("therock") == expected
+    made = newest(monkeypatch, given)
+    assert {name: made.text(name) for name in expected} == expected
 
 
-def test_night_of_head_builds_the_fetched_commit_with_its_xla(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({**PUBLISHED, "jax_version": "newest"}, "needs --rocm-version"),
+        ({**PUBLISHED, "jax_version": "head"}, "head contradicts --payload=published"),
+        ({"jax_version": "head", "jax_source_dir": "jax"}, "both name a jax"),
+    ],
+)
+def test_night_refuses_contradicting_options(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], problem: str
 ) -> None:
-    head = {"jax_version": "head"}
-    made = newest(monkeypatch, {**head, "cache_dir": str(tmp_path)})
-    assert made.text("jax_source_dir") == str(tmp_path / "sources" / f"jax-{'a' * 40}")
-    assert made.text("xla") == "pin"
-    assert newest(monkeypatch, {**head, "xla": "head"}).text("xla") == "b" * 40
-    assert newest(monkeypatch, {"xla": "head"}).text("xla") == "b" * 40
+    with pytest.raises(RequestError, match=problem):
+        newest(monkeypatch, given)
 
 
-def test_night_of_published_wheels_takes_the_newest_of_a_rocm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    published = {"payload": "published"}
-    assert newest(monkeypatch, published).text("jax_version") == ""
-    assert (
-        newest(monkeypatch, {**published, "rocm_version": "7.14.0"}).text("jax_version")
-        == "0.12.7"
-    )
-    with pytest.raises(RequestError, match="needs --rocm-version"):
-        newest(monkeypatch, {**published, "jax_version": "newest"})
-    with pytest.raises(RequestError, match="head contradicts --payload=published"):
-        newest(monkeypatch, {**published, "jax_version": "head"})
-    with pytest.raises(RequestError, match="both name a jax"):
-        newest(monkeypatch, {"jax_version": "head", "jax_source_dir": "jax"})
+def test_night_of_a_family_has_its_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = newest(monkeypatch, {}, index="gfx94X-dcgpu")
+    assert made.text("targets") == "gfx942"
+    made = newest(monkeypatch, {"family": "gfx1151"}, index="gfx1151")
+    assert not made.given("targets")
 
 
 def test_summary_shows_any_text_as_it_is() -> None:

@@ -17,13 +17,13 @@ from promotion.evidence.evidence import record
 from promotion.index.audit import verify
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
-from promotion.stage import read_staged, stage
+from promotion.stage import read_staged
 from promotion.staged_sets import find_set, remove, staged_folders
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError
 from tests.support.promoting import RELEASED, go, offered, staged_in
-from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
+from tests.support.wheel_sets import make_wheels, passing_evidence
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -200,44 +200,22 @@ def test_set_that_is_removed_meanwhile_is_passed_over(
     assert remove(bucket, folders) == {folders[0].staged: 0}
 
 
-def test_gc_prints_plan_and_applies_it(
+def test_collect_prints_plan_and_applies_it(
     bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
-    folder = write_set(tmp_path / "set", wheels, make_set(wheels))
-    staged = stage(bucket, folder)
-    words = (
-        "set",
-        "collect",
-        "multi-arch",
-        "--days",
-        "0",
-        "--bucket",
-        str(bucket.root),
-    )
-    assert cli.run([*words]) == 0
-    assert "--apply removes the sets" in capsys.readouterr().err
+    staged = made(bucket, tmp_path, 2, age=99)
+    words = ["set", "collect", "multi-arch", f"--bucket={bucket.root}"]
+    assert cli.run(words) == 0
+    said = capsys.readouterr().err
+    assert f"{staged} is removed; last used 2026-02-22 00:00" in said
+    assert "--apply removes the sets" in said
+    assert cli.run([*words, "--json"]) == 0
+    (item,) = json.loads(capsys.readouterr().out)
+    assert item["staged"]["digest"] == staged.digest
+    assert item["used"] == "2026-02-22T00:00:00+00:00"
     assert read_staged(bucket, staged)
     assert cli.run([*words, "--apply"]) == 0
     with pytest.raises((BucketError, WheelSetError)):
         read_staged(bucket, staged)
-    assert cli.run([*words]) == 0
+    assert cli.run(words) == 0
     assert "nothing to do" in capsys.readouterr().err
-
-
-def test_list_prints_sets(
-    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    staged = made(bucket, tmp_path, 2, age=99)
-    assert cli.run(["set", "collect", "multi-arch", "--bucket", str(bucket.root)]) == 0
-    said = capsys.readouterr().err
-    assert f"{staged} is removed; last used 2026-02-22 00:00" in said
-    assert (
-        cli.run(
-            ["set", "collect", "multi-arch", "--json", "--bucket", str(bucket.root)]
-        )
-        == 0
-    )
-    (item,) = json.loads(capsys.readouterr().out)
-    assert item["staged"]["digest"] == staged.digest
-    assert item["used"] == "2026-02-22T00:00:00+00:00"
