@@ -6,8 +6,13 @@ from collections.abc import Iterable, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
-from ci_build.release.index_authority import policy_source, signer_of
-from ci_build.release.ledger_heads import check_recorded, heads_of, record_head
+from ci_build.release.index_authority import (
+    check_recorded,
+    heads_of,
+    policy_source,
+    record_head,
+    signer_of,
+)
 from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
 from ci_build.release.release_request import LedgerRequest
 from core.errors import RequestError

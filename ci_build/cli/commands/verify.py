@@ -23,10 +23,12 @@ from ci_build.cli.options.shared_options import (
 from ci_build.release.index_authority import (
     committed_policies,
     find_authority,
+    heads_of,
     history_problem,
     read_authority,
+    record_head,
+    recorded_entry,
 )
-from ci_build.release.ledger_heads import heads_of, record_head, recorded_entry
 from core.errors import BucketError
 from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
