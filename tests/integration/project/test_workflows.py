@@ -117,7 +117,9 @@ def test_maintenance_runs_every_week() -> None:
     workflow = load(FOLDER / "maintenance.yml")
     (schedule,) = workflow["on"]["schedule"]
     assert schedule["cron"].endswith(" * * 0")
-    lines = [step.get("run", "") for step in steps(workflow["jobs"]["maintain"])]
+    job = workflow["jobs"]["maintain"]
+    assert job["env"]["CI_BUILD_BUCKET"].endswith("${{ matrix.folder }}")
+    lines = [step.get("run", "") for step in steps(job)]
     commands = [" ".join(line.split()[2:4]) for line in lines if line]
     assert commands == [
         "index verify",
