@@ -280,6 +280,7 @@ def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator
                 state,
                 entry.kind,
                 entry.sets,
+                time=entry.time,
                 reason=entry.reason,
                 earlier=states[entry.to],
             )

@@ -264,21 +264,10 @@ class Entries:
         return map_concurrently(self.at, numbers)
 
     def history(self, head: Head) -> tuple[LedgerEntry, ...]:
-        """Return all entries up to a head, whose digest pins each of them.
-
-        BucketError if an entry is missing or was changed.
-        """
-        found = self.read(range(1, head.number + 1))
-        expected = head.sha256
-        for entry in reversed(found):
-            if self.sha256(entry.number) != expected:
-                raise BucketError(
-                    f"{self.released.ledger_entry(entry.number)} does not match the"
-                    " entry after it; one of the two was changed.",
-                    hint=_RESTORE,
-                )
-            expected = entry.previous
-        return found
+        """Return all entries up to a head; BucketError if one is missing or was changed."""
+        for _ in _heads_after(Head(), self, head.number):
+            pass
+        return self.read(range(1, head.number + 1))
 
     def sets(self, numbers: Iterable[int]) -> Mapping[int, PromotedSet]:
         """Return number -> the set that the entry promoted; see `set`."""
@@ -351,7 +340,7 @@ def _state(body: Any, key: str) -> IndexState:  # noqa: ANN401 - any JSON value
     """Return a state; FormatError or ValueError if it is none."""
     marks = convert(body, dict[str, Any], f"{key}: state")
     ranges: dict[str, Any] = {}
-    for name in ("held", "offered", "retired", "swept"):
+    for name in ("held", "offered", "swept"):
         ranges[name] = NumberRanges.parse(str(marks.pop(name, None)))
     return replace(convert(marks, IndexState, f"{key}: state"), **ranges)
 
@@ -401,8 +390,8 @@ def _heads_after(head: Head, entries: Entries, count: int) -> Iterator[Head]:
 
     BucketError if an entry does not match the entry before it.
     """
-    for number in range(head.number + 1, count + 1):
-        entry = entries.at(number)
+    numbers = range(head.number + 1, count + 1)
+    for number, entry in zip(numbers, entries.read(numbers), strict=True):
         if entry.previous != head.sha256:
             key = entries.released.ledger_entry(entry.number)
             raise BucketError(

@@ -8,7 +8,7 @@ all states.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -51,7 +51,7 @@ class IndexState:
         yanked: set -> reason.
         quarantined: set -> reason.
         pinned: set -> reason.
-        retired: sets that were hidden because of their age.
+        retired: set that was hidden because of its age -> time when it was.
         swept: sets whose bytes were removed.
     """
 
@@ -60,7 +60,7 @@ class IndexState:
     yanked: Mapping[int, str] = field(default_factory=dict)
     quarantined: Mapping[int, str] = field(default_factory=dict)
     pinned: Mapping[int, str] = field(default_factory=dict)
-    retired: NumberRanges = NO_NUMBERS
+    retired: Mapping[int, str] = field(default_factory=dict)
     swept: NumberRanges = NO_NUMBERS
 
     @property
@@ -91,6 +91,7 @@ def apply_change(
     kind: EntryKind,
     sets: Collection[int],
     *,
+    time: str = "",
     reason: str = "",
     earlier: IndexState = EMPTY_STATE,
 ) -> IndexState:
@@ -99,6 +100,7 @@ def apply_change(
     Args:
         sets: numbers of the changed sets. A promotion changes its own set, a rollback
             none.
+        time: time of the change.
         earlier: for a rollback, the state to restore.
 
     Raises:
@@ -115,7 +117,7 @@ def apply_change(
             gone = earlier.offered.without(state.held)
             offered = earlier.offered.without(gone)
             # The bytes of a retired set are still there.
-            retired = state.retired.without(offered)
+            retired = {n: at for n, at in state.retired.items() if n not in offered}
             return replace(state, offered=offered, retired=retired)
         case EntryKind.RETIRE:
             _refuse_others(
@@ -124,14 +126,15 @@ def apply_change(
             return replace(
                 state,
                 offered=state.offered.without(sets),
-                retired=state.retired.plus(sets),
+                retired={**state.retired, **dict.fromkeys(sets, time)},
             )
         case EntryKind.SWEEP:
-            _refuse_others(kind, sets, state.retired.without(state.pinned))
+            sweepable = state.retired.keys() - state.pinned.keys()
+            _refuse_others(kind, sets, sweepable)
             return replace(
                 state,
                 held=state.held.without(sets),
-                retired=state.retired.without(sets),
+                retired={n: at for n, at in state.retired.items() if n not in sets},
                 swept=state.swept.plus(sets),
             )
     _refuse_others(kind, sets, state.held)
@@ -144,7 +147,7 @@ def apply_change(
 
 
 def _refuse_others(
-    kind: EntryKind, sets: Collection[int], possible: NumberRanges
+    kind: EntryKind, sets: Collection[int], possible: Container[int]
 ) -> None:
     """Raise RequestError for sets to which a change cannot apply."""
     if strange := sorted(number for number in {*sets} if number not in possible):

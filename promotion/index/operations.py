@@ -6,7 +6,7 @@ data, so each can be undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
 
@@ -23,6 +23,7 @@ from promotion.index.ledger import (
     channel_of,
     load_entry,
     no_index,
+    read_ledger,
 )
 from promotion.index.ledger_state import (
     EMPTY_STATE,
@@ -245,16 +246,17 @@ def change_ledger(
         unchanged = LedgerChange(change=change, entry=None, before=head.state)
         if change is None:
             return unchanged
+        time = _time_after(head, entries, now())
         state = apply_change(
             head.state,
             change.kind,
             change.sets,
+            time=time,
             reason=change.reason,
             earlier=change.earlier,
         )
         if state == head.state and not change.removed:
             return unchanged
-        time = _time_after(head, entries, now())
         authority.check_signer(datetime.fromisoformat(time))
         promoted = change.promoted
         entry = LedgerEntry(
@@ -341,10 +343,9 @@ def _before_last_change(head: Head, entries: Entries) -> int | None:
     raise RequestError("The index has no earlier state.", hint="Promote a set first.")
 
 
-def history(bucket: Bucket, released: ReleasedIndex) -> Iterator[LedgerEntry]:
-    """Yield all entries, newest first; each is read when it is needed."""
-    head, entries = read_head(bucket, released)
-    if head.number == 0:
+def history(bucket: Bucket, released: ReleasedIndex) -> tuple[LedgerEntry, ...]:
+    """Return all entries, newest first."""
+    entries = read_ledger(bucket, released).entries
+    if not entries:
         raise no_index(released)
-    for number in range(head.number, 0, -1):
-        yield entries.at(number)
+    return entries[::-1]

@@ -10,7 +10,7 @@ another entry takes its number, it is planned again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from itertools import chain
 
@@ -101,7 +101,7 @@ def apply(
 
     def sweep(head: Head, entries: Entries) -> Change | None:
         claim.renew()
-        fresh = _plan(head, entries, rule, now(), most=retention.sweep)
+        fresh = _plan(head, entries, rule, now())
         removing.clear()
         removing.update(fresh.remove)
         if not fresh.sweep:
@@ -145,18 +145,8 @@ def _complete_sweep(
 
 
 def _plan(
-    head: Head,
-    entries: Entries,
-    rule: RetentionRule,
-    now: datetime,
-    *,
-    most: Collection[int] | None = None,
+    head: Head, entries: Entries, rule: RetentionRule, now: datetime
 ) -> RetentionPlan:
-    """Return the plan of a rule.
-
-    Args:
-        most: the only sets whose bytes may be removed. None means all.
-    """
     state = head.state
     newest = sorted(state.visible, reverse=True)[: rule.keep_newest]
     kept: dict[int, str] = {}
@@ -172,15 +162,12 @@ def _plan(
             kept[number] = why
         else:
             retire.append(number)
-    candidates = [
-        n for n in state.retired.without(state.pinned) if most is None or n in most
-    ]
-    since = _retired_since(candidates, entries, head.number)
-    grace = timedelta(days=rule.grace_days)
+    hidden = now - timedelta(days=rule.grace_days)
     sweep = entries.sets(
         number
-        for number in candidates
-        if now - since[number] > grace and not _why_kept(number, state, newest)
+        for number, time in state.retired.items()
+        if datetime.fromisoformat(time) < hidden
+        and not _why_kept(number, state, newest)
     )
     others = entries.sets(state.held.without(sweep)) if sweep else {}
     remove = bytes_of(entries.released, sweep, others)
@@ -220,24 +207,6 @@ def bytes_of(
                 for name, sha256 in gone.files.items()
             }
     return remove
-
-
-def _retired_since(
-    retired: Iterable[int], entries: Entries, last: int
-) -> Mapping[int, datetime]:
-    """Return the time when each retired set left the pages."""
-    missing = {*retired}
-    since = dict[int, datetime]()
-    for number in range(last, 0, -1):
-        if not missing:
-            break
-        entry = entries.at(number)
-        if entry.kind is EntryKind.RETIRE:
-            since |= dict.fromkeys(
-                missing.intersection(entry.sets), datetime.fromisoformat(entry.time)
-            )
-            missing -= {*entry.sets}
-    return since
 
 
 def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
