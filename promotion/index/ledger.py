@@ -404,16 +404,8 @@ def _heads_after(head: Head, entries: Entries, count: int) -> Iterator[Head]:
 
 
 def channel_of(head: Head, entries: Entries) -> str:
-    """Return the channel of an index, even if its sets are gone.
-
-    Empty before the first promotion.
-    """
-    if head.number and (channel := entries.at(head.number).channel):
-        return channel
-    for number in range(head.number, 0, -1):
-        if promoted := entries.at(number).promoted:
-            return str(promoted.policy.get("channel", ""))
-    return ""
+    """Return the channel of an index; empty before the first promotion."""
+    return entries.at(head.number).channel if head.number else ""
 
 
 def no_index(released: ReleasedIndex) -> RequestError:

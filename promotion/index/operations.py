@@ -258,7 +258,6 @@ def change_ledger(
         if state == head.state and not change.removed:
             return unchanged
         authority.check_signer(datetime.fromisoformat(time))
-        promoted = change.promoted
         entry = LedgerEntry(
             number=head.number + 1,
             previous=head.sha256,
@@ -269,16 +268,11 @@ def change_ledger(
             reason=change.reason,
             sets=change.sets,
             to=change.to,
-            promoted=promoted,
+            promoted=change.promoted,
             removed=change.removed,
             bucket=bucket.identity,
             index=released.index,
-            channel=authority.channel
-            or (
-                str(promoted.policy["channel"])
-                if promoted
-                else channel_of(head, entries)
-            ),
+            channel=authority.channel or channel_of(head, entries),
             policy=authority.policy,
             source=authority.source,
         )
