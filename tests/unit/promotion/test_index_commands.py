@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,34 +20,18 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import UPKEEP
 from tests.support.promoting import (
     RELEASED,
-    go,
     objects,
     offered,
-    staged_releases,
 )
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 pytestmark = pytest.mark.usefixtures("clean_main")
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
-    """Return an index with two sets, which each test copies."""
-    folder = tmp_path_factory.mktemp("index")
-    made = DirBucket(folder / "bucket")
-    for staged in staged_releases(made, folder, 2, 3):
-        go(made, staged)
-    return made
-
-
 @pytest.fixture
-def bucket(
-    bucket: DirBucket, template: DirBucket, monkeypatch: pytest.MonkeyPatch
-) -> DirBucket:
-    """Return an index with two sets."""
+def bucket(two_sets: DirBucket, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
     monkeypatch.setenv("USER", "somebody")
-    shutil.copytree(template.root, bucket.root)
-    return bucket
+    return two_sets
 
 
 def run(bucket: DirBucket, *words: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,76 +28,56 @@ from tests.support.web_pages import (
 from tests.support.wheel_sets import make_wheels
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
-    """Return a bucket with two promoted sets, which each test copies."""
-    folder = tmp_path_factory.mktemp("index")
-    made = DirBucket(folder / "bucket")
-    for minor in (2, 3):
-        wheels = make_wheels(
-            folder / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
-        )
-        go(made, staged_in(made, folder / "sets", wheels, rocm_version=f"7.{minor}.0"))
-    return made
-
-
-@pytest.fixture
-def promoted(bucket: DirBucket, template: DirBucket) -> DirBucket:
-    """Return a bucket with two promoted sets."""
-    shutil.copytree(template.root, bucket.root)
-    return bucket
-
-
 def overview(bucket: Bucket) -> str:
     return bucket.get(RELEASED.overview).decode()
 
 
 def test_promotion_writes_report_and_content_that_the_ledger_names(
-    promoted: DirBucket,
+    two_sets: DirBucket,
 ) -> None:
     links = [
         link
-        for link in Elements(promoted.get(RELEASED.overview)).values("href")
+        for link in Elements(two_sets.get(RELEASED.overview)).values("href")
         if link.startswith("sets/")
     ]
     keys = {RELEASED.root + link for link in links}
-    assert all(promoted.head(key) for key in keys)
+    assert all(two_sets.head(key) for key in keys)
     report, _ = sorted({key for key in keys if "/report-" in key})
     (numbers,) = (key for key in keys if "/summary-" in key)
-    summary = load_summary(promoted.get(numbers), numbers)
+    summary = load_summary(two_sets.get(numbers), numbers)
     assert set(chain.from_iterable(summary.wheels.values())) == {
         "gfx942",
         "gfx950",
     }
-    assert "No test ran on a GPU" in promoted.get(report).decode()
-    assert [*verify(promoted, RELEASED)] == []
-    promoted.path(report).unlink()  # it is read-only
-    promoted.path(report).write_bytes(b"defaced")
-    assert any(report in problem for problem in verify(promoted, RELEASED))
+    assert "No test ran on a GPU" in two_sets.get(report).decode()
+    assert [*verify(two_sets, RELEASED)] == []
+    two_sets.path(report).unlink()  # it is read-only
+    two_sets.path(report).write_bytes(b"defaced")
+    assert any(report in problem for problem in verify(two_sets, RELEASED))
 
 
-def test_page_after_updates_is_that_of_the_ledger(promoted: DirBucket) -> None:
+def test_page_after_updates_is_that_of_the_ledger(two_sets: DirBucket) -> None:
     for kind, reason in (
         (EntryKind.YANK, "wrong results"),
         (EntryKind.QUARANTINE, "a CVE"),
     ):
         mark(
-            promoted, RELEASED, kind, ["2"], reason=reason, actor="me", now=lambda: NOW
+            two_sets, RELEASED, kind, ["2"], reason=reason, actor="me", now=lambda: NOW
         )
-    page = overview(promoted)
+    page = overview(two_sets)
     assert "a CVE" in Elements(page.encode()).text
     assert "rocm7.3.0" not in "".join(sections(page.encode()).values())
-    assert publish(promoted, RELEASED, everything=True) == ()
-    assert [*verify(promoted, RELEASED)] == []
+    assert publish(two_sets, RELEASED, everything=True) == ()
+    assert [*verify(two_sets, RELEASED)] == []
 
 
-def test_verify_reports_forged_install_line(promoted: DirBucket) -> None:
-    path = promoted.path(RELEASED.overview)
+def test_verify_reports_forged_install_line(two_sets: DirBucket) -> None:
+    path = two_sets.path(RELEASED.overview)
     text = path.read_text()
     forged = text.replace("--extra-index-url ", "--extra-index-url https://x.invalid/ ")
     assert forged != text
     path.write_text(forged)
-    (problem,) = verify(promoted, RELEASED)
+    (problem,) = verify(two_sets, RELEASED)
     assert problem.startswith(f"{RELEASED.overview} has sha256 ")
 
 
@@ -135,49 +114,49 @@ ROW: ListedIndex = {
 
 
 def test_list_of_indexes_keeps_other_rows_and_is_written_once(
-    promoted: DirBucket,
+    two_sets: DirBucket,
 ) -> None:
-    first = promoted.get(LISTING)
+    first = two_sets.get(LISTING)
     (own,) = parse_listing(first) or ()
     assert own == {
         "index": "multi-arch",
         "channel": POLICY.channel,
         "targets": ["gfx942", "gfx950"],
     }
-    assert update_listing(promoted, ROW) == (LISTING,)
-    assert update_listing(promoted, ROW) == ()
-    assert parse_listing(promoted.get(LISTING)) == (ROW, own)
-    assert update_listing(promoted, own) == ()
-    assert [*verify(promoted, RELEASED)] == []
+    assert update_listing(two_sets, ROW) == (LISTING,)
+    assert update_listing(two_sets, ROW) == ()
+    assert parse_listing(two_sets.get(LISTING)) == (ROW, own)
+    assert update_listing(two_sets, own) == ()
+    assert [*verify(two_sets, RELEASED)] == []
 
 
-def test_damaged_list_of_indexes_is_found_and_restored(promoted: DirBucket) -> None:
-    before = promoted.get(LISTING)
-    promoted.path(LISTING).write_bytes(before + b"appended")
-    (problem,) = verify(promoted, RELEASED)
+def test_damaged_list_of_indexes_is_found_and_restored(two_sets: DirBucket) -> None:
+    before = two_sets.get(LISTING)
+    two_sets.path(LISTING).write_bytes(before + b"appended")
+    (problem,) = verify(two_sets, RELEASED)
     assert problem.startswith(
         f"{LISTING} does not list multi-arch as its ledger describes it"
     )
-    assert publish(promoted, RELEASED, everything=True) == (LISTING,)
-    assert promoted.get(LISTING) == before
+    assert publish(two_sets, RELEASED, everything=True) == (LISTING,)
+    assert two_sets.get(LISTING) == before
 
 
 def test_list_of_indexes_survives_a_race(
-    promoted: DirBucket, monkeypatch: pytest.MonkeyPatch
+    two_sets: DirBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another index is added between reading and writing."""
-    write = promoted.put_if_match
+    write = two_sets.put_if_match
     raced = list[str]()
 
     def put(key: str, data: bytes, *, etag: str | None) -> Any:
         if not raced:
             raced.append(key)
-            update_listing(promoted, {**ROW, "index": "other"})
+            update_listing(two_sets, {**ROW, "index": "other"})
         return write(key, data, etag=etag)
 
-    monkeypatch.setattr(promoted, "put_if_match", put)
-    update_listing(promoted, ROW)
-    assert [row["index"] for row in parse_listing(promoted.get(LISTING)) or ()] == [
+    monkeypatch.setattr(two_sets, "put_if_match", put)
+    update_listing(two_sets, ROW)
+    assert [row["index"] for row in parse_listing(two_sets.get(LISTING)) or ()] == [
         "gfx94X-dcgpu",
         "multi-arch",
         "other",
@@ -204,9 +183,9 @@ def test_forged_list_of_indexes_is_not_believed() -> None:
 
 
 def test_page_never_leaves_out_numbers_that_could_not_be_read(
-    promoted: DirBucket, monkeypatch: pytest.MonkeyPatch
+    two_sets: DirBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = overview(promoted)
+    before = overview(two_sets)
     read = DirBucket.get
 
     def failing(self: DirBucket, key: str) -> bytes:
@@ -217,8 +196,8 @@ def test_page_never_leaves_out_numbers_that_could_not_be_read(
     with monkeypatch.context() as patch:
         patch.setattr(DirBucket, "get", failing)
         with pytest.raises(BucketError, match="stale file handle"):
-            publish(promoted, RELEASED, everything=True)
-    assert overview(promoted) == before
+            publish(two_sets, RELEASED, everything=True)
+    assert overview(two_sets) == before
 
 
 def test_damaged_summary_is_an_error() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,7 +33,6 @@ from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, Memory
 from tests.support.promoting import (
     POLICY,
     RELEASED,
-    go,
     objects,
     staged_releases,
 )
@@ -145,21 +143,9 @@ def test_repair_keeps_files_that_were_promoted_before_its_claim(
 # On disk
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
-    """Return an index with two sets, which each test copies."""
-    folder = tmp_path_factory.mktemp("index")
-    made = DirBucket(folder / "bucket")
-    for staged in staged_releases(made, folder, 2, 3):
-        go(made, staged)
-    return made
-
-
 @pytest.fixture
-def index(bucket: DirBucket, template: DirBucket) -> DirBucket:
-    """Return an index with two sets."""
-    shutil.copytree(template.root, bucket.root)
-    return bucket
+def index(two_sets: DirBucket) -> DirBucket:
+    return two_sets
 
 
 def put(bucket: DirBucket, name: str) -> str:
