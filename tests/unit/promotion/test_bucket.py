@@ -71,6 +71,12 @@ def test_bucket_works_without_hard_links(
     assert leftovers(bucket) == []
 
 
+def test_copy_is_not_damaged_with_its_source(bucket: DirBucket) -> None:
+    put(bucket, "k", b"one")
+    bucket.copy("k", "copy", sha256=sha256_of(b"one"))
+    assert not bucket.path("k").samefile(bucket.path("copy"))
+
+
 @pytest.mark.parametrize(
     "broken",
     [

@@ -277,19 +277,6 @@ def test_promote_refuses_lower_version_unless_allowed_or_others_are_yanked(
     assert check(index.bucket, staged, POLICY).blocked_by == ()
 
 
-def test_promote_refuses_quarantined_set(index: Index) -> None:
-    index.mark(EntryKind.QUARANTINE, "3")
-    with pytest.raises(
-        PromotionBlockedError, match="was withdrawn by `index quarantine`"
-    ):
-        index.promote(4)
-    index.rollback(to=2)
-    index.mark(EntryKind.FREE, "3", reason="")
-    index.promote(4)
-    assert index.seen() == index.names(0, 1, 2)
-    assert index.problems() == []
-
-
 def test_promote_refuses_concurrently_quarantined_set(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

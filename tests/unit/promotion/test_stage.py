@@ -130,6 +130,10 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
         lambda f: (f / "SHA256SUMS").write_text(f"{'0' * 64}  {first_wheel(f).name}\n"),
         "disagree on jax_rocm7_pjrt",
     ),
+    (
+        lambda f: (f / "SHA256SUMS").write_text(f"{'0' * 64}  ../../etc/passwd\n"),
+        r"disagree on \.\./",
+    ),
 ]
 
 
@@ -141,12 +145,6 @@ def test_stage_refuses_changed_folder(
     with pytest.raises(WheelSetError, match=message):
         stage(bucket, folder)
     assert snapshot(bucket) == {}
-
-
-def test_stage_refuses_paths_outside(bucket: DirBucket, folder: Path) -> None:
-    (folder / "SHA256SUMS").write_text(f"{'0' * 64}  ../../etc/passwd\n")
-    with pytest.raises(WheelSetError, match=r"disagree on \.\./"):
-        stage(bucket, folder)
 
 
 @pytest.mark.parametrize(
