@@ -625,6 +625,12 @@ PROMOTER = [
         BucketError,
     ),
     Attack(
+        "evidence replaced after the checks",
+        "has sha256",
+        meanwhile(lambda w, staged: w.replace_evidence(staged)),
+        BucketError,
+    ),
+    Attack(
         "quarantine after the checks",
         "withdrawn by `index quarantine`",
         meanwhile(lambda w, _: w.mark(EntryKind.QUARANTINE)),

@@ -18,11 +18,9 @@ import pytest
 
 from core.digests import sha256_of
 from core.errors import BucketError, PromotionBlockedError
-from core.model import Tier, Verdict
+from core.model import Tier
 from promotion import stage as promotion_stage
-from promotion.check import check
 from promotion.evidence.evidence import record
-from promotion.evidence.signing import Signer
 from promotion.index.audit import verify
 from promotion.index.ledger import read_ledger
 from promotion.index.ledger_state import EntryKind
@@ -44,7 +42,6 @@ from tests.support.promoting import (
     staged_in,
     staged_releases,
 )
-from tests.support.signing_key import signing_key
 from tests.support.wheel_sets import (
     SetWheel,
     make_set,
@@ -182,34 +179,6 @@ def unmet(bucket: DirBucket, staged: StagedSet) -> str:
 def swap(bucket: DirBucket, key: str, data: bytes) -> None:
     bucket.path(key).unlink()
     bucket.path(key).write_bytes(data)
-
-
-@pytest.mark.parametrize("suffix", [".json", ".sig"])
-def test_promote_refuses_evidence_replaced_after_verdict(
-    bucket: DirBucket,
-    tmp_path: Path,
-    wheels: list[SetWheel],
-    monkeypatch: pytest.MonkeyPatch,
-    suffix: str,
-) -> None:
-    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
-    signer = Signer(signing_key().encode(), origin="tests")
-    for evidence in passing_evidence(read_staged(bucket, staged)):
-        record(bucket, staged, evidence, signer=signer)
-    key = next(key for key in bucket.list(staged.evidence) if key.endswith(suffix))
-
-    def replaced(*arguments: Any, **options: Any) -> Verdict:
-        decision = check(*arguments, **options)
-        swap(bucket, key, bucket.get(key).replace(b"passed", b"failed") + b"\n")
-        return decision
-
-    monkeypatch.setattr("promotion.promote.check", replaced)
-    with pytest.raises(
-        BucketError,
-        match=f"was changed during the promotion: {key.removeprefix(staged.root)}",
-    ):
-        go(bucket, staged)
-    assert not [*bucket.list(RELEASED.root)]
 
 
 @pytest.mark.parametrize("suffix", ["", ".metadata"])
