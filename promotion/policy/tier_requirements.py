@@ -94,7 +94,7 @@ class EvidenceCase:
         if latest:
             problems = self.problems(latest, rule)
             flaky = [*self._earlier_failures(gate, target, latest)]
-            failed = bool(flaky) or any(self._failures(latest, rule))
+            failed = bool(flaky) or self._has_failed(latest, rule)
             problems += flaky
         else:
             problems = [f"{NEVER_RAN}{self._rejected(gate, target)}."]
@@ -147,18 +147,15 @@ class EvidenceCase:
         tests = dict.fromkeys(chain.from_iterable(map(self._tests, latest)))
         return tuple(f"{test} ({why})" if why else test for test, why in tests)
 
-    def _failures(self, latest: Sequence[Evidence], rule: GateRule) -> Iterator[str]:
-        """Yield what failed in the latest evidence of a gate's parts.
-
-        Everything else is a part of the gate that did not run.
-        """
-        yield from self._unexcused(latest)
+    def _has_failed(self, latest: Sequence[Evidence], rule: GateRule) -> bool:
+        """Return whether a part of a gate failed, rather than did not run."""
+        if self._unexcused(latest):
+            return True
         for evidence in latest:
-            if is_failure(evidence):
-                yield first_finding(evidence)
-            yield from _known_problems(evidence, rule)
-            if evidence.counts.get("failed"):
-                yield "failures"
+            known = any(_known_problems(evidence, rule))
+            if known or is_failure(evidence) or evidence.counts.get("failed"):
+                return True
+        return False
 
     def _earlier_failures(
         self, gate: str, target: str, latest: Iterable[Evidence]
