@@ -95,6 +95,11 @@ class S3Bucket(Bucket):
             answer = self._call("head_object", key, ChecksumMode="ENABLED")
         except AbsentError:
             return None
+        if place := answer.get("WebsiteRedirectLocation"):
+            raise BucketError(
+                f"{key} redirects readers to {place}.",
+                hint="Remove the object, and run `ci_build index verify --repair`.",
+            )
         return ObjectInfo(
             key=key,
             size=answer["ContentLength"],

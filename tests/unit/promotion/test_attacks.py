@@ -57,6 +57,7 @@ from tests.support.attacked_index import (
 )
 from tests.support.promoting import NOW, RELEASED
 from tests.support.wheel_sets import TARGETS, make_set, make_wheels, write_set
+from tests.unit.promotion.test_s3_requests import HEAD, bucket_of
 
 Do = Callable[[World], object]
 LOCK = b"""
@@ -816,6 +817,12 @@ def repaired(world: World) -> None:
     world.verify()
 
 
+def redirected(_: World) -> None:
+    """Let a page of a store send its readers elsewhere."""
+    place = {"WebsiteRedirectLocation": "https://evil.example/"}
+    bucket_of(head_object={**HEAD, **place}).head(PAGE)
+
+
 REPAIRS = "--repair` restores it"
 DESCRIBES = "describes its set otherwise"
 FUTURE = "2099-01-01T00:00:00Z"
@@ -830,6 +837,7 @@ WRITER = [
         put(PAGE.replace("jax", "Jax"), b""),
     ),
     Attack("page that is a link", "symbolic link", linked),
+    Attack("page that redirects", "redirects readers to", redirected),
     Attack("list of indexes", "does not list", edited(LISTING, "local", "release")),
     Attack("wheels.json replaced", "was expected", replaced("wheels.json")),
     Attack("report replaced", "was expected", replaced("report-")),
