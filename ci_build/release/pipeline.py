@@ -388,21 +388,19 @@ def released_checks(
 
 
 def plan_lines(options: ReleaseOptions) -> Iterator[str]:
-    """Yield the lines of a dry run for the steps from staging to promotion."""
+    """Yield the lines of a dry run for the steps after the build."""
     bucket = options.bucket.partition("?")[0].rstrip("/")
-    corpus = options.corpus
-    which = f"{corpus} corpus" if corpus else "the corpus of the policy"
+    corpus = f"{options.corpus} corpus" if options.corpus else "corpus of the policy"
     yield f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/"
-    yield (
-        f"gates: {', '.join(GATES)} ({which}), on the staged bytes; evidence goes"
-        " beside them"
-    )
+    if ReleaseStep.GATES in options.steps:
+        yield f"gates: {', '.join(GATES)} ({corpus}); evidence goes beside the set"
     if options.device is not None:
         place = "this machine, for the targets that it has"
         if cluster := options.device.cluster:
             place = f"the cluster {cluster.address}"
         yield f"gates: device, on the GPUs of {place}"
-    yield (
-        f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml"
-        " allows it; ledger, then pages"
-    )
+    if ReleaseStep.PROMOTE in options.steps:
+        yield (
+            f"promote: the set is copied to {bucket}/v2/<index>/ if"
+            " promotion/policy.toml allows it; ledger, then pages"
+        )
