@@ -85,10 +85,8 @@ def run_night(
         this night last.
 
     Raises:
-        RequestError, FormatError, MachineError: see `Pipeline.check_start`.
         InputError: an index lacks a wheel.
     """
-    pipeline.check_start(request.index)
     with pipeline.reporter.group("inputs"):
         found = find_inputs(request, pipeline)
         for line in found_lines(request, pipeline.bucket, found):
@@ -118,7 +116,6 @@ def dry_run_lines(
 
     Inputs, whether they were done, and the plan of the build.
     """
-    pipeline.check_start(request.index, dry_run=True)
     found = find_inputs(request, pipeline)
     yield from found_lines(request, pipeline.bucket, found)
     if found.wheel_set is not None and found.night is None:

@@ -89,7 +89,6 @@ def nightly(
     reporter = state.reporter(after)
     settings = state.settings(after)
     connect = connector(reporter)
-    runner = host_runner(reporter)
     options = release_options(
         given,
         bucket=bucket,
@@ -102,22 +101,21 @@ def nightly(
         hint = "Omit it, or change --steps."
         refuse_typed((*build, "redo"), "without the step build", hint)
 
-    opened = open_bucket(options.bucket, reporter)
+    pipeline = Pipeline(
+        bucket=open_bucket(options.bucket, reporter),
+        options=options,
+        reporter=reporter,
+        runner=host_runner(reporter),
+    )
+    dry_run = settings.flag("dry_run")
+    pipeline.check_start(index, dry_run=dry_run)
 
     def make(more: Values) -> Settings:
         return state.settings({**after, **more})
 
-    request = night_request(
-        make, options, reporter, runner, connect, index=index, redo=redo
-    )
-    pipeline = Pipeline(
-        bucket=opened,
-        options=options,
-        reporter=reporter,
-        runner=runner,
-    )
+    request = night_request(make, pipeline, connect, index=index, redo=redo)
     as_json = settings.flag("json")
-    if settings.flag("dry_run"):
+    if dry_run:
         lines = nightly_run.dry_run_lines(request, pipeline, connect)
         show_plan([*lines], as_json=as_json)
         return

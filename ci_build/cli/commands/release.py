@@ -117,10 +117,7 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
         request, options.cluster, other_use=ReleaseStep.GATES in options.steps
     )
     pipeline = Pipeline(
-        bucket=opened,
-        options=options,
-        reporter=reporter,
-        runner=runner,
+        bucket=opened, options=options, reporter=reporter, runner=runner
     )
     index = index_of(request.build.targets)
     pipeline.check_start(index, dry_run=request.dry_run)

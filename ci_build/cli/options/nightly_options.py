@@ -12,7 +12,8 @@ from ci_build.cli.options.rocm_options import SELECTS_A_ROCM
 from ci_build.cli.options.settings import Settings, split_list
 from ci_build.cli.options.shared_options import Values
 from ci_build.release.nightly_run import NightRequest, check_index
-from ci_build.release.release_request import ReleaseOptions, ReleaseStep
+from ci_build.release.pipeline import Pipeline
+from ci_build.release.release_request import ReleaseStep
 from ci_build.wheelset.published import newest_release
 from ci_build.wheelset.source.pins import interface_for, releases, repository_url
 from ci_build.wheelset.source.source_checkouts import (
@@ -22,7 +23,7 @@ from ci_build.wheelset.source.source_checkouts import (
 )
 from core.errors import RequestError
 from core.model import Payload, RocmVersion
-from core.process import HostRunner, Runner
+from core.process import Runner
 from core.report import Reporter
 from core.source_request import Checkout
 from core.targets import MULTI_ARCH
@@ -127,9 +128,7 @@ def _head_tree(settings: Settings, reporter: Reporter, runner: Runner) -> Path:
 
 def night_request(
     make: MakeSettings,
-    options: ReleaseOptions,
-    reporter: Reporter,
-    runner: HostRunner,
+    pipeline: Pipeline,
     connect: Connect,
     *,
     index: str,
@@ -137,14 +136,14 @@ def night_request(
 ) -> NightRequest:
     """Return the request of a night.
 
-    Args:
-        options: options of the way to users.
-
     Raises:
         RequestError: options contradict each other, or the targets belong to another
             index.
         InputError: a repository or an index does not answer.
     """
+    options = pipeline.options
+    reporter = pipeline.reporter
+    runner = pipeline.runner
     if ReleaseStep.BUILD not in options.steps:
         return NightRequest(index=index, wheel_set=None)
     settings = newest_settings(make, index, options.channel, reporter, runner)

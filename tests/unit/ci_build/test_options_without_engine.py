@@ -86,6 +86,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             (
                 "nightly",
                 "gfx1151",
+                "--steps=build",
                 "--bucket=.",
                 "--payload=published",
                 "--targets=gfx942",
