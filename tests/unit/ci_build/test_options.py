@@ -14,7 +14,7 @@ from ci_build.cli.options.request_conversion import (
     build_request,
     this_python_and_one_more,
 )
-from ci_build.cli.options.settings import Setting, Settings, origins
+from ci_build.cli.options.settings import Settings, origins
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
     NEEDS_KERNELS,
@@ -25,7 +25,7 @@ from ci_build.cli.options.table import (
 from ci_build.wheelset.set_plan import make_plan
 from core import kfd
 from core.defaults import defaults
-from core.errors import RequestError, UnknownTargetError
+from core.errors import RequestError
 from core.model import BuildRequest, Payload
 from core.targets import ALL, expand
 from tests.support.fake_site import kfd_tree
@@ -60,19 +60,6 @@ def request(
     after: Mapping[str, Any], tables: tuple[str, ...] = ("build",)
 ) -> BuildRequest:
     return build_request(Settings({**PUBLISHED, **after}, tables=tables))[0]
-
-
-def test_settings_prefer_nearest_value_and_keep_origin() -> None:
-    many = settings(
-        {},
-        {"CI_BUILD_OUT": "/x", "CI_BUILD_TARGETS": "gfx950"},
-        ["--targets=gfx942", "--compiler=gcc"],
-    )
-    assert many.get("targets") == Setting(value="gfx942", origin="--targets")
-    assert many.get("compiler") == Setting(value="gcc", origin="--compiler")
-    assert many.get("out") == Setting(value="/x", origin="CI_BUILD_OUT")
-    assert many.get("xla").origin == "defaults.toml [build]"
-    assert many.get("therock_path") == Setting(value=None, origin="not given")
 
 
 def test_defaults_are_all_options() -> None:
@@ -193,11 +180,6 @@ def test_unknown_variable_is_refused(
     refuse_unknown(option_names())
 
 
-def test_semicolons_separate_targets() -> None:
-    made = request({"targets": "gfx950;gfx942,gfx942"})
-    assert [str(target) for target in made.targets or ()] == ["gfx942", "gfx950"]
-
-
 def test_native_targets_are_recorded_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,11 +205,6 @@ def test_targets_that_xla_rejects_are_refused_only_with_published_xla() -> None:
         "rocm_version": "7.10.0",
     }
     assert request(source).targets == expand("gfx906")
-
-
-def test_unknown_target_has_its_own_exit_code() -> None:
-    with pytest.raises(UnknownTargetError, match="gfx943"):
-        request({"targets": "gfx943"})
 
 
 @pytest.mark.parametrize(

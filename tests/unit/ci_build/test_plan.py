@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ci_build.wheelset.set_plan import Repair, make_plan
-from core.errors import RequestError
 from core.model import GfxTarget, KernelRequest, RocmVersion
 from core.steps import step_key
 from tests.support.sets import published_request
@@ -104,14 +103,6 @@ def test_step_key_depends_on_recipe() -> None:
         replace(first, allowed_sonames=frozenset()),
     ):
         assert step_key(recipe=other) != step_key(recipe=first)
-
-
-def test_make_plan_refuses_kernels_without_handler() -> None:
-    kernels = KernelRequest(
-        modules=("ck_rms_norm",), toolchain="rocm", allow_partial=True
-    )
-    with pytest.raises(RequestError, match="without a handler"):
-        make_plan(replace(BASE, kernels=kernels))
 
 
 def test_make_plan_gives_kernels_one_recipe_for_every_jax() -> None:

@@ -109,6 +109,8 @@ def test_environment_and_command_line_override_the_file(
     assert settings.get("targets") == Setting(
         value="gfx942", origin="targets in ci_build.toml"
     )
+    assert settings.get("xla").origin == "defaults.toml [build]"
+    assert settings.get("therock_path") == Setting(value=None, origin="not given")
     assert settings.given("targets") is True
     assert settings.typed("targets") is False
 

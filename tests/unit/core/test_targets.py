@@ -148,7 +148,7 @@ def test_generic_targets_cover_targets_of_llvm() -> None:
 
 def test_expand_sorts_families_targets_and_features() -> None:
     assert names("gfx1151,gfx94X-dcgpu") == ["gfx942", "gfx1151"]
-    assert names("gfx1030, gfx942 ,gfx90a,gfx942") == ["gfx90a", "gfx942", "gfx1030"]
+    assert names("gfx1030, gfx942 ;gfx90a,gfx942") == ["gfx90a", "gfx942", "gfx1030"]
     assert names("gfx90a:xnack-:sramecc+") == ["gfx90a:sramecc+:xnack-"]
     assert names("gfx94X-dcgpu:xnack-,gfx950") == ["gfx942:xnack-", "gfx950"]
     assert names("gfx11-generic,gfx9-4-generic,gfx942,gfx1100") == [
