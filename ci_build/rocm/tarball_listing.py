@@ -2,9 +2,8 @@
 
 Names, and tarballs with tests beside the others: TheRock,
 build_tools/build_tarballs.py. A listing is the HTML page of
-build_tools/index_generation_s3_tar.py, whose script contains every name, or the
-bucket's own XML (Amazon S3 API Reference, ListObjectsV2 and ListObjects), which has at
-most 1000 keys a page.
+build_tools/index_generation_s3_tar.py, whose script contains every name, or another
+page with links.
 """
 
 from __future__ import annotations
@@ -14,15 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import (
-    parse_qsl,
-    quote,
-    unquote,
-    urlencode,
-    urljoin,
-    urlsplit,
-    urlunsplit,
-)
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from packaging.version import InvalidVersion, Version
 
@@ -52,7 +43,6 @@ _LISTED = re.compile(
     r"(?P<name>therock-dist-linux-[A-Za-z0-9_.+%-]+?\.tar\.(?:gz|xz|zst))(?![A-Za-z0-9_.+%-])"
 )
 _NIGHTLY = re.compile(r"[0-9.]+(?:a|rc)([0-9]{8})")
-_CONTINUATION = ("continuation-token", "start-after", "marker")
 
 
 @frozen
@@ -108,10 +98,9 @@ def check_age(version: str, today: date, hint: str) -> None:
 
 
 def read_listing(text: str, url: str) -> tuple[ListedTarball, ...]:
-    """Return the tarballs without tests in a page of HTML, JSON or XML, newest first."""
-    is_bucket = "<ListBucketResult" in text
+    """Return the tarballs without tests in a page of HTML or JSON, newest first."""
     builds = {}
-    for link in _keys(text, url) if is_bucket else _links(text, url):
+    for link in _links(text, url):
         name = unquote(urlsplit(link).path).rpartition("/")[2]
         if (parts := parse_name(name)) and not parts[0].endswith(_TESTS):
             builds[link] = ListedTarball(
@@ -139,102 +128,29 @@ def _links(text: str, url: str) -> Iterator[str]:
             yield urljoin(url, folder + quote(name))
 
 
-def _keys(text: str, url: str) -> Iterator[str]:
-    """Yield the URLs of a bucket's keys.
-
-    The URL of the listing has the bucket in its path or in its host name.
-    """
-    parts = urlsplit(url)
-    encoded = "url" in _elements(text, "EncodingType")
-    path = (
-        parts.path if parts.path.endswith("/") else parts.path.rpartition("/")[0] + "/"
-    )
-    if parts.path.strip("/") in _elements(text, "Name"):
-        path = f"/{parts.path.strip('/')}/"
-    for key in _elements(text, "Key"):
-        key = unquote(key) if encoded else key
-        # A site may answer with the bucket's listing below the key's own prefix.
-        root = (
-            path
-            if path.strip("/") in _elements(text, "Name")
-            or not key.startswith(path[1:])
-            else "/"
-        )
-        yield urlunsplit((parts.scheme, parts.netloc, quote(root + key), "", ""))
-
-
-def _elements(text: str, tag: str) -> list[str]:
-    """Return the texts of all elements with a tag."""
-    return [
-        html.unescape(value) for value in re.findall(rf"<{tag}>([^<]*)</{tag}>", text)
-    ]
-
-
-def _next_page(text: str, url: str) -> str:
-    """Return the URL of a truncated listing's next page; empty after the last page.
-
-    Raises:
-        InputError: the listing is truncated and does not name its next page.
-    """
-    if "true" not in (
-        value.strip().lower() for value in _elements(text, "IsTruncated")
-    ):
-        return ""
-    tokens = _elements(text, "NextContinuationToken")
-    markers = _elements(text, "NextMarker")
-    if tokens:
-        more = {"list-type": "2", "continuation-token": tokens[-1]}
-    elif last := markers or _elements(text, "Key"):
-        more = {"marker": last[-1]}
-    else:
-        raise InputError(
-            f"{without_credentials(url)} is truncated and does not name its next page.",
-            hint="Give another --therock-listing.",
-        )
-    parts = urlsplit(url)
-    query = {
-        name: value
-        for name, value in parse_qsl(parts.query, keep_blank_values=True)
-        if name not in _CONTINUATION
-    }
-    return urlunsplit(parts._replace(query=urlencode({**query, **more})))
-
-
 def list_builds(client: Client, url: str) -> tuple[ListedTarball, ...]:
-    """Return the builds of a listing with all its pages, newest first.
+    """Return the builds of a listing, newest first.
 
     Raises:
-        InputError: a page does not exist or repeats, or the listing has no tarball.
+        InputError: the page does not exist, has no tarball, or is the XML of a bucket on
+            S3, which has at most 1000 keys.
     """
-    first = url if url.endswith(("/", ".html", ".xml")) or "?" in url else url + "/"
-    builds: set[ListedTarball] = set()
-    pages: set[str] = set()
-    page = first
-    while page:
-        text = client.text(page)
-        if text is None or page in pages:
-            problem = (
-                "does not exist" if text is None else "names itself as its next page"
-            )
-            raise InputError(
-                f"{without_credentials(page)} {problem}.",
-                hint="Give the page that lists the tarballs with --therock-listing.",
-            )
-        pages.add(page)
-        builds.update(read_listing(text, page))
-        page = _next_page(text, page)
-    if not builds:
+    page = url if url.endswith(("/", ".html")) or "?" in url else url + "/"
+    text = client.text(page)
+    builds = read_listing(text or "", page)
+    problem = ""
+    if text is None:
+        problem = "does not exist"
+    elif "<ListBucketResult" in text:
+        problem = "is the XML of a bucket"
+    elif not builds:
+        problem = "lists no tarball of TheRock"
+    if problem:
         raise InputError(
-            f"{without_credentials(first)} lists no tarball of TheRock.",
+            f"{without_credentials(page)} {problem}.",
             hint="Give the page that lists the tarballs with --therock-listing.",
         )
-    return tuple(
-        sorted(
-            builds,
-            key=lambda b: (Version(b.version), b.family, b.name, b.url),
-            reverse=True,
-        )
-    )
+    return builds
 
 
 def choose(

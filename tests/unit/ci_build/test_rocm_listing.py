@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import date
 from itertools import chain
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from ci_build.cli.options.settings import Settings
 from ci_build.rocm.tarball_listing import (
     check_age,
     choose,
+    list_builds,
     nightly_date,
     parse_name,
     read_listing,
@@ -87,28 +89,27 @@ def test_list_builds_reads_every_form_of_page(page: str) -> None:
     ("page", "url", "found"),
     [
         ('<a href="v4/NAME">NAME</a>', URL, URL + "v4/NAME"),
-        (
-            "<ListBucketResult><Name>b</Name><Key>v4/tarball/NAME</Key>",
-            "https://b/",
-            "https://b/v4/tarball/NAME",
-        ),
-        (
-            "<ListBucketResult><Name>b</Name><Key>v4/NAME</Key>",
-            "https://s3/b?list-type=2",
-            "https://s3/b/v4/NAME",
-        ),
-        # A site that answers with the listing of the folder's keys.
-        ("<ListBucketResult><Name>b</Name><Key>tarball/NAME</Key>", URL, URL + "NAME"),
-        (
-            "<ListBucketResult><Key>a b/NAME</Key>",
-            "https://b/?prefix=a+b/",
-            "https://b/a%20b/NAME",
-        ),
+        ('<a href="NAME">NAME</a>', URL, URL + "NAME"),
     ],
 )
 def test_read_listing_keeps_folders_in_urls(page: str, url: str, found: str) -> None:
     (build,) = read_listing(page.replace("NAME", NAMES[3]), url)
     assert build.url == found.replace("NAME", NAMES[3])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "does not exist"),
+        (f"<ListBucketResult><Key>{NAMES[3]}</Key>", "is the XML of a bucket"),
+        (NAMES[-1], "lists no tarball"),
+    ],
+)
+def test_list_builds_refuses_other_pages(text: str | None, problem: str) -> None:
+    client = Mock(text=lambda page: text if page == URL else SCRIPT)
+    assert list_builds(client, f"{URL}index.html") == read_listing(SCRIPT, URL)
+    with pytest.raises(InputError, match=problem):
+        list_builds(client, URL.rstrip("/"))
 
 
 @pytest.mark.parametrize(
