@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ci_build.release import gating
-from ci_build.release import promotion_steps as steps
 from core.errors import RequestError
 from core.model import Evidence, WheelSet
 from core.process import Runner
@@ -265,11 +264,9 @@ def show(
     config: DeviceGateConfig,
     evidences: Sequence[Evidence],
     staged: StagedSet,
-    bucket: Bucket,
-    channel: str,
     reporter: Reporter,
 ) -> None:
-    """Print the verdicts, the first failures, and whether the policy allows the set."""
+    """Print the verdicts, the first failures, and the next command."""
     gating.show_evidence(evidences, reporter)
     if rows := [*_verdict_rows(evidences)]:
         columns = (
@@ -288,14 +285,8 @@ def show(
         )
     elif config.listed:
         reporter.line("  only part of the suite ran; no evidence was stored")
-    verdict = steps.check_policy(
-        staged, bucket, channel, reporter, bucket_name=config.bucket
-    ).verdict
-    state = "may be promoted" if verdict.allowed else "blocked"
-    reporter.line(f"  channel {channel}: {state}")
-    own = [text for text in verdict.blocked_by if "device" in text]
-    for text in (own or list(verdict.blocked_by))[:5]:
-        reporter.line(f"    {text}")
+    else:
+        reporter.line(f"  `ci_build ci policy {staged}` shows what blocks the set")
 
 
 def _verdict_rows(evidences: Sequence[Evidence]) -> Iterator[tuple[str, ...]]:

@@ -490,5 +490,5 @@ def _test_devices(
         )
         config = dataclasses.replace(config, request=own)
         evidences = run(config, staged, opened, reporter, runner)
-    device_gate.show(config, evidences, staged, opened, values["channel"], reporter)
+    device_gate.show(config, evidences, staged, reporter)
     _finish(evidences, values)
