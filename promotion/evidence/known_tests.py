@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import field, fields
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -145,12 +145,6 @@ class KnownTests:
     active: tuple[KnownTest, ...] = ()
     over: tuple[KnownTest, ...] = ()
     today: date = date.min
-
-    def idle(self, tests: Collection[str]) -> tuple[KnownTest, ...]:
-        """Return the valid entries that match no test of a complete suite."""
-        return tuple(
-            entry for entry in self.active if not any(map(entry.matches, tests))
-        )
 
     def missed(self, tests: Iterable[str]) -> tuple[tuple[KnownTest, int], ...]:
         """Return each invalid entry that matches tests, with the number of matches."""

@@ -73,7 +73,6 @@ def merged_checks(
         context,
         config,
         target,
-        shards[0].settings,
         results,
         again,
         details={

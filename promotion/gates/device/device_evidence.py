@@ -32,8 +32,6 @@ RESULTS = "results.json.gz"
 JUNIT = "junit.xml.gz"
 LOGS = "logs.tar.gz"
 _MESSAGE_CHARACTERS = 4_000
-MAX_LISTED_TESTS = 500
-"""Maximum number of tests with a separate check; further tests are counted by file."""
 NAMED, _EXAMPLES = 3, 10
 """Number of failures of one cause that have checks of their own.
 
@@ -88,23 +86,12 @@ def checks_of_tests(
     listed = [result for result in bad if result.id in excused]
     others = [result for result in bad if result.id not in excused]
     for group in by_cause(others).values():
-        if len(group) > NAMED and group[0].verdict is not TestVerdict.FLAKY:
+        if len(group) > NAMED:
             yield _of_group(group, target, reproduce)
         else:
             listed += group
-    for result in listed[:MAX_LISTED_TESTS]:
+    for result in listed:
         yield _of_one(result, target, reproduce, excused.get(result.id, ()))
-    more = Counter(
-        (result.file, result.verdict) for result in listed[MAX_LISTED_TESTS:]
-    )
-    for (file, verdict), times in more.items():
-        text = f"{file}: {times} more {verdict}"
-        if verdict is TestVerdict.ENVIRONMENT:
-            yield Check(name=text, skipped=verdict.value, target=target, times=times)
-            continue
-        remedy = "Read the results stored beside the evidence."
-        findings = (error(f"test-{verdict}", f"{text}.", remedy),)
-        yield Check(name=text, findings=findings, target=target, times=times)
 
 
 def _of_one(

@@ -217,7 +217,6 @@ class _GateRun:
             context,
             config,
             self.target,
-            config.settings,
             results,
             again,
             details=details,
@@ -334,9 +333,7 @@ class _GateRun:
         mapped = answer.get("libraries", ())
         rocm = expected.rocm_version
         control = functools.cache(
-            lambda: query_control(
-                self.runner, python, env, expected.platform, rocm, mapped
-            )
+            lambda: query_control(self.runner, python, env, rocm, mapped)
         )
         return check_jax(answer, expected, control)
 

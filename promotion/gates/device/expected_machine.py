@@ -14,12 +14,10 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from core.digests import sha256_of
-from core.errors import ElfError
 from core.frozen import frozen
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.device.lease import JaxPlatform
-from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary
 
 PREFIX = "preflight: "
@@ -183,48 +181,30 @@ def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
         name = f"{file.name}."
         libraries = expected.rocm.values()
         library = next(
-            (lib for lib in libraries if name.startswith(f"{lib.soname}.")), None
+            (
+                lib
+                for lib in libraries
+                if lib.sha256 and name.startswith(f"{lib.soname}.")
+            ),
+            None,
         )
         if library is None:
             continue
         try:
-            what, actual, required = _compare(file, library)
-        except (ElfError, OSError) as problem:
+            same[library.soname] = sha256_of(file)
+        except OSError as problem:
             problems.append(f"cannot read {file}: {problem}")
             continue
-        if actual == required:
-            same[library.soname] = f"{what} {actual}"
-        else:
-            problems.append(
-                f"{file} has {what} {actual or 'none'}; the set's ROCm has {required}"
-            )
+        if same[library.soname] != library.sha256:
+            problems.append(f"{file} has another sha256 than in the set's ROCm")
     if not problems and not same:
         problems.append("no library of the set's ROCm was loaded")
-    weak = sorted(
-        soname for soname, value in same.items() if not value.startswith("sha256")
-    )
-    note = ""
-    if weak:
-        note = (
-            f"the set's manifest has no sha256 of {', '.join(weak)}: build ids or sizes"
-            " were compared"
-        )
     remedy = (
         f"Install the ROCm {expected.rocm_version} build that the set was built with,"
         " name it with `--rocm`, or give `--rocm=set`."
     )
     facts = {"rocm_libraries": same}
-    return preflight_check(title, "; ".join(problems), remedy, note=note, facts=facts)
-
-
-def _compare(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
-    """Return a file's best known property, its value and the required value."""
-    if known.sha256:
-        return "sha256", sha256_of(file), known.sha256
-    elf = Elf.read(file)
-    if known.build_id:
-        return "build id", elf.build_id or "", known.build_id
-    return "size", str(elf.size), str(known.size)
+    return preflight_check(title, "; ".join(problems), remedy, facts=facts)
 
 
 def _version_above(library: Path) -> str:

@@ -1,13 +1,10 @@
-"""Check of the devices without jax, run when jax cannot use them.
+"""Check of AMD's devices without jax, run when jax cannot use them.
 
 It separates faults of the machine from the set's.
 
-The program uses only the standard library. Its arguments are the platform and libraries
-to try; the driver's own functions fill and copy memory on each device. The last line of
-output is JSON: number of `devices` and `error`.
-
-Sources: "HIP Runtime API Reference" of the ROCm documentation; "CUDA Driver API" of
-NVIDIA, whose functions with 64-bit addresses have the suffix _v2 (cuda.h).
+The program uses only the standard library. Its arguments are libraries of HIP to try,
+whose functions fill and copy memory on each device. The last line of output is JSON:
+number of `devices` and `error`. Source: "HIP Runtime API Reference".
 """
 
 from __future__ import annotations
@@ -33,11 +30,6 @@ def call(library: Any, name: str, *arguments: object) -> None:  # noqa: ANN401 -
         raise DriverError(f"{name} returned {code}")
 
 
-def _filled(data: ctypes.Array[ctypes.c_char]) -> None:
-    if data.raw != bytes([_FILL]) * _BYTES:
-        raise DriverError("memory that a device filled has other contents")
-
-
 def check_hip(hip: Any) -> int:  # noqa: ANN401
     """Fill memory on each device with HIP; return the number of devices."""
     call(hip, "hipInit", 0)
@@ -52,39 +44,12 @@ def check_hip(hip: Any) -> int:  # noqa: ANN401
         call(hip, "hipDeviceSynchronize")
         call(hip, "hipMemcpy", data, address, ctypes.c_size_t(_BYTES), _TO_HOST)
         call(hip, "hipFree", address)
-        _filled(data)
+        if data.raw != bytes([_FILL]) * _BYTES:
+            raise DriverError("memory that a device filled has other contents")
     return count.value
 
 
-def check_cuda(cuda: Any) -> int:  # noqa: ANN401
-    """Fill memory on each device with CUDA's driver; return the number of devices."""
-    call(cuda, "cuInit", 0)
-    count = ctypes.c_int()
-    call(cuda, "cuDeviceGetCount", ctypes.byref(count))
-    for number in range(count.value):
-        device = ctypes.c_int()
-        context = ctypes.c_void_p()
-        address = ctypes.c_uint64()
-        data = ctypes.create_string_buffer(_BYTES)
-        call(cuda, "cuDeviceGet", ctypes.byref(device), number)
-        call(cuda, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        call(cuda, "cuCtxSetCurrent", context)
-        call(cuda, "cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(_BYTES))
-        call(
-            cuda,
-            "cuMemsetD8_v2",
-            address,
-            ctypes.c_ubyte(_FILL),
-            ctypes.c_size_t(_BYTES),
-        )
-        call(cuda, "cuCtxSynchronize")
-        call(cuda, "cuMemcpyDtoH_v2", data, address, ctypes.c_size_t(_BYTES))
-        call(cuda, "cuMemFree_v2", address)
-        _filled(data)
-    return count.value
-
-
-def main(platform: str, names: list[str]) -> dict[str, object]:
+def main(names: list[str]) -> dict[str, object]:
     """Check the devices with the first library that loads."""
     reasons = []
     for name in names:
@@ -94,7 +59,7 @@ def main(platform: str, names: list[str]) -> dict[str, object]:
             reasons.append(str(problem))
             continue
         try:
-            count = (check_hip if platform == "rocm" else check_cuda)(library)
+            count = check_hip(library)
         except (DriverError, AttributeError) as problem:
             return {"devices": 0, "error": str(problem)}
         return {"devices": count, "error": "" if count else "the driver has no devices"}
@@ -102,4 +67,4 @@ def main(platform: str, names: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"\n{json.dumps(main(sys.argv[1], sys.argv[2:]))}\n")
+    sys.stdout.write(f"\n{json.dumps(main(sys.argv[1:]))}\n")

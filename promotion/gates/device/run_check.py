@@ -8,7 +8,7 @@ from typing import Any
 
 from core.errors import GateError, MachineError, RequestError
 from core.model import Finding
-from promotion.evidence.known_tests import KnownTest, KnownTests
+from promotion.evidence.known_tests import KnownTests
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import Check, GateContext, warning
 from promotion.gates.device.config import DeviceGateConfig
@@ -18,8 +18,7 @@ from promotion.gates.device.device_evidence import (
     upload,
 )
 from promotion.gates.device.results import counts, executed, file_of
-from promotion.gates.device.sessions.passes import ALL, MULTI
-from promotion.gates.device.suite import CORRECT, TESTS, suite_sizes
+from promotion.gates.device.suite import CORRECT
 
 RUN = "run"
 """Name of the check that describes a run; it counts no tests."""
@@ -27,16 +26,9 @@ _NAMED = 5
 
 
 def check_ledgers(
-    known: KnownTests, results: Sequence[TestResult], settings: Mapping[str, str]
+    known: KnownTests, results: Sequence[TestResult]
 ) -> Iterator[Finding]:
-    """Yield warnings about ledger entries without effect.
-
-    Expired entries, and entries that match no test.
-
-    Args:
-        settings: settings of the run; only a run of a whole suite shows that an entry
-            matches no test.
-    """
+    """Yield warnings about expired entries of the ledger that match tests."""
     tests = [result.id for result in results]
     for entry, count in known.missed(tests):
         text = (
@@ -46,33 +38,12 @@ def check_ledgers(
         yield warning(
             "ledger-over", text, f"Ask {entry.owner} to renew the entry, or remove it."
         )
-    for entry in known.idle(tests):
-        if _is_about(entry, settings):
-            text = f"{entry.id} in ledgers/skips.toml matches no test of this suite."
-            yield warning(
-                "ledger-idle", text, "Fix the entry's pattern, or remove the entry."
-            )
-
-
-def _is_about(entry: KnownTest, settings: Mapping[str, str]) -> bool:
-    """Return whether a run covered the whole suite of an entry.
-
-    Only paths of smoke tests have no folder.
-    """
-    size = settings["size"]
-    if {MULTI, ALL}.isdisjoint(settings["passes"].split()):
-        return False
-    if not size:
-        return "/" not in entry.pattern.partition("::")[0]
-    of_jax = not entry.pattern.startswith("test_")
-    return of_jax and suite_sizes()[size].files == (TESTS,)
 
 
 def run_check(
     context: GateContext,
     config: DeviceGateConfig,
     target: str,
-    settings: Mapping[str, str],
     results: Sequence[TestResult],
     reproduce: Reproduce,
     *,
@@ -83,7 +54,6 @@ def run_check(
     """Return the check that describes a run, and store its attachments.
 
     Args:
-        settings: settings of the run.
         details: further details for the evidence.
         warnings: findings about the run itself.
         logs: folder of the run; None without logs.
@@ -91,7 +61,7 @@ def run_check(
     number = counts(results)
     findings = list[Finding]()
     if not config.shard and not config.listed:
-        findings += check_ledgers(config.known, results, settings)
+        findings += check_ledgers(config.known, results)
     files = attachments(results, logs, f"{config.gate_name}.{target}", reproduce)
     details = {
         **details,
