@@ -129,12 +129,15 @@ FILES: Mapping[str, BadFile] = {
             "    threading.Thread(target=time.sleep, args=(900,), daemon=True,"
             " name='sleeper').start()\n\n@pytest.mark.parametrize('n', range(4))\n"
             "def test_restored(n):\n    assert state() == BEFORE\n\ndef test_restores(monkeypatch):\n"
-            "    monkeypatch.setenv('X', '1')\n    monkeypatch.chdir('/')\n"
+            "    monkeypatch.setenv('X', '1')\n    monkeypatch.chdir('/')\n\n"
+            "def test_imports():\n    import xml.dom.pulldom\n"
+            "    os.environ['OF_A_MODULE'] = '1'\n"
         ),
         verdicts={
             "test_leave": "passed",
             **{f"test_restored[{n}]": "passed" for n in range(4)},
             "test_restores": "passed",
+            "test_imports": "passed",
         },
     ),
     "hold_device": _among_good(

@@ -14,6 +14,7 @@ State = Mapping[tuple[str, Any], Any]
 """Kind and name of a part of the state -> its value."""
 _TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
 _OF_PYTEST = "PYTEST_CURRENT_TEST"
+_MODULES = ("modules", "")
 
 # Copies of functions that tests may replace or mock.
 _folder = os.getcwd
@@ -28,7 +29,7 @@ _threads = threading.enumerate
 
 def current_state() -> dict[tuple[str, Any], Any]:
     """Return folder, timers, handlers of signals, environment, jax's options and threads."""
-    state: dict[tuple[str, Any], Any] = {}
+    state: dict[tuple[str, Any], Any] = {_MODULES: len(sys.modules)}
     with contextlib.suppress(OSError):  # the folder may be deleted
         state["working folder", ""] = _folder()
     for name in _TIMERS:
@@ -52,13 +53,13 @@ def left_changed(before: State, after: State, last: State) -> list[tuple[str, An
         before, after: state around the call of the test, without fixtures.
         last: state after the tear-down.
     """
+    # A module that the test imports may define options and variables, and start threads.
+    imported = before.get(_MODULES) != after.get(_MODULES)
     left = []
     for part in {**before, **after}:
-        # A module that a test imports may define further options.
-        new_option = part[0] == "jax.config" and part not in before
-        ended_thread = part[0] == "thread" and part not in last
-        stays = after.get(part) == last.get(part) and not ended_thread
-        if stays and after.get(part) != before.get(part) and not new_option:
+        stays = after.get(part) == last.get(part) != before.get(part)
+        ignored = part[0] == "thread" if part in before else imported
+        if stays and not ignored and part != _MODULES:
             left.append(part)
     return left
 
