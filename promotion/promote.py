@@ -218,6 +218,7 @@ def _promoted(
         "channel": policy.channel,
         "sha256": policy.sha256,
         "stale_days": policy.stale_days,
+        "failing": dict(verdict.failing),
         "exceptions": list(verdict.excused),
         "attested": {who: list(names) for who, names in verdict.attested.items()},
     }

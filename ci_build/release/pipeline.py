@@ -340,7 +340,7 @@ def open_requirements(verdict: Verdict) -> tuple[Requirement, ...]:
         missing.append(item)
         for problem in item.problems:
             texts.add(f"The gate {item.gate} for {item.target} {problem}")
-    tiers = tuple(f"{item.target} was tested at tier " for item in missing)
+    tiers = tuple(f"{item.target} has tier " for item in missing)
     others = [
         text
         for text in verdict.blocked_by

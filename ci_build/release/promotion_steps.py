@@ -114,6 +114,7 @@ def receipt_of(staged: StagedSet, entry: LedgerEntry) -> Mapping[str, Any]:
         "index": ReleasedIndex(index=staged.index).simple,
         "ledger_entry": entry.number,
         "tiers": dict(entry.promoted.tiers),
+        "failing": policy.get("failing", {}),
         "exceptions": policy.get("exceptions", ()),
         "attested": policy.get("attested", {}),
     }
@@ -158,5 +159,5 @@ def check_policy(
     show_report(report, reporter)
     _show_decision(reporter, verdict.warnings, verdict.excused, verdict.attested)
     name = f"{staged.index}/{staged.digest[:12]}"
-    reporter.line(f"  {name}, tested at tier: {tiers_text(verdict.tiers)}")
+    reporter.line(f"  {name}: {tiers_text(verdict.tiers, verdict.failing)}")
     return report

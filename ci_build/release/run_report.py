@@ -173,8 +173,8 @@ def show_receipt(
         return
     dist_wheels.show_receipt(outcome.built, reporter)
     reporter.line(
-        f"tested at tier: {tiers_text(receipt['tiers'])}; serve the index and install"
-        " from it:"
+        f"targets: {tiers_text(receipt['tiers'], receipt['failing'])}; serve the index"
+        " and install from it:"
     )
     for line in lines:
         reporter.command(f"  {line}")

@@ -27,6 +27,7 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import EVIDENCE_FOLDER, StagedSet
 from promotion.storage.stored_records import dump_record, stored_record
+from wheelkit.findings import some
 
 SCHEMA_VERSION = 3
 ENVIRONMENT = "environment"
@@ -225,6 +226,22 @@ def check_records(evidence: Evidence) -> list[Mapping[str, Any]]:
     if not isinstance(checks, list | tuple):
         return []
     return [check for check in checks if isinstance(check, dict)]
+
+
+def failing_programs(evidence: Evidence) -> str:
+    """Return how many compiled programs fail, and which; empty if none does."""
+    ran: list[str] = []
+    failing: list[str] = []
+    for check in check_records(evidence):
+        name = str(check.get("name"))
+        if "." not in name or check.get("outcome") == "skipped":
+            continue
+        ran.append(name)
+        if check.get("outcome") != "passed":
+            failing.append(name)
+    if not failing:
+        return ""
+    return f"{len(failing)} of {len(ran)} programs fail: {some(failing)}"
 
 
 def is_machine_failure(evidence: Evidence) -> bool:

@@ -45,9 +45,9 @@ class PromotedSet:
     """A set at the time of its promotion.
 
     Attributes:
-        tiers: gfx target -> tier at which the set was tested.
-        policy: channel, sha256 of the policy, days until the index is stale, used
-            exceptions, attested wheels by signer.
+        tiers: gfx target -> tier of the target.
+        policy: channel, sha256 of the policy, days until the index is stale, failing
+            programs by target, used exceptions, attested wheels by signer.
         files: name -> sha256 of the files of the set other than wheels, including
             evidence.
         rocm_packages: wheels of the set's ROCm, which stay on AMD's server.

@@ -245,13 +245,21 @@ def _anchor(row: IndexedWheel) -> str:
     written = " ".join(
         f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value
     )
-    note = f" tested at tier: {html.escape(tiers_text(row.tiers))}" if row.tiers else ""
+    note = f" {html.escape(tiers_text(row.tiers))}" if row.tiers else ""
     return f"<a {written}>{html.escape(row.wheel.filename)}</a>{note}"
 
 
-def tiers_text(tiers: Mapping[str, str]) -> str:
-    """Return tiers as text, such as `gfx942 compiled, gfx1010 structure`."""
-    return ", ".join(f"{target} {tier}" for target, tier in sorted(tiers.items()))
+def tiers_text(tiers: Mapping[str, str], failing: Mapping[str, str] = {}) -> str:
+    """Return tiers as text, such as `gfx942 compiled, gfx1010 structure`.
+
+    Args:
+        failing: gfx target -> what fails.
+    """
+    parts = []
+    for target, tier in sorted(tiers.items()):
+        text = f" ({failing[target]})" if target in failing else ""
+        parts.append(f"{target} {tier}{text}")
+    return ", ".join(parts)
 
 
 def _document(title: str, lines: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from promotion.evidence.attestations import (
 from promotion.evidence.evidence import (
     ANY,
     EvidenceFile,
+    failing_programs,
     is_machine_failure,
     latest,
     time_of,
@@ -90,6 +91,7 @@ def judge_evidence(case: EvidenceCase) -> Verdict:
         set_digest=case.wheel_set.digest,
         requirements=required,
         tiers=tiers,
+        failing=_failing(counted),
         blocked_by=(
             *_foreign_evidence(case),
             *(text for text, entry in applied if entry is None),
@@ -220,7 +222,7 @@ def _applied(
             if item.target == target
             and at_least(policy.gates[item.gate].tier, required)
         )
-        text = f"{target} was tested at tier {tier}; {required} is required."
+        text = f"{target} has tier {tier}; {required} is required."
         yield text, next(raising, None)
 
 
@@ -254,6 +256,15 @@ def _excused_tests(
                     where = _place(evidence.gate, evidence.target)
                     yield f"Failing in the gate {where}: {test}", entry
                     break
+
+
+def _failing(counted: Iterable[Evidence]) -> Mapping[str, str]:
+    """Return gfx target -> sentence part about its programs that fail."""
+    failing = {}
+    for evidence in counted:
+        if evidence.gate == "compile" and (text := failing_programs(evidence)):
+            failing[evidence.target] = text
+    return failing
 
 
 def _invalid(

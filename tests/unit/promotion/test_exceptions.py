@@ -255,7 +255,7 @@ def test_verdict_blocks_flakes_without_exception(
             "The gate device for gfx942 has failing tests without a valid exception:"
             f" {unexcused}."
         ),
-        "gfx942 was tested at tier none; device is required.",
+        "gfx942 has tier none; device is required.",
     )
     assert len(word.missing_exceptions) == unexcused.count("::")
     assert all(

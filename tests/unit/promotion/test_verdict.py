@@ -96,6 +96,15 @@ def test_verdict_needs_no_evidence_for_uncompilable_target(wheel_set: WheelSet) 
         assert word.tiers == {"gfx942": "compiled", "gfx1010": "structure"}
 
 
+def test_verdict_names_programs_that_fail(wheel_set: WheelSet) -> None:
+    outcomes = {"compiler": "known", "a.x": "passed", "a.y": "known", "b.z": "skipped"}
+    checks = [{"name": name, "outcome": word} for name, word in outcomes.items()]
+    evidence = passing_evidence(wheel_set)
+    compiled = replace(one(evidence, "compile"), details={"checks": checks})
+    word = verdict(wheel_set, [*evidence, compiled], POLICY)
+    assert word.failing == {compiled.target: "1 of 2 programs fail: a.y"}
+
+
 # Requirements of the policy for evidence
 
 
@@ -118,7 +127,7 @@ def test_verdict_applies_rules_of_processor_to_features(wheel_set: WheelSet) -> 
     word = verdict(replace(wheel_set, targets=(target,)), [], policy)
     assert word.blocked_by == (
         f"The gate device for {target} has not run on this set.",
-        f"{target} was tested at tier none; device is required.",
+        f"{target} has tier none; device is required.",
     )
     rules = [
         gate.of(name) for name in ("gfx942:xnack+", "gfx90a:xnack+", "gfx90a:xnack-")
@@ -261,7 +270,7 @@ def test_release_blocks_tests_on_one_gpu() -> None:
             "The gate device for gfx942 ran with passes 'single'; 'single multi' is"
             " required."
         ),
-        "gfx942 was tested at tier compiled; device is required.",
+        "gfx942 has tier compiled; device is required.",
     )
     nightly = shipped("gfx94X-dcgpu", "nightly")
     assert verdict(made, single, nightly).allowed

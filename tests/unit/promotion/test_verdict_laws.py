@@ -198,7 +198,7 @@ def test_verdict_lists_used_exception_and_its_reasons() -> None:
     word = verdict(SET, [], replace(POLICY, excepted=(EXCEPTION,)), now=NOW)
     assert word.excused == (
         f"{EXCEPTION}. Passed over: The gate device for gfx942 has not run on this set.",
-        f"{EXCEPTION}. Passed over: gfx942 was tested at tier none; device is required.",
+        f"{EXCEPTION}. Passed over: gfx942 has tier none; device is required.",
     )
     assert word.allowed is True
     assert word.warnings == ()
@@ -231,7 +231,7 @@ def test_exception_of_weaker_gate_excuses_no_tier() -> None:
     word = verdict(SET, [EvidenceFile(evidence=device, key=MINE)], policy, now=NOW)
     assert word.blocked_by == (
         "The gate device for gfx942 passed 4 checks; 5 are required.",
-        "gfx942 was tested at tier none; device is required.",
+        "gfx942 has tier none; device is required.",
     )
     assert len(word.excused) == 1
 

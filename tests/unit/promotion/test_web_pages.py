@@ -115,6 +115,15 @@ def test_gpu_has_its_tier_in_a_sentence_and_commands_of_its_newest_set() -> None
     assert "rocm/dev-ubuntu-24.04:7.0.3-complete" in found["gfx942"]
 
 
+def test_gpu_has_the_programs_that_fail() -> None:
+    failing = {"gfx942": "5 of 24 programs fail: a.x, b.y"}
+    changes = {1: {"policy": {"failing": failing}}}
+    found = sections(index_page(1, ("gfx942", "gfx950"), changes=changes))
+    assert "no GPU ran it, 5 of 24 programs fail" in found["gfx942"]
+    assert "5 of 24 programs fail: a.x, b.y." in found["gfx942"]
+    assert "programs fail" not in found["gfx950"]
+
+
 EXTRA_NEEDS = tuple(
     f'rocm-sdk-{part}==7.14.0; extra == "device-gfx942"'
     for part in ("core", "libraries", "device-gfx942")
