@@ -10,8 +10,10 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from uv import find_uv_bin
+
 from core.digests import sha256_of
-from core.errors import GateError
+from core.errors import GateError, MachineError
 from core.frozen import frozen
 from core.model import Finding, Progress, Severity, Tier, Wheel, WheelSet
 from core.process import Runner
@@ -128,6 +130,23 @@ class GateContext:
         versions = self.wheel_set.python_versions
         return self.results.get("pythons", lambda: find_pythons(versions, self.runner))
 
+    def require_python(self) -> None:
+        """Say which Pythons of the set this machine lacks.
+
+        Raises:
+            MachineError: it lacks all of them.
+        """
+        versions = self.wheel_set.python_versions
+        found = self.pythons()
+        missing = [version for version in versions if version not in found]
+        if not missing:
+            return
+        text = f"This machine has no Python {', '.join(missing)}"
+        hint = f"Run `{find_uv_bin()} python install {' '.join(missing)}`."
+        if not found:
+            raise MachineError(f"{text}, so no wheel of the set can run.", hint=hint)
+        self.progress.step(f"{text}: its checks are skipped. {hint}")
+
     def first_python(self) -> str:
         """Return the first Python of the set that this machine has, or else of the set."""
         pythons = self.pythons()
@@ -188,6 +207,7 @@ class Gate:
             is not reused.
         partial: whether only a part is checked, so that the evidence is shown but not
             stored.
+        runs_wheels: whether it runs a Python of the set.
         has_options: whether a RequestError is about options of the user, so that no
             evidence of the set records it.
     """
@@ -198,6 +218,7 @@ class Gate:
     run: Callable[[GateContext], Iterable[Check]]
     settings: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False
+    runs_wheels: bool = False
     has_options: bool = False
 
     def subjects(self, targets: tuple[str, ...]) -> tuple[str, ...]:

@@ -82,6 +82,7 @@ def run_gates(
         RequestError: the set lacks one of the targets, or options of a gate are wrong.
         BucketError: the set has evidence, but a staged file differs from its
             wheels.json.
+        MachineError: a gate runs wheels, and this machine has no Python of the set.
     """
     wheel_set = read_staged(bucket, staged)
     selected = _selected_targets(wheel_set, targets)
@@ -132,6 +133,8 @@ def run_gates(
                     work=Path(tempfile.mkdtemp(prefix=f"{gate.name}-", dir=top)),
                 )
                 pending.append((gate, context))
+        if any(gate.runs_wheels for gate, _ in pending):
+            common.require_python()
         progress.plan([f"gate {gate.name}" for gate, _ in pending])
         new = _run_all(pending, signer, stop)
     evidences = []

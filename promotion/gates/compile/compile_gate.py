@@ -100,6 +100,7 @@ def make_gate(corpus: CompileCorpus, options: CompileOptions) -> Gate:
         name=GATE_NAME,
         tier=Tier.COMPILED,
         per_target=True,
+        runs_wheels=True,
         run=lambda context: _CompileRun(context, corpus, programs, options).checks(),
         settings={
             "corpus": options.corpus,

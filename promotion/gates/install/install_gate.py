@@ -131,6 +131,7 @@ def make_gate(
         name="install",
         tier=Tier.STRUCTURE,
         per_target=False,
+        runs_wheels=True,
         run=run,
         settings=settings,
     )

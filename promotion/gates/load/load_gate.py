@@ -81,7 +81,12 @@ def make_gate(
         {"update": "yes"} if update_golden else {}
     )
     return Gate(
-        name="load", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings
+        name="load",
+        tier=Tier.STRUCTURE,
+        per_target=False,
+        runs_wheels=True,
+        run=run,
+        settings=settings,
     )
 
 

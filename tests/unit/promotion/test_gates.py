@@ -262,6 +262,23 @@ def test_machine_failure_is_a_machine_error(
         raise_for_failures([evidence, bad])
 
 
+@pytest.mark.parametrize("found", [{}, {"3.12": Path("/python")}])
+def test_gates_start_only_on_a_machine_with_a_python(
+    bucket: DirBucket,
+    staged: StagedSet,
+    found: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate_module, "find_pythons", lambda *_: found)
+    gates = made_gate([GOOD]), replace(made_gate([GOOD]), name="b", runs_wheels=True)
+    if found:
+        assert len(run(bucket, staged, *gates)) == 2
+        return
+    with pytest.raises(MachineError, match=r"has no Python 3\.12"):
+        run(bucket, staged, *gates)
+    assert read_all(bucket, staged) == {}
+
+
 def test_checks_count_for_their_target_only(
     bucket: DirBucket, staged: StagedSet
 ) -> None:
