@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -19,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 from core.defaults import defaults
 from core.frozen import frozen
 from core.model import Payload, RocmVersion, Wheel, WheelSet
+from core.rocm_servers import load_servers
 from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
 from core.targets import MULTI_ARCH, covers, load_table
 from core.units import human
@@ -142,8 +144,12 @@ def rocm_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     """Yield a sentence if the set's ROCm may have been replaced on its way, or if this is unknown.
 
     Published wheels were not built with a ROCm; the ROCm beside them, if any, is
-    checked.
+    checked. The pages link to its wheels as those on AMD's servers.
     """
+    servers = [urlsplit(server.url).hostname for server in load_servers().values()]
+    for package in wheel_set.rocm_packages if policy.verified_rocm else ():
+        if urlsplit(package.url).hostname not in servers:
+            yield f"{package.filename} is on another server than AMD's: {package.url}."
     has_rocm = (
         ROCM_TRUST in wheel_set.request
         or wheel_set.request.get("payload") != Payload.PUBLISHED

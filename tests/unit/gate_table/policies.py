@@ -615,6 +615,7 @@ ROWS = [
             ("trusted on first use", of_rocm("first-use")),
             ("local files without a checksum", of_rocm("local", "local")),
             ("not encrypted", of_rocm("lock", "http")),
+            ("another server than AMD's", of_set(rocm_packages=sets.rocm_packages())),
         )
     ),
     PolicyRow(

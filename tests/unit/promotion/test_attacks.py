@@ -305,6 +305,14 @@ BUILDER = [
     Attack("wheel cut after its gates", "sha256", cut_wheel, BucketError),
     Attack(
         "ROCm of another server",
+        "is on another server than AMD's",
+        lambda w: w.promote(
+            w.stage(rocm_packages=sets.rocm_packages()),
+            replace(POLICY, verified_rocm=True),
+        ),
+    ),
+    Attack(
+        "ROCm over http",
         "not https",
         of_set(rocm_packages=sets.rocm_packages(server="http://evil.example/")),
         WheelSetError,
