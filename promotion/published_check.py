@@ -8,7 +8,6 @@ detects an index with replaced wheels and matching hashes.
 from __future__ import annotations
 
 import tempfile
-import urllib.error
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from core.errors import (
     WheelSetError,
 )
 from core.frozen import frozen
+from core.http.client import Client
 from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
 from core.units import parse_url
@@ -58,7 +58,7 @@ class PublishedSet:
     lock: str | None
 
 
-def read_published(url: str, digest: str | None = None) -> PublishedSet:
+def read_published(url: str, client: Client, digest: str | None = None) -> PublishedSet:
     """Read a set of an index through its public URL.
 
     Args:
@@ -83,7 +83,7 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
             "The URL contains credentials.",
             hint="Give the public URL without credentials.",
         )
-    index = PublishedIndex(url.removesuffix("simple/"))
+    index = PublishedIndex(url.removesuffix("simple/"), client)
     try:
         status = index.status()
         row = _listed(status["sets"], digest, url)
@@ -94,13 +94,8 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
             index.read_set_file(listed, PYLOCK) if PYLOCK in wheel_set.files else None
         )
     except InputError as problem:
-        cause = problem.__cause__
-        if isinstance(cause, OSError) and not isinstance(
-            cause, urllib.error.HTTPError
-        ):  # no answer of the server
-            hint = "Check the network and the URL, and run the command again."
-            raise MachineError(problem.message, hint=hint) from problem
-        raise GateError(problem.message, hint=_REMEDY) from problem
+        hint = "Check the network and the URL, and run the command again."
+        raise MachineError(problem.message, hint=hint) from problem
     except (FormatError, WheelSetError, BucketError) as problem:
         raise GateError(
             f"The index {url} cannot be trusted: {problem.message}", hint=_REMEDY

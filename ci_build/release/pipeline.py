@@ -31,6 +31,7 @@ from ci_build.wheelset.source_build import PreparedBuild
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import CiBuildError, PromotionBlockedError
 from core.frozen import frozen
+from core.http.client import Client
 from core.model import Evidence, Outcome, Requirement, Verdict, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
@@ -183,6 +184,7 @@ class Pipeline:
                     self.options.public_url,
                     self.reporter,
                     self.runner,
+                    self.options.connect(),
                 )
             outcome = replace(outcome, checks=checks)
             raise_for_checks(f"the released index of {staged}", checks)
@@ -366,7 +368,12 @@ def _is_open(item: Requirement) -> bool:
 
 
 def released_checks(
-    staged: StagedSet, bucket: Bucket, url: str, reporter: Reporter, runner: HostRunner
+    staged: StagedSet,
+    bucket: Bucket,
+    url: str,
+    reporter: Reporter,
+    runner: HostRunner,
+    client: Client,
 ) -> tuple[Check, ...]:
     """Install the released set from its index with pip and uv, and print problems.
 
@@ -378,9 +385,8 @@ def released_checks(
             assert isinstance(bucket, DirBucket)
             url = stack.enter_context(IndexServer(Path(bucket.root))).url
         simple = f"{url.rstrip('/')}/{ReleasedIndex(index=staged.index).simple}"
-        checks = tuple(
-            check_published(read_published(simple, staged.digest), runner, reporter)
-        )
+        published = read_published(simple, client, staged.digest)
+        checks = tuple(check_published(published, runner, reporter))
     for item in checks:
         for finding in item.findings:
             reporter.finding(finding, item.name)

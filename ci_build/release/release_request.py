@@ -119,6 +119,7 @@ class ReleaseOptions:
         corpus: corpus of the compile gate; empty selects the one that the policy
             requires.
         key: key that signs evidence.
+        connect: opens the HTTP client that reads the released index.
         actor: user or CI run, for the ledger.
         ledger: key that signs ledger entries, and the permission to promote from an
             unprotected ref.
@@ -143,6 +144,7 @@ class ReleaseOptions:
     channel: str
     corpus: str
     key: SigningKey
+    connect: Connect
     actor: str
     ledger: LedgerRequest = LedgerRequest()
     steps: tuple[ReleaseStep, ...] = tuple(ReleaseStep)

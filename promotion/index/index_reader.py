@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import urllib.error
-import urllib.request
-from http.client import HTTPMessage
 from itertools import chain
-from typing import IO
-from urllib.parse import urljoin
+from typing import TYPE_CHECKING
 
-from core.errors import InputError
+from core.errors import GateError
 from core.records import read_json
 from promotion.index.json_types import StatusFile
 from promotion.storage.object_keys import SETS_FOLDER
 
+if TYPE_CHECKING:  # Start-up time: it loads requests.
+    from core.http.client import Client
+
 STATUS_SCHEMA = 4
-_SECONDS = 60.0
-_MAX_BYTES = 64 << 20
-"""Largest accepted response. A status.json or a wheels.json is far smaller."""
 
 
 def newest_set(page: bytes) -> int:
@@ -34,25 +29,6 @@ def newest_set(page: bytes) -> int:
         return 0
 
 
-class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Redirects, except from https to another scheme, as in `core.http`."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        """Return the request for a new URL; HTTPError if it gives up https."""
-        if req.full_url.startswith("https:") and not newurl.startswith("https:"):
-            text = f"it redirects to {newurl}, which is not https"
-            raise urllib.error.HTTPError(req.full_url, code, text, headers, fp)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
 class PublishedIndex:
     """A released index behind a URL.
 
@@ -61,8 +37,9 @@ class PublishedIndex:
             end.
     """
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, client: Client) -> None:
         self.base = base
+        self._client = client
 
     def read(self, path: str) -> bytes:
         """Download a file of the index.
@@ -71,34 +48,23 @@ class PublishedIndex:
             path: path of the file, relative to the index's folder.
 
         Raises:
-            InputError: the file cannot be read.
+            GateError: the index has no such file.
+            InputError: the server cannot be reached.
         """
-        url = urljoin(self.base, path)
-        try:
-            with urllib.request.build_opener(_SafeRedirects).open(
-                url, timeout=_SECONDS
-            ) as answer:
-                data: bytes = answer.read(_MAX_BYTES + 1)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-            reason = error.reason if type(error) is urllib.error.URLError else error
-            text = getattr(reason, "strerror", None) or reason
-            raise InputError(
-                f"{url} cannot be read: {text}.", hint="Check the URL and the server."
-            ) from error
-        if len(data) > _MAX_BYTES:
-            raise InputError(
-                f"{url} has more than {_MAX_BYTES >> 20} MiB.",
+        text = self._client.text(self.base + path)
+        if text is None:
+            raise GateError(
+                f"{self.base}{path} does not exist.",
                 hint="Check the URL and the server.",
             )
-        return data
+        return text.encode()
 
     def status(self) -> StatusFile:
         """Return the content of status.json, with the newest visible sets in `sets`.
 
         Raises:
-            InputError: the file cannot be read.
+            GateError: the file does not exist.
+            InputError: the server cannot be reached.
             FormatError: the file is not a status file.
         """
         name = "status.json"

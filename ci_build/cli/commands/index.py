@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import cloup
 
-from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.shared_options import bucket_option, json_option, option
 from ci_build.cli.options.table import chosen_options
@@ -60,7 +60,7 @@ def check(
     URL is a simple index, such as https://example.org/v2/multi-arch/simple/.
     """
     reporter = state.reporter()
-    published = read_published(url, None)
+    published = read_published(url, connector(reporter)())
     found = check_published(
         published,
         host_runner(reporter),

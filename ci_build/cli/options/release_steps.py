@@ -180,6 +180,7 @@ def release_options(
         channel=channel,
         corpus=given["corpus"] or "",
         key=find_signing_key(given["signing_key"]),
+        connect=connect,
         actor=actor(),
         ledger=ledger_request(
             given["ledger_key"], channel, given["allow_unprotected"], bucket

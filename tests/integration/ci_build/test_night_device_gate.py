@@ -12,6 +12,7 @@ import pytest
 from ci_build.release import device_gate, device_step
 from ci_build.release.release_request import ReleaseOptions, SigningKey
 from core.errors import GateError, MachineError
+from core.http.client import Client
 from core.model import ROCM_LOCK, Outcome, Requirement
 from promotion.evidence.evidence import read_all
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error
@@ -133,7 +134,12 @@ def test_sets_with_a_lock_are_tested_with_their_rocm(files: dict[str, str]) -> N
         settings={},
     )
     options = ReleaseOptions(
-        bucket="", channel="", corpus="", key=SigningKey(file=None), actor=""
+        bucket="",
+        channel="",
+        corpus="",
+        key=SigningKey(file=None),
+        connect=Client,
+        actor="",
     )
     one = replace(sets.wheel_set(), files=files)
     (request,) = device_step.requests([missing], one, fake_devices(1), options)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from core.http.client import Client
 from core.model import Evidence, Outcome, RocmPackage
 from core.process import HostRunner, Runner
 from promotion.gates.common.gate_context import Check
@@ -312,7 +313,7 @@ def check(
     scene: Scene, url: str, python: str, installers: str, cache: Path
 ) -> list[Check]:
     runner = HostRunner(scene.environment)
-    published = read_published(url)
+    published = read_published(url, Client())
     return list(
         check_published(
             published,

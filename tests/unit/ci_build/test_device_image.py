@@ -265,7 +265,7 @@ def test_image_gate_without_evidence_ends_with_its_error(
     monkeypatch.setattr(device_image, "run_in_image", lambda *_: (code, ()))
     run = gate_run(tmp_path)
     options = ReleaseOptions(
-        bucket="", channel="local", corpus="", key=run.key, actor=""
+        bucket="", channel="local", corpus="", key=run.key, connect=Client, actor=""
     )
     storage = RocmStorage(cache=tmp_path, limit=0)
     step = DeviceStep(environ={}, container=run.settings, rocm=storage, connect=Client)
