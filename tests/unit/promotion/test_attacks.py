@@ -666,6 +666,13 @@ def aged(world: World) -> None:
     world.verify()
 
 
+def aged_on_store(world: World) -> None:
+    """Remove old sets on such a machine from a store that tells its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.bucket, "clock", lambda: NOW)
+        aged(world)
+
+
 OTHERS = [
     Attack(
         "C1 clock of the promoter 19 days back",
@@ -679,6 +686,7 @@ OTHERS = [
         MachineError,
     ),
     Attack("C3 clock of retention a year ahead", "in the future", aged, BucketError),
+    Attack("C3 same with a store", "of the store", aged_on_store, MachineError),
     Attack(
         "M3 store over http",
         "is not encrypted",
@@ -804,6 +812,12 @@ def linked(world: World) -> None:
     raise_if_any(verify(bucket, RELEASED), BucketError)
 
 
+def carried(world: World) -> None:
+    """Copy the index with its signed ledger into another bucket."""
+    world.bucket = world.bucket.copied()
+    world.bucket.identity = "s3://other"
+
+
 def backdated(world: World) -> None:
     """Sign an earlier entry with a key that expired."""
     world.append(time="2025-12-01T00:00:00Z")
@@ -831,6 +845,7 @@ def redirected(_: World) -> None:
     bucket_of(head_object={**HEAD, **place}).head(PAGE)
 
 
+PACKAGE = RELEASED.wheel("jaxlib", JAXLIB)
 REPAIRS = "--repair` restores it"
 DESCRIBES = "describes its set otherwise"
 FUTURE = "2099-01-01T00:00:00Z"
@@ -871,6 +886,14 @@ WRITER = [
         "after it was signed",
         edited(RELEASED.ledger_entry(1), "compiled", "device"),
     ),
+    Attack(
+        "entry with other spaces",
+        "after it was signed",
+        edited(RELEASED.ledger_entry(1), ": ", ":  "),
+    ),
+    Attack("wheel replaced", "was expected", put(PACKAGE, b"evil")),
+    Attack("wheel removed", "is missing", put(PACKAGE, None)),
+    Attack("ledger of another bucket", "signed for the bucket", verified(carried)),
     Attack("entry without signature", "is not signed", appended(None)),
     Attack("entry by a stranger", "does not list", appended(STRANGER)),
     Attack("entry by a key of evidence", "does not list", appended(RUNNER)),
@@ -921,6 +944,7 @@ KEY = [
         appended(channel="release"),
     ),
     Attack("entry of another index", "wrong entry", appended(index="gfx94X-dcgpu")),
+    Attack("entry of another bucket", "signed for the", appended(bucket="s3://b")),
     Attack("entry from the future", "in the future", appended(time=FUTURE)),
     Attack(
         "pin that has a set",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.digests import sha256_of
-from core.errors import BucketError, MachineError, PromotionBlockedError, RequestError
+from core.errors import BucketError, PromotionBlockedError, RequestError
 from core.number_ranges import NumberRanges
 from promotion.check import check
 from promotion.index import set_lookup
@@ -174,43 +174,12 @@ def test_rollback_refuses_unknown_entry(index: Index) -> None:
 # Times
 
 
-@pytest.mark.parametrize(
-    ("minutes", "says"),
-    [(-6, "before entry 3 of the ledger"), (60 * 24 * 365, "that of the store")],
-)
-def test_wrong_clock_changes_nothing(
-    index: Index, monkeypatch: pytest.MonkeyPatch, minutes: int, says: str
-) -> None:
-    """Evidence and sets would have wrong ages."""
-    before = objects(index.bucket)
-    wrong = index.day(2) + timedelta(minutes=minutes)
-    if minutes > 0:
-        monkeypatch.setattr(DirBucket, "clock", lambda _: index.day(2))
-    rule = RetentionRule(days=0, keep_newest=0)
-    changes: list[Callable[[], object]] = [
-        lambda: apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: wrong),
-        lambda: rollback(
-            index.bucket, RELEASED, to=1, reason=WHY, actor=ME, now=lambda: wrong
-        ),
-    ]
-    for change in changes:
-        with pytest.raises(MachineError, match=says):
-            change()
-    assert objects(index.bucket) == before
-
-
 def test_entry_is_never_before_the_entry_before_it(index: Index) -> None:
     slow = index.day(2) - timedelta(minutes=4)
     rollback(index.bucket, RELEASED, to=1, reason=WHY, actor=ME, now=lambda: slow)
     *_, before, last = read_ledger(index.bucket, RELEASED).entries
     assert last.time == before.time
     assert index.problems() == []
-
-
-def test_verify_reports_entries_from_the_future(index: Index) -> None:
-    found = verify(index.bucket, RELEASED, now=lambda: index.day(1))
-    key = RELEASED.ledger_entry(3)
-    assert [*found] == [f"{key} is of 2026-01-04T03:04:05Z, in the future."]
 
 
 # Marks
@@ -243,19 +212,6 @@ def test_quarantine_survives_rollback(index: Index) -> None:
     assert index.problems() == []
 
 
-def test_promote_refuses_other_channel_even_if_its_sets_are_hidden(
-    index: Index,
-) -> None:
-    index.rollback(to=0)
-    staged = index.staged("0.10.2+rocm7.5.0")
-    before = objects(index.bucket)
-    with pytest.raises(
-        PromotionBlockedError, match="belongs to channel local, not nightly"
-    ):
-        promote(index.bucket, staged, replace(POLICY, channel="nightly"))
-    assert objects(index.bucket) == before
-
-
 def test_promote_refuses_lower_version_unless_allowed_or_others_are_yanked(
     index: Index,
 ) -> None:
@@ -275,26 +231,6 @@ def test_promote_refuses_lower_version_unless_allowed_or_others_are_yanked(
     assert len(allowed.warnings) == 2
     index.mark(EntryKind.YANK, index.digests[1])
     assert check(index.bucket, staged, POLICY).blocked_by == ()
-
-
-def test_promote_refuses_concurrently_quarantined_set(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index.rollback(to=2)
-    copy = DirBucket.copy
-
-    def quarantine_meanwhile(
-        self: DirBucket, source: str, target: str, *, sha256: str
-    ) -> bool:
-        index.mark(EntryKind.QUARANTINE, "3")
-        return copy(self, source, target, sha256=sha256)
-
-    monkeypatch.setattr(DirBucket, "copy", quarantine_meanwhile)
-    with pytest.raises(
-        PromotionBlockedError, match="was withdrawn by `index quarantine`"
-    ):
-        index.promote(4)
-    assert index.seen() == index.names(0, 1)
 
 
 def test_promote_refuses_yanked_hidden_set(index: Index) -> None:
@@ -417,23 +353,6 @@ def damaged(index: Index, key: str, data: bytes | None) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return index.problems()
-
-
-def test_verify_reports_damage_and_foreign_files(index: Index) -> None:
-    key = index.pjrt()
-    described = RELEASED.set_file(index.digests[0], "wheels.json")
-    page = f"{RELEASED.simple}jaxlib/index.html"
-    evil = f"{RELEASED.root}packages/evil/evil-1-py3-none-any.whl"
-    for what, data, said in (
-        (key, b"rotten", f"{key} has sha256 {sha256_of(b'rotten')}"),
-        (key, None, f"{key} is missing"),
-        (described, b"{}", "wheels.json has sha256"),
-        (page, b"<html>", "jaxlib/index.html has sha256"),
-        (RELEASED.overview, b"<html>", "multi-arch/index.html has sha256"),
-        (evil, b"", "belongs to no set"),
-        (RELEASED.status, b"{", "status.json has sha256"),
-    ):
-        assert any(said in line for line in damaged(index, what, data)), said
 
 
 def test_verify_read_reports_silent_damage(
