@@ -32,7 +32,7 @@ from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.errors import CiBuildError, PromotionBlockedError
 from core.frozen import frozen
 from core.http.client import Client
-from core.model import Evidence, Outcome, Requirement, Verdict, WheelSet
+from core.model import Evidence, Requirement, Verdict, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.check import check, raise_if_blocked
@@ -45,7 +45,7 @@ from promotion.index.ledger import LedgerEntry
 from promotion.index.serve import IndexServer
 from promotion.policy.families import GATE
 from promotion.policy.promotion_policy import load_policy
-from promotion.policy.tier_requirements import DISTINCT_SETTINGS, NEVER_RAN
+from promotion.policy.tier_requirements import NEVER_RAN
 from promotion.promote import Promotion, promotion_of
 from promotion.published_check import check_published, raise_for_checks, read_published
 from promotion.stage import locate, read_staged, stage
@@ -352,19 +352,9 @@ def open_requirements(verdict: Verdict) -> tuple[Requirement, ...]:
 
 
 def _is_open(item: Requirement) -> bool:
-    """Return whether a gate never ran for a target, or only with other settings."""
-    if not item.evidence:
-        return item.problems == (f"{NEVER_RAN}.",)
-    required = {
-        name: value
-        for name, value in item.settings.items()
-        if name in DISTINCT_SETTINGS
-    }
-    for part in item.evidence:
-        differs = any(part.get(name, "") != value for name, value in required.items())
-        if part["outcome"] != Outcome.PASSED or not differs:
-            return False
-    return True
+    """Return whether a run of the gate is missing; nothing failed, and no evidence was refused."""
+    never_ran = item.problems == (f"{NEVER_RAN}.",)
+    return not item.failed and (never_ran or bool(item.problems and item.evidence))
 
 
 def released_checks(
