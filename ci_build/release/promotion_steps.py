@@ -88,22 +88,10 @@ def promote(
     )
     if heads is not None:
         record_head(heads, bucket, released, policy.authority())
-    show_entry(staged, promotion.entry, reporter, new=promotion.new)
+    state = "promoted" if promotion.new else "was promoted before, nothing changed"
+    name = f"{staged.index}/{staged.digest[:12]}"
+    reporter.line(f"  {name} {state}: ledger entry {promotion.entry.number}")
     return promotion
-
-
-def show_entry(
-    staged: StagedSet, entry: LedgerEntry, reporter: Reporter, *, new: bool
-) -> None:
-    """Print the ledger entry that promoted a set.
-
-    Args:
-        new: whether this run promoted the set.
-    """
-    state = "promoted" if new else "was promoted before, nothing changed"
-    reporter.line(
-        f"  {staged.index}/{staged.digest[:12]} {state}: ledger entry {entry.number}"
-    )
 
 
 def receipt_of(staged: StagedSet, entry: LedgerEntry) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 import subprocess
@@ -43,15 +42,8 @@ def test_release_prints_receipt_and_install_command(released: Released) -> None:
 
 def test_release_evidence_names_set_and_tier(released: Released) -> None:
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
-    folder = (
-        released.folder
-        / "bucket"
-        / "v2"
-        / "multi-arch"
-        / "sets"
-        / wheel_set.digest
-        / "evidence"
-    )
+    index = released.folder / "bucket/v2/multi-arch"
+    folder = index / "sets" / wheel_set.digest / "evidence"
     words = [json.loads(path.read_text()) for path in folder.rglob("*.json")]
     tiers = {(word["gate"], word["target"]): word["tier"] for word in words}
     assert tiers == {
@@ -70,13 +62,6 @@ def test_release_evidence_names_set_and_tier(released: Released) -> None:
     assert all(word["counts"]["run"] > 0 for word in words)
     signed = {path.name for path in folder.rglob("*.sig")}
     assert signed == {f"{path.name}.sig" for path in folder.rglob("*.json")}
-    logs = {}
-    for word in words:
-        logs.update(word["logs"])
-    assert {name.partition("/")[0] for name in logs} == {"load", "compile", "install"}
-    assert {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in logs
-    } == logs
 
 
 def test_release_writes_files_that_match_the_schemas(released: Released) -> None:

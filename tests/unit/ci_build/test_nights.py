@@ -94,66 +94,51 @@ def source_request(**changes: Any) -> BuildRequest:
     return replace(published_request("gfx942"), payload=Payload.SOURCE, source=source)
 
 
+ROCM = rocm_request(
+    "https://user:word@example.org/rocm.tar.gz", version="7.10.0", lock=Path("no.lock")
+)
+OTHER_XLA = Checkout(name="xla", url="https://example.org/xla", commit="d" * 40)
+
+
 @pytest.mark.usefixtures("no_wheels")
-def test_lock_is_equal_on_machines_with_other_folders_and_containers(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("build", "rocm", "same"),
+    [
+        (source_request(container=Container(host=True)), ROCM, True),
+        (source_request(), replace(ROCM, lock=None), True),
+        (replace(source_request(), post_release=2), ROCM, True),
+        (source_request(), replace(ROCM, version="7.11.0"), False),
+        (replace(source_request(), jax_version="0.11.0"), ROCM, False),
+        (replace(source_request(), python_versions=("3.13",)), ROCM, False),
+        (replace(source_request(), strip=False), ROCM, False),
+        (source_request(sources=(OTHER_XLA,)), ROCM, False),
+        (source_request(clang="/usr/bin/clang-19"), ROCM, False),
+    ],
+)
+def test_lock_differs_for_other_inputs_on_any_machine(
+    build: BuildRequest, rocm: RocmRequest, same: bool, tmp_path: Path
 ) -> None:
-    rocm = rocm_request(
-        "https://user:word@example.org/rocm.tar.gz",
-        version="7.10.0",
-        lock=tmp_path / "no.lock",
-    )
-    here = lock_of(wheel_set(source_request(), rocm), NoProcesses())
-    there = source_request(container=Container(host=True))
-    assert (
-        lock_of(wheel_set(there, replace(rocm, lock=None), tmp_path), NoProcesses())
-        == here
-    )
+    here = lock_of(wheel_set(source_request(), ROCM), NoProcesses())
+    there = lock_of(wheel_set(build, rocm, tmp_path), NoProcesses())
+    assert (lock_digest(here) == lock_digest(there)) == same
     assert "word" not in str(here)
     assert lock_digest(here) == lock_digest(dict(reversed([*here.items()])))
 
 
 @pytest.mark.usefixtures("no_wheels")
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(source_request(), jax_version="0.11.0"),
-        replace(source_request(), python_versions=("3.13",)),
-        replace(source_request(), strip=False),
-        source_request(
-            sources=(
-                Checkout(name="xla", url="https://example.org/xla", commit="d" * 40),
-            )
-        ),
-        source_request(clang="/usr/bin/clang-19"),
-    ],
-)
-def test_lock_differs_for_other_inputs(other: BuildRequest) -> None:
-    digests = {
-        lock_digest(lock_of(wheel_set(build), NoProcesses()))
-        for build in (source_request(), other)
-    }
-    assert len(digests) == 2
+def test_lock_names_a_local_tarball_by_its_digest(tmp_path: Path) -> None:
+    def lock(path: Path) -> str:
+        request = wheel_set(source_request(), rocm_request(path))
+        return lock_digest(lock_of(request, NoProcesses()))
 
-
-@pytest.mark.usefixtures("no_wheels")
-def test_lock_omits_the_post_release_and_names_a_local_tarball_by_its_digest(
-    tmp_path: Path,
-) -> None:
-    tarball = tmp_path / "rocm.tar.gz"
-    tarball.write_bytes(b"1")
-    rocm = rocm_request(tarball)
-    first = lock_of(wheel_set(source_request(), rocm), NoProcesses())
-    assert (
-        lock_of(
-            wheel_set(replace(source_request(), post_release=2), rocm), NoProcesses()
-        )
-        == first
-    )
-    tarball.write_bytes(b"2")
-    assert lock_of(wheel_set(source_request(), rocm), NoProcesses()) != first
+    tarballs = [tmp_path / folder / "rocm.tar.gz" for folder in ("1", "2", "3")]
+    for tarball, data in zip(tarballs, (b"1", b"1", b"2"), strict=True):
+        tarball.parent.mkdir()
+        tarball.write_bytes(data)
+    first, same, other = map(lock, tarballs)
+    assert first == same != other
     with pytest.raises(RequestError, match="The ROCm of a night is a folder"):
-        lock_of(wheel_set(source_request(), rocm_request(tmp_path)), NoProcesses())
+        lock(tmp_path)
 
 
 def newest(
