@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +24,17 @@ from ci_build.release.run_summary import (
 from ci_build.rocm.rocm_request import RocmRequest, RocmStorage
 from ci_build.wheelset.source.pins import releases
 from ci_build.wheelset.wheel_request import WheelSetRequest
-from core.errors import RequestError
+from core.errors import BucketError, RequestError
 from core.model import BuildRequest, Payload
 from core.report import Reporter
 from core.source_request import Checkout, Container, SourceRequest
-from promotion.nights import list_nights, lock_digest, record_check, record_night
+from promotion.nights import (
+    list_nights,
+    lock_digest,
+    read_night,
+    record_check,
+    record_night,
+)
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support import sets
@@ -66,6 +73,26 @@ def test_night_without_its_record_is_not_listed(bucket: DirBucket) -> None:
     assert list_nights(bucket, STAGED.index) == (replace(second, checked=True),)
     build = published_request()
     assert used_versions(bucket, STAGED.index, build) == {"0.10.2.post2"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"lock": {"n": 2}}, "has other inputs"),
+        ({"schema": 99}, "schema: expected 1, got 99"),
+    ],
+)
+def test_record_of_other_inputs_is_refused(
+    change: dict[str, Any], reason: str, bucket: DirBucket
+) -> None:
+    night = record_night(bucket, STAGED, {"n": 1}, version="1")
+    assert read_night(bucket, night)["lock"] == {"n": 1}
+    file = bucket.path(night.key)
+    record = json.loads(file.read_bytes())
+    file.chmod(0o644)
+    file.write_text(json.dumps(record | change))
+    with pytest.raises(BucketError, match=reason):
+        read_night(bucket, night)
 
 
 def wheel_set(
