@@ -247,44 +247,33 @@ def room_with(tmp_path: Path, index: Path, data: bytes, sha256: str) -> GateCont
     )
 
 
-def test_rocm_libraries_use_manifest_of_set(tmp_path: Path, index: Path) -> None:
-    data = dump_manifest(MANIFEST)
-    rocm = rocm_libraries(
-        room_with(tmp_path, index, data, hashlib.sha256(data).hexdigest()),
-        site_in(tmp_path),
-        None,
-    )
-    assert rocm.kind == FROM_MANIFEST
-    assert rocm.weak is False
-    folder = Path(rocm.env["ROCM_PATH"])
-    assert [path.name for path in (folder / "lib").iterdir()] == [HIP.soname]
+@pytest.mark.parametrize(("weak", "kind"), [(False, FROM_MANIFEST), (True, FROM_NEEDS)])
+def test_rocm_libraries_use_manifest_of_set(
+    tmp_path: Path, index: Path, weak: bool, kind: str
+) -> None:
+    data = dump_manifest(replace(MANIFEST, weak=weak))
+    context = room_with(tmp_path, index, data, hashlib.sha256(data).hexdigest())
+    rocm = rocm_libraries(context, site_in(tmp_path), None)
+    assert (rocm.kind, rocm.weak) == (kind, weak)
+    lib = Path(rocm.env["ROCM_PATH"], "lib")
+    assert [path.name for path in lib.iterdir()] == [HIP.soname]
     assert rocm.env == {
-        "ROCM_PATH": str(folder),
-        "LD_LIBRARY_PATH": str(folder / "lib"),
+        "ROCM_PATH": str(lib.parent),
+        "LD_LIBRARY_PATH": str(lib),
         "LD_BIND_NOW": "1",
     }
 
 
-def test_manifest_derived_from_needs_is_weak(tmp_path: Path, index: Path) -> None:
-    data = dump_manifest(replace(MANIFEST, weak=True))
-    context = room_with(tmp_path, index, data, hashlib.sha256(data).hexdigest())
-    rocm = rocm_libraries(context, site_in(tmp_path), None)
-    assert rocm.kind == FROM_NEEDS
-    assert rocm.weak is True
-
-
-def test_manifest_with_other_digest_is_refused(tmp_path: Path, index: Path) -> None:
-    context = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
-    with pytest.raises(GateError, match=f"The staged {ROCM_MANIFEST} has sha256"):
-        rocm_libraries(context, site_in(tmp_path), None)
-
-
-def test_damaged_manifest_is_refused(tmp_path: Path, index: Path) -> None:
+def test_changed_or_damaged_manifest_is_refused(tmp_path: Path, index: Path) -> None:
     context = room_with(tmp_path, index, b"{", hashlib.sha256(b"{").hexdigest())
     with pytest.raises(FormatError, match="is not JSON"):
         rocm_libraries(context, site_in(tmp_path), None)
     (check,) = load_gate.make_gate().run(context)
     assert [finding.code for finding in check.findings] == ["site-failed"]
+    files = {**context.wheel_set.files, ROCM_MANIFEST: "0" * 64}
+    changed = replace(context, wheel_set=replace(context.wheel_set, files=files))
+    with pytest.raises(GateError, match=f"The staged {ROCM_MANIFEST} has sha256"):
+        rocm_libraries(changed, site_in(tmp_path), None)
 
 
 def tree_of(folder: Path, *paths: str) -> RocmTree:
@@ -315,14 +304,9 @@ def test_real_tree_overrides_manifest(tmp_path: Path, index: Path) -> None:
         rocm.env["LD_LIBRARY_PATH"]
         == f"{lib}:{lib}/x86_64-linux-gnu:{lib}/rocm_sysdeps/lib"
     )
-
-
-def test_tree_without_hip_is_refused(tmp_path: Path, index: Path) -> None:
-    context = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
+    without_hip = tree_of(tmp_path, "lib/librocblas.so.5")
     with pytest.raises(GateError, match=r"has no libamdhip64\.so"):
-        rocm_libraries(
-            context, site_in(tmp_path), tree_of(tmp_path, "lib/librocblas.so.5")
-        )
+        rocm_libraries(context, site_in(tmp_path), without_hip)
 
 
 _DUMPABLE = """
