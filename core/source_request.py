@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-import enum
-
 from core.frozen import frozen
-
-
-class Compiler(enum.StrEnum):
-    """Compiler of host code; the clang of ROCm always compiles device code."""
-
-    CLANG = "clang"
-    GCC = "gcc"
 
 
 @frozen
@@ -86,7 +77,6 @@ class SourceRequest:
             Bazel.
     """
 
-    compiler: Compiler = Compiler.CLANG
     sources: tuple[Checkout, ...] = ()
     xla: str = "pin"
     jaxlib: bool = False

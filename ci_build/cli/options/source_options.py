@@ -27,7 +27,6 @@ from core.defaults import defaults
 from core.errors import RequestError
 from core.source_request import (
     Checkout,
-    Compiler,
     Container,
     Remote,
     SourceRequest,
@@ -62,7 +61,6 @@ def source_request(
         The request, which is valid if there are no problems; None if the release is
         invalid or too old.
     """
-    compiler = problems.read(lambda: settings.choice("compiler", Compiler))
     endpoint = problems.read(lambda: _endpoint(settings))
     args = problems.read(lambda: container_args(settings))
     if not jax_version:
@@ -70,7 +68,7 @@ def source_request(
     interface = problems.read(lambda: interface_for(jax_version))
     if not interface:  # The release is older than every known build.
         return None
-    problems.add(*_unsupported(settings, jax_version, interface, compiler))
+    problems.add(*_unsupported(settings, jax_version, interface))
     sources = _sources(settings, jax_version)
     one_target = settings.flag("one_target")
     remote = Remote(endpoint=endpoint, accept_cached=accept_cached)
@@ -84,7 +82,6 @@ def source_request(
         args=args,
     )
     return SourceRequest(
-        compiler=compiler,
         sources=sources,
         xla="dir" if settings.given("xla_source_dir") else settings.text("xla"),
         jaxlib=settings.given("jax_source_dir") and not one_target,
@@ -99,14 +96,9 @@ def source_request(
 
 
 def _unsupported(
-    settings: Settings, jax_version: str, interface: Interface, compiler: Compiler
+    settings: Settings, jax_version: str, interface: Interface
 ) -> Iterator[str]:
     """Yield one sentence for each option that the release of jax does not support."""
-    if compiler and compiler not in interface.compilers:
-        yield (
-            f"--compiler={compiler} cannot build jax {jax_version}; give"
-            f" {', '.join(interface.compilers)}."
-        )
     amd = settings.text("jax_source") == "amd"
     if amd and not amd_commit(jax_version):
         yield (
