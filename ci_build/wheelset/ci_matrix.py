@@ -1,4 +1,4 @@
-"""The build matrix.
+"""The build matrix, and its form for GitHub Actions.
 
 One command for each combination of JAX, ROCm and GPU family, with all Pythons of a set.
 """
@@ -6,8 +6,9 @@ One command for each combination of JAX, ROCm and GPU family, with all Pythons o
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -15,12 +16,13 @@ from packaging.version import InvalidVersion, Version
 from ci_build.wheelset.source.pins import pins_for
 from core.errors import RequestError
 from core.frozen import frozen
-from core.model import Payload, RocmVersion
+from core.model import Payload, RocmVersion, to_json
 from core.rocm_releases import published_rocm
 from core.targets import expand
 from wheelkit.recipe_base import requires_python
 
-_SPLIT = ","
+_MOST_JOBS = 256
+"""Maximum number of jobs of a matrix in GitHub Actions, from its documentation."""
 _HELP_HINT = "See `ci_build ci matrix --help`."
 
 
@@ -46,15 +48,12 @@ class Cell:
 
     Attributes:
         name: short unique name of the cell.
-        python: Python versions separated by commas.
-        pythons: Python versions as a list.
         out: folder of the set.
         command: build command as an argument list.
         run: build command as a line of a shell script.
     """
 
     name: str
-    python: str
     pythons: tuple[str, ...]
     jax: str
     rocm: str
@@ -174,7 +173,7 @@ def _cell(
         *("python3", "build/ci_build", "dist_wheels"),
         f"--payload={payload}",
         f"--jax-version={jax}",
-        f"--python-versions={_SPLIT.join(pythons)}",
+        f"--python-versions={','.join(pythons)}",
         f"--rocm-version={rocm}",
         f"--targets={family}",
         *where,
@@ -183,7 +182,6 @@ def _cell(
     )
     return Cell(
         name=name,
-        python=_SPLIT.join(pythons),
         pythons=pythons,
         jax=jax,
         rocm=rocm,
@@ -192,4 +190,38 @@ def _cell(
         out=out,
         command=command,
         run=shlex.join(command),
+    )
+
+
+def github_outputs(
+    matrices: Mapping[str, Sequence[object]], notes: Mapping[str, object]
+) -> tuple[str, ...]:
+    """Return the lines for $GITHUB_OUTPUT.
+
+    GitHub Actions reads a matrix as `{"include": […]}` on one line; an empty matrix
+    fails a workflow, so each matrix has its number of jobs beside it.
+
+    Args:
+        matrices: jobs by name of the matrix.
+        notes: further values by name.
+
+    Raises:
+        RequestError: a matrix has too many jobs for GitHub Actions.
+    """
+    for name, jobs in matrices.items():
+        if len(jobs) > _MOST_JOBS:
+            text = (
+                f"The {name} has {len(jobs)} jobs; GitHub Actions allows {_MOST_JOBS}."
+            )
+            raise RequestError(
+                text,
+                hint="Print several matrices, for example one for each JAX release.",
+            )
+    lines: dict[str, object] = {
+        name: {"include": jobs} for name, jobs in matrices.items()
+    }
+    lines |= {f"{name}_count": len(jobs) for name, jobs in matrices.items()}
+    return tuple(
+        f"{name}={json.dumps(to_json(value), separators=(',', ':'))}"
+        for name, value in {**lines, **notes}.items()
     )

@@ -13,8 +13,7 @@ from ci_build.cli.options.environment import ci_run
 from ci_build.cli.options.request_conversion import require_known_pythons
 from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.shared_options import DEFAULT_BUCKET, bucket_option, option
-from ci_build.wheelset.ci_matrix import Axes, Cell, make_matrix
-from ci_build.wheelset.ci_services import github_outputs
+from ci_build.wheelset.ci_matrix import Axes, Cell, github_outputs, make_matrix
 from core.defaults import defaults
 from core.errors import RequestError
 from core.model import GfxTarget, Payload

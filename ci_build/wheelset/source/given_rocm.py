@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Protocol
 
 from ci_build.rocm.facts import parts
 from ci_build.rocm.source import Rocm
+from ci_build.wheelset.source.output import BuildProgress
 from core.errors import OtherRocmError, ProcessError
 from core.process import Runner
 from wheelkit.inspect.compiled_rocm import BuildRocm, compare_rocm
 
 REFUSED = "refused"
 """Folder in the log folder for wheels that were compiled with another ROCm."""
-
-
-class Warns(Protocol):
-    """Receiver of warnings; `core.report` implements it."""
-
-    def warning(self, text: str) -> None:
-        """Report a problem that does not stop the build."""
 
 
 def given_rocm(rocm: Rocm, prefix: str, inside: Runner) -> BuildRocm:
@@ -52,7 +45,7 @@ def given_rocm(rocm: Rocm, prefix: str, inside: Runner) -> BuildRocm:
 
 
 def check_wheel(
-    wheel: Path, rocm: BuildRocm, *, kept: Path, scratch: Path, progress: Warns
+    wheel: Path, rocm: BuildRocm, *, kept: Path, scratch: Path, progress: BuildProgress
 ) -> None:
     """Check that a wheel was compiled with the given ROCm; a refused wheel is kept for inspection.
 

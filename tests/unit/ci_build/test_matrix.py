@@ -33,9 +33,9 @@ AXES = Axes(
 
 def test_make_matrix_excludes_unsupported_python() -> None:
     cells, excluded = make_matrix(AXES, Payload.SOURCE)
-    assert {(cell.jax, cell.python, cell.pythons) for cell in cells} == {
-        ("0.10.2", "3.11,3.12", ("3.11", "3.12")),
-        ("0.11.0", "3.12", ("3.12",)),
+    assert {(cell.jax, cell.pythons) for cell in cells} == {
+        ("0.10.2", ("3.11", "3.12")),
+        ("0.11.0", ("3.12",)),
     }
     assert len(cells) == 8
     assert {(item.python, item.jax, item.why) for item in excluded} == {
