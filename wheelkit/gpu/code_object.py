@@ -32,12 +32,15 @@ KERNEL_SUFFIX = ".kd"
 """End of the symbol of a kernel descriptor, after the name of its kernel."""
 
 
-def code_object_problem(head: bytes, target: GfxTarget) -> str:
+def code_object_problem(
+    head: bytes, target: GfxTarget, *, may_be_open: bool = False
+) -> str:
     """Return a description of the first defect in the header of a code object.
 
     Args:
         head: first HEAD_SIZE bytes of the code object.
         target: expected target, such as the target of the bundle entry.
+        may_be_open: whether code for any setting of a feature fits too.
 
     Returns:
         A verb phrase such as "is code for gfx950", without a full stop; empty without a
@@ -63,7 +66,7 @@ def code_object_problem(head: bytes, target: GfxTarget) -> str:
         for feature, shift in _FEATURE_SHIFT.items():
             setting = _SETTINGS[flags >> shift & 3]
             named = next((f[-1] for f in target.features if f[:-1] == feature), "")
-            if setting != named:
+            if setting != named and (setting or not may_be_open):
                 return f"has {feature}{setting or ' open'}"
     no_gpu = no_such_gpu(target)
     return f"has no use, because {no_gpu}" if no_gpu else ""

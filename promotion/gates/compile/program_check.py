@@ -127,7 +127,9 @@ def header_finding(data: bytes, label: str, target: GfxTarget) -> Finding | None
         label: name of the code object in findings.
         target: requested target with its features.
     """
-    if not (clause := code_object_problem(data[:HEAD_SIZE], target)):
+    # XLA of JAX 0.11.1 compiles for any setting of a feature.
+    clause = code_object_problem(data[:HEAD_SIZE], target, may_be_open=True)
+    if not clause:
         return None
     return error(
         "code-object-wrong",

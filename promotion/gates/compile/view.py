@@ -39,7 +39,9 @@ def failures(evidences: Iterable[Evidence]) -> Iterator[str]:
             outcome = check["outcome"]
             subject = f"{evidence.target} {check['name']}"
             if outcome == "failed":
-                text = check.get("error", "") or "; ".join(check.get("findings", ()))
+                text = check.get("error", "") or next(
+                    iter(check.get("findings", ())), ""
+                )
                 why = text.strip().partition("\n")[0] or "see its findings"
                 yield f"{subject}: {check.get('fate', 'failed')}: {why}"
             elif outcome in ("known", "skipped"):

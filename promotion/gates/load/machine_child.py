@@ -8,13 +8,14 @@ imports them. Native code sees the real files, which the stubs of ROCm never rea
 
 The arguments are the word `machines`, a folder for temporary files, and the machines in
 JSON: name -> `gpus` (the properties of each GPU in KFD's topology), `env` (variables),
-`unset` (variables that are not set), `packages` (folders with further Python packages),
-`absent` (folders of packages that the machine lacks) and `hidden` (libraries that the
-system must not offer). The last line of output is the answer in JSON: name -> `devices`
-or `error`, `warnings` of the loader, `log` of jax, the `preferred` platform, the ROCm
-majors that jaxlib has `listed` and those `acting`, `variables` that the loader set, and
-`skew`, the reasons of the loader with another jaxlib. Each machine is a fork of one process that
-has imported what does not depend on a GPU.
+`unset` (variables that are not set), `system` (folder in place of /opt/rocm), `packages`
+(folders with further Python packages), `absent` (folders of packages that the machine
+lacks) and `hidden` (libraries that the system must not offer). The last line of output is
+the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax,
+the `preferred` platform, the ROCm majors that jaxlib has `listed` and those `acting`,
+`variables` that the loader set, `lost` handlers and types that did not reach jax, and the
+reasons of the loader with another jaxlib (`skew`) and with a post release (`post`). Each
+machine is a fork of one process that has imported what does not depend on a GPU.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ _NEVER_FIRST = ("jax_plugins", "jax_rocm")
 _LOADER = re.compile(r"jax_plugins\.xla_rocm\d+")
 OTHER_JAXLIB = "0.0.1"
 """Version of a jaxlib that no wheel fits."""
+POST = ".post1"
+"""End of the version of a jaxlib that each wheel must accept (ROCm/rocm-jax#130)."""
 
 
 def redirect(root: str, absent: Sequence[str]) -> None:
@@ -169,8 +172,10 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     loader = _Messages("jax_plugins")
     others = _Messages("jax")
     answer: Answer = {"warnings": loader.texts, "log": others.texts}
+    registered: set[str] = set()
     try:
         jax = importlib.import_module("jax")
+        record_registrations(registered)
         answer["devices"] = len(
             jax.devices() if machine["env"]["JAX_PLATFORMS"] else jax.devices("rocm")
         )
@@ -182,7 +187,10 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     answer["variables"] = {
         name: os.environ[name] for name in machine["unset"] if name in os.environ
     }
-    answer["skew"] = reasons_of_skew(root / "packages")
+    answer["lost"] = sorted(offered_registrations() - registered)
+    answer["skew"] = reasons_with(OTHER_JAXLIB, root / "skew")
+    version = importlib.import_module("jaxlib.version").__version__
+    answer["post"] = reasons_with(f"{version}{POST}", root / "post")
     return answer
 
 
@@ -192,6 +200,13 @@ def enter(root: Path, machine: Mapping[str, Any]) -> None:
     os.environ.update(machine["env"])
     for name in machine["unset"]:
         os.environ.pop(name, None)
+    if machine["system"]:
+        (root / "opt").mkdir()
+        (root / "opt/rocm").symlink_to(machine["system"])
+        # The RUNPATH has /opt/rocm, and native code does not see the simulated one.
+        for name in machine["hidden"]:
+            for library in Path(machine["system"]).glob(f"lib/**/{name}"):
+                ctypes.CDLL(str(library))
     sys.path += machine["packages"]
     modules: dict[str, Any] = sys.modules
     for name in map(os.path.basename, machine["absent"]):
@@ -199,7 +214,32 @@ def enter(root: Path, machine: Mapping[str, Any]) -> None:
         modules[name] = modules[f"jax_plugins.{name}"] = None
 
 
-def reasons_of_skew(folder: Path) -> str | None:
+def record_registrations(names: set[str]) -> None:
+    """Let jax add the name of each handler and type that it is given."""
+    client = importlib.import_module("jax._src.lib").xla_client
+
+    def recording(function: Callable[..., Any]) -> Callable[..., Any]:
+        def register(name: str, *args: object, **options: object) -> object:
+            names.add(name)
+            return function(name, *args, **options)
+
+        return register
+
+    for name in ("register_custom_type", "register_custom_call_target"):
+        setattr(client, name, recording(getattr(client, name)))
+
+
+def offered_registrations() -> set[str]:
+    """Return the names of handlers and types of the extension modules in use."""
+    names: set[str] = set()
+    for major in acting_majors():
+        extension = sys.modules[f"jax_rocm{major}_plugin.rocm_plugin_extension"]
+        for table in ("ffi_types", "ffi_handlers"):
+            names.update(getattr(extension, table, dict)())
+    return names
+
+
+def reasons_with(version: str, folder: Path) -> str | None:
     """Return the loader's reasons not to use ROCm with another jaxlib.
 
     None if the loader was not imported.
@@ -215,7 +255,7 @@ def reasons_of_skew(folder: Path) -> str | None:
     loader = next(iter(loaders), None)
     if loader is None:
         return None
-    (folder / f"jaxlib-{OTHER_JAXLIB}.dist-info").mkdir(parents=True)
+    (folder / f"jaxlib-{version}.dist-info").mkdir(parents=True)
     sys.path.insert(0, str(folder))
     try:
         return " ".join(loader.reasons(need_gpu=False))

@@ -16,7 +16,7 @@ from core.model import Finding, GfxTarget, RocmVersion
 from promotion.gates.common.gate_context import error
 from promotion.gates.common.gate_site import LOADER_SENTENCE, NO_DEVICE
 from promotion.gates.load.child_probe import how_it_ended, shortened
-from promotion.gates.load.machine_child import OTHER_JAXLIB
+from promotion.gates.load.machine_child import OTHER_JAXLIB, POST
 from promotion.gates.load.other_major import (
     installed_wheels,
     needed_by_xla,
@@ -57,6 +57,8 @@ _LOCATIONS = {
 Without them, XLA does not
 find a ROCm elsewhere than in /opt/rocm (openxla/xla#8679, ROCm/xla#142); wheels have
 missed one (ROCm/TheRock#4269)."""
+_POST_REFUSED = re.compile(rf"jax-rocm\S+ \S+ needs jaxlib\S* but jaxlib \S+{POST} is")
+_SYSTEM = Path("/opt/rocm")
 _CPU = "cpu"
 _FIX_LOADER = (
     "Fix the loader in pjrt/payload and plugin/payload, or the values in"
@@ -72,6 +74,8 @@ class Machine:
         about: what the machine has, for findings.
         gpus: processors of its GPUs.
         rocm: folder in ROCM_PATH; None for a machine without ROCm there.
+        system: folder in place of /opt/rocm; None for a machine without ROCm there.
+        libraries: LD_LIBRARY_PATH.
         packages: folders with Python packages of ROCm or of another major, in search
             order.
         absent: folders of the site that the machine does not have.
@@ -88,7 +92,9 @@ class Machine:
 
     about: str
     gpus: tuple[str, ...]
-    rocm: Path | None
+    rocm: Path | None = None
+    system: Path | None = None
+    libraries: tuple[Path, ...] = ()
     packages: tuple[Path, ...] = ()
     absent: tuple[Path, ...] = ()
     acts: tuple[int, ...] = ()
@@ -144,10 +150,11 @@ def machines(
         lacking = write_older_minor(folder / "lacking", hip, rocm)
         packages = folder / "packages"
         write_packages(packages, rocm, version, "pip-multi-arch", wanted)
-        yield Machine(
-            about="a ROCm of Python packages", gpus=one, rocm=None, packages=(packages,)
-        )
-        yield Machine(about="no ROCm", gpus=one, rocm=None, refusal=(hip,))
+        yield Machine(about="a ROCm of Python packages", gpus=one, packages=(packages,))
+        yield Machine(about="a ROCm in /opt/rocm", gpus=one, system=prefix)
+        folders = (prefix / "lib", prefix / "lib/rocm_sysdeps/lib")
+        yield Machine(about="a ROCm in LD_LIBRARY_PATH", gpus=one, libraries=folders)
+        yield Machine(about="no ROCm", gpus=one, refusal=(hip,))
         yield Machine(
             about=f"an older ROCm ({older.name})",
             gpus=one,
@@ -253,11 +260,13 @@ def as_json(rows: Iterable[Machine], rocm_version: str) -> str:
         values[row.about] = {
             "gpus": [_properties(name, number) for number, name in numbered],
             "env": {
+                "LD_LIBRARY_PATH": ":".join(map(str, row.libraries)),
                 "ROCM_PATH": str(row.rocm or ""),
                 "ROCR_VISIBLE_DEVICES": _NO_SUCH_GPU,
                 "JAX_PLATFORMS": row.platforms,
             },
             "unset": sorted(_LOCATIONS),
+            "system": str(row.system or ""),
             "packages": [str(folder) for folder in row.packages],
             "absent": [str(folder) for folder in row.absent],
             "hidden": sorted(hidden),
@@ -279,14 +288,21 @@ def check_machines(
     Args:
         wheel: name of the tested wheel and library.
     """
+    for problem, abouts in machine_problems(rows, answers).items():
+        text = f"{wheel}: with {some(abouts, 2)}, {problem}."
+        yield error("loader-wrong", text, _FIX_LOADER, member=wheel.partition(": ")[2])
+
+
+def machine_problems(
+    rows: Iterable[Machine], answers: Mapping[str, Any]
+) -> Mapping[str, list[str]]:
+    """Return problem -> machines that have it."""
     problems: dict[str, list[str]] = {}
     for row in rows:
         answer = answers.get(row.about, {"error": "there was no answer"})
         if problem := _problem(row, answer):
             problems.setdefault(problem, []).append(row.about)
-    for problem, abouts in problems.items():
-        text = f"{wheel}: with {some(abouts, 2)}, {problem}."
-        yield error("loader-wrong", text, _FIX_LOADER, member=wheel.partition(": ")[2])
+    return problems
 
 
 def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
@@ -297,6 +313,11 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     if skew is not None and f"jaxlib {OTHER_JAXLIB}" not in skew:
         reasons = shortened(skew) or "nothing"
         return f"the loader should refuse jaxlib {OTHER_JAXLIB}, but says: {reasons}"
+    # The wheels of jax itself accept no post release.
+    if refusal_of_post := _POST_REFUSED.search(answer.get("post") or ""):
+        return (
+            f"the loader should accept a jaxlib{POST}, but says: {refusal_of_post[0]}"
+        )
     warned = " ".join(answer.get("warnings", ()))
     if row.platforms and warned:
         return f"the loader should not warn, but logged: {shortened(warned)}"
@@ -322,9 +343,10 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     platform = answer.get("preferred")
     if platform and platform != "rocm":
         return f"jax should prefer ROCm, but prefers {platform}"
-    return _location_problem(row, answer.get("variables", {})) or _warning_problem(
-        row, warned
-    )
+    if lost := answer.get("lost"):
+        return f"jax should get {some(lost)} of the extension module"
+    variables = answer.get("variables", {})
+    return _location_problem(row, variables) or _warning_problem(row, warned)
 
 
 def _first_major(row: Machine, listed: Sequence[int]) -> int:
@@ -365,14 +387,13 @@ def _location_problem(row: Machine, variables: Mapping[str, str]) -> str:
     Empty if there is none.
     """
     cores = [folder / CORE_PACKAGE for folder in row.packages]
-    prefix = next(filter(Path.is_dir, cores), row.rocm)
+    prefix = next(filter(Path.is_dir, cores), row.rocm or row.system)
     for name, file in _LOCATIONS.items():
-        if prefix is None or not (prefix / file).exists():
-            continue
-        expected = str((prefix / file).parent)
-        if variables.get(name) != expected:
-            return (
-                f"the loader should set {name} to {expected}, but it is"
-                f" {variables.get(name, 'unset')}"
-            )
+        expected = "unset"
+        if prefix is not None and (prefix / file).exists():
+            shown = prefix if prefix != row.system else _SYSTEM
+            expected = str((shown / file).parent)
+        actual = variables.get(name, "unset")
+        if actual != expected:
+            return f"the loader should set {name} to {expected}, but it is {actual}"
     return ""

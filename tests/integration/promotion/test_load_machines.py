@@ -11,17 +11,17 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.model import Finding
 from promotion.gates.load.child_probe import _CHILD
 from promotion.gates.load.machines import (
     MACHINE_CHILD,
     as_json,
-    check_machines,
+    machine_problems,
     machines,
     machines_of_majors,
 )
@@ -29,7 +29,6 @@ from tests.support.fake_site import HIP, loader_site
 
 PJRT = "jax_plugins/xla_rocm7"
 PLUGIN = "jax_rocm7_plugin"
-WHEEL = f"pjrt.whl: {PJRT}/xla_rocm_plugin.so"
 FAKES = {
     "jax/__init__.py": """
 import importlib, logging, os, pkgutil, types
@@ -63,7 +62,7 @@ def register_plugin(name, *, priority, library_path, options):
 def start():
     raise RuntimeError("FAILED_PRECONDITION: No visible GPU devices.")
 """,
-    "jax/_src/lib/__init__.py": "",
+    "jax/_src/lib/__init__.py": "from . import xla_client",
     "jax/_src/lib/xla_client.py": """
 def generate_pjrt_gpu_plugin_options():
     return {}
@@ -85,6 +84,10 @@ for name in ("_linalg", "_prng", "_solver", "_hybrid", "_sparse"):
 }
 """A jax that registers and starts plugins, and a jaxlib that imports its modules early."""
 EXTENSION = """
+def ffi_types():
+    return {"Type": {}}
+def ffi_handlers():
+    return {"handler": 1}
 def __getattr__(name):
     return lambda *args, **named: {}
 """
@@ -123,7 +126,8 @@ class Site:
         assert old in text
         (self.site / file).write_text(text.replace(old, new))
 
-    def findings(self) -> list[Finding]:
+    def problems(self) -> Mapping[str, list[str]]:
+        """Return problem -> machines."""
         names = ["gfx942", "gfx950"]
         known = (names, self.version, self.rocm, self.work)
         rows = tuple(machines(*known))
@@ -143,7 +147,7 @@ class Site:
         assert done.returncode == 0, done.stderr
         answers: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
         assert {*answers} == {row.about for row in rows}
-        return list(check_machines(WHEEL, rows, answers))
+        return machine_problems(rows, answers)
 
 
 NEWEST = RECORDED["0.12.0"]
@@ -176,7 +180,7 @@ def test_good_loader_answers_as_each_machine_requires(
     tmp_path: Path, jaxlib: tuple[str, Sequence[str], Sequence[str]]
 ) -> None:
     made = Site(tmp_path, *jaxlib)
-    assert [finding.message for finding in made.findings()] == []
+    assert made.problems() == {}
 
 
 ONE = "one gfx942"
@@ -187,7 +191,19 @@ LACKING = "a libamdhip64.so.7 without the set's symbols"
 GPU = "no GPU and JAX_PLATFORMS=gpu"
 CPU = "no GPU and JAX_PLATFORMS=cpu"
 PACKAGES = "a ROCm of Python packages"
-WITH_GPU = {ONE, SEVERAL, FOREIGN, PACKAGES, "no ROCm", OLDER, LACKING}
+SYSTEM = "a ROCm in /opt/rocm"
+VARIABLE = "a ROCm in LD_LIBRARY_PATH"
+WITH_GPU = {
+    ONE,
+    SEVERAL,
+    FOREIGN,
+    PACKAGES,
+    SYSTEM,
+    VARIABLE,
+    "no ROCm",
+    OLDER,
+    LACKING,
+}
 OWN_ON_10 = "wheels for ROCm 7 and ROCm 10"
 OWN_ON_BOTH = "wheels for ROCm 7 and ROCm 7 and 10"
 OTHERS = "wheels for ROCm 10 and "
@@ -199,10 +215,13 @@ TWO_ON_BOTH = f"{TWO}ROCm 7 and 10"
 UNUSABLE = "unusable wheels of others for ROCm 10"
 MAJORS = {OWN_ON_10, OWN_ON_BOTH, *OTHER, TWO_ON_7, TWO_ON_BOTH, UNUSABLE}
 MAJORS |= {f"{TWO}ROCm 10", f"{TWO}no ROCm"}
+STARTED = {OWN_ON_BOTH, f"{OTHERS}ROCm 10", OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH}
+STARTED |= {f"{TWO}ROCm 10"}
 
 
 DIAGNOSIS = f"{PJRT}/_diagnosis.py"
 PROBLEMS = f"{PJRT}/_problems.py"
+REGISTER = f"{PJRT}/_register.py"
 ROCM = f"{PJRT}/_rocm.py"
 FAKE_BRIDGE = "jax/_src/xla_bridge.py"
 WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
@@ -232,8 +251,30 @@ WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
     # openxla/xla#8679, ROCm/xla#142 and ROCm/TheRock#8163.
     (
         (ROCM, "PLUGIN_INTERNAL_LLD_PATH", "LLD_PATH"),
-        {ONE, PACKAGES, OWN_ON_BOTH, OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
+        {ONE, PACKAGES, SYSTEM, OWN_ON_BOTH, OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
         "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH",
+    ),
+    (
+        (ROCM, 'BITCODE_FOLDERS = ("lib/llvm/amdgcn/bitcode", ', "BITCODE_FOLDERS = ("),
+        {ONE, PACKAGES, SYSTEM, OWN_ON_BOTH, OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
+        "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH",
+    ),
+    ((ROCM, 'ROOT / "opt/rocm"', 'ROOT / "rocm"'), {SYSTEM}, "BITCODE_PATH to /opt"),
+    ((ROCM, '"LD_LIBRARY_PATH"', '"LIBRARY_PATH"'), {VARIABLE}, HIP),
+    # ROCm/rocm-jax#130.
+    (
+        (
+            f"{PJRT}/_versions.py",
+            "    if have is None:",
+            "    if 'post' in version: return False\n    if have is None:",
+        ),
+        {*WITH_GPU, *MAJORS, "no GPU", GPU, CPU},
+        "should accept a jaxlib.post1",
+    ),
+    (
+        (REGISTER, "extension.ffi_types().items()", "()"),
+        {ONE, SEVERAL, PACKAGES, SYSTEM, VARIABLE, *STARTED},
+        "jax should get Type",
     ),
     (
         (ROCM, '"_rocm_sdk_core"', '"rocm"'),
@@ -288,21 +329,16 @@ def test_wrong_loader_is_named_with_its_machine(
     site: Site, change: tuple[str, str, str], names: set[str], says: str
 ) -> None:
     site.replace(*change)
-    found = site.findings()
-    messages = " ".join(finding.message for finding in found)
-    assert {name for name in names if f"with {name}, " in messages} == names
-    assert len(found) == len(names)
-    for finding in found:
-        assert finding.code == "loader-wrong"
-        assert finding.message.startswith(f"{WHEEL}: with ")
-    assert says in messages
+    found = site.problems()
+    assert {*chain.from_iterable(found.values())} == names
+    assert says in " ".join(found)
 
 
 def test_damaged_build_information_is_named(site: Site) -> None:
     (site.site / PJRT / "build_info.json").write_text("{")
-    messages = " ".join(finding.message for finding in site.findings())
-    assert f"with {ONE}, jax should start ROCm" in messages
-    assert "build_info.json cannot be read" in messages
+    (problem,) = [text for text, names in site.problems().items() if ONE in names]
+    assert "jax should start ROCm" in problem
+    assert "build_info.json cannot be read" in problem
 
 
 HIDE = """
