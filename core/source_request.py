@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import enum
+
 from core.frozen import frozen
+
+
+class Compiler(enum.StrEnum):
+    """Compiler of host code; the clang of ROCm always compiles device code."""
+
+    CLANG = "clang"
+    GCC = "gcc"
 
 
 @frozen
@@ -77,6 +86,7 @@ class SourceRequest:
             Bazel.
     """
 
+    compiler: Compiler = Compiler.CLANG
     sources: tuple[Checkout, ...] = ()
     xla: str = "pin"
     jaxlib: bool = False

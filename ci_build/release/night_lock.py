@@ -64,7 +64,7 @@ def lock_of(request: WheelSetRequest, runner: Runner) -> Mapping[str, Any]:
 
 
 def _source(source: SourceRequest, runner: Runner) -> Mapping[str, Any]:
-    """Return options and commits.
+    """Return compiler and commits.
 
     A checkout in a folder is named by its commit and its changes.
     """
@@ -76,7 +76,7 @@ def _source(source: SourceRequest, runner: Runner) -> Mapping[str, Any]:
     }
     options = {
         name: to_json(getattr(source, name))
-        for name in ("xla", "jaxlib", "clang", "one_target")
+        for name in ("compiler", "xla", "jaxlib", "clang", "one_target")
     }
     return {**options, "trees": trees}
 

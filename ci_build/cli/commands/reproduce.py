@@ -236,6 +236,7 @@ def _given_source(source: Mapping[str, Any], caller: Settings) -> dict[str, Any]
     # The caches of the recorded build are not used, since caches and executors do not
     # change the wheels.
     given: dict[str, Any] = {
+        "compiler": source["compiler"],
         "clang_path": source["clang"],
         "bazel_path": source["bazel"],
         "jax_source_dir": folders.get("jax"),

@@ -86,16 +86,18 @@ def wheel_set_request(
         # The selection of a ROCm may use the network, so all other contradictions are
         # reported before.
         unknown = Setting(value="0.0", origin="not known yet")
-        expected = build_request(settings.with_defaults({"rocm_version": unknown}))
+        expected, _ = build_request(settings.with_defaults({"rocm_version": unknown}))
         targets = expected.targets or expand(ALL)
     rocm = find_rocm(
         settings, reporter, runner, connect, use_amd=from_source, targets=targets
     )
     if rocm is not None and from_source:
         settings = settings.with_defaults(rocm_defaults(settings, rocm))
-    build = build_request(settings, accept_cached=rebuild is None)
+    build, warnings = build_request(settings, accept_cached=rebuild is None)
     if not settings.given("jax_version"):
         reporter.line(f"jax {build.jax_version}: {jax_setting(settings).origin}")
+    for text in warnings:
+        reporter.warning(text)
     if rocm is not None:
         targets = build.targets or () if build.payload is Payload.SOURCE else ()
         rocm = replace(rocm, version=str(build.rocm_version), targets=targets)
@@ -166,7 +168,7 @@ def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
     settings = settings.with_defaults(
         {name: Setting(value=value, origin=origin) for name, value in implied.items()}
     )
-    request = build_request(settings, all_targets=expand(ALL))
+    request, _ = build_request(settings, all_targets=expand(ALL))
     assert request.kernels is not None
     if request.kernels.toolchain == "pypi":
         text = "needs --kernel-rocm: other wheels depend on no ROCm."
@@ -183,8 +185,8 @@ def build_request(
     *,
     accept_cached: bool = True,
     all_targets: tuple[GfxTarget, ...] | None = None,
-) -> BuildRequest:
-    """Return the build request of a wheel set.
+) -> tuple[BuildRequest, tuple[str, ...]]:
+    """Return the build request of a wheel set, and warnings about options without effect.
 
     Args:
         accept_cached: whether remote executors may use cached results.
@@ -248,7 +250,7 @@ def build_request(
     if source is not None and source.one_target:
         targets = (targets or ())[:1]
         pythons = pythons[:1]
-    return BuildRequest(
+    request = BuildRequest(
         payload=payload,
         jax_version=jax_version,
         rocm_version=RocmVersion(text=str(rocm.value)),
@@ -262,6 +264,11 @@ def build_request(
         kernels=kernels,
         find_links=find_links,
     )
+    if payload is Payload.PUBLISHED and settings.given("compiler"):
+        return request, (
+            "--compiler has no effect with --payload=published: nothing is compiled.",
+        )
+    return request, ()
 
 
 def _with_proven_rocm(settings: Settings, jax_version: str) -> Settings:

@@ -27,6 +27,7 @@ from core.defaults import defaults
 from core.errors import RequestError
 from core.source_request import (
     Checkout,
+    Compiler,
     Container,
     Remote,
     SourceRequest,
@@ -61,6 +62,7 @@ def source_request(
         The request, which is valid if there are no problems; None if the release is
         invalid or too old.
     """
+    compiler = problems.read(lambda: settings.choice("compiler", Compiler))
     endpoint = problems.read(lambda: _endpoint(settings))
     args = problems.read(lambda: container_args(settings))
     if not jax_version:
@@ -68,7 +70,7 @@ def source_request(
     interface = problems.read(lambda: interface_for(jax_version))
     if not interface:  # The release is older than every known build.
         return None
-    problems.add(*_unsupported(settings, jax_version, interface))
+    problems.add(*_unsupported(settings, jax_version, interface, compiler))
     sources = _sources(settings, jax_version)
     one_target = settings.flag("one_target")
     remote = Remote(endpoint=endpoint, accept_cached=accept_cached)
@@ -82,6 +84,7 @@ def source_request(
         args=args,
     )
     return SourceRequest(
+        compiler=compiler,
         sources=sources,
         xla="dir" if settings.given("xla_source_dir") else settings.text("xla"),
         jaxlib=settings.given("jax_source_dir") and not one_target,
@@ -96,9 +99,14 @@ def source_request(
 
 
 def _unsupported(
-    settings: Settings, jax_version: str, interface: Interface
+    settings: Settings, jax_version: str, interface: Interface, compiler: Compiler
 ) -> Iterator[str]:
     """Yield one sentence for each option that the release of jax does not support."""
+    if compiler and compiler not in interface.compilers:
+        yield (
+            f"--compiler={compiler} cannot build jax {jax_version}; give"
+            f" {', '.join(interface.compilers)}."
+        )
     amd = settings.text("jax_source") == "amd"
     if amd and not amd_commit(jax_version):
         yield (

@@ -71,7 +71,7 @@ class BuildOption:
 
 _CHOICES = {
     "payload": tuple(Payload),
-    "compiler": ("clang",),
+    "compiler": ("clang", "gcc"),
     "jax_source": ("jax-ml", "amd"),
 }
 _GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -96,7 +96,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
         ),
         "--no-rocm-version-extra": "Omit the +rocm… suffix from versions.",
         "--no-strip": "Keep the symbol tables of libraries.",
-        "--compiler": "Host compiler of a source build, which is always clang.",
+        "--compiler": "Host compiler of a source build.",
         "--find-links DIR|URL,…": "Folders or pages of wheels that pip uses beside its index.",
     },
     "ROCm": {

@@ -7,8 +7,8 @@ the command:
     --python_version=X.Y
       --bazel_path --bazel_startup_options=--output_user_root=…
       [--bazel_startup_options=--bazelrc=…] --clang_path (rocm-jax: --use_clang=true
-      --clang_path; without it, since 0.10.2, Bazel downloads the clang and the sysroot
-        of upstream's ROCm wheels)
+      --clang_path, or --use_clang=false --gcc_path; without it, since 0.10.2,
+        Bazel downloads the clang and the sysroot of upstream's ROCm wheels)
       --target_cpu_features=release --output_path=<an empty folder>
       ROCm wheels: --rocm_path --rocm_version=<major> --rocm_amdgpu_targets
       --bazel_options=<one option each; see `bazel_options`>
@@ -32,10 +32,12 @@ from ci_build.wheelset.source import bazel
 from ci_build.wheelset.source.pins import BuildRepository, Interface, interface_for
 from core import rocm_layouts as layouts
 from core import targets
+from core.errors import RequestError
 from core.frozen import frozen
 from core.model import BuildRequest
 from core.source_request import (
     Checkout,
+    Compiler,
     SourceInputs,
     SourceRequest,
 )
@@ -55,7 +57,7 @@ class BuildPaths:
         disk_cache: folder of `--action-cache`.
         out: parent of the output folder of each wheel.
         bazel: Bazel program.
-        clang: host compiler.
+        clang, gcc: host compilers.
         pythons: Python version -> interpreter that runs build.py.
         path: PATH of the commands; empty uses the image's PATH.
         home: writable home folder.
@@ -68,6 +70,7 @@ class BuildPaths:
     out: str
     bazel: str
     clang: str
+    gcc: str
     pythons: Mapping[str, str] = field(default_factory=dict)
     device_libraries: str = ""
     path: str = ""
@@ -89,6 +92,7 @@ IN_CONTAINER = BuildPaths(
     out="/out",
     bazel="/usr/local/bin/bazel",
     clang="/usr/lib/llvm-18/bin/clang",
+    gcc="/opt/rh/gcc-toolset-14/root/usr/bin/gcc",
 )
 """Paths inside the builder image."""
 
@@ -253,12 +257,30 @@ def _compiler(
     by_jax: bool,
     rocm_wheel: bool,
 ) -> tuple[str, ...]:
-    """Return the options of the host compiler."""
+    """Return the options of the host compiler.
+
+    Raises:
+        RequestError: the release does not support the compiler.
+    """
+    supported = (
+        (Compiler.CLANG,)
+        if by_jax and source.compiler is Compiler.CLANG
+        else interface.compilers
+    )
+    if source.compiler not in supported:
+        raise RequestError(
+            f"--compiler={source.compiler}: this jax is built by"
+            f" {', '.join(interface.compilers)} only.",
+            hint="Omit --compiler.",
+        )
     if rocm_wheel and interface.downloads_clang(source.clang):
         return ()
-    clang = f"--clang_path={paths.clang}"
-    # jax's build.py always compiles with clang.
-    return (clang,) if by_jax else ("--use_clang=true", clang)
+    if by_jax:
+        # jax's build.py always compiles jaxlib with clang.
+        return (f"--clang_path={paths.clang}",)
+    if source.compiler is Compiler.GCC:
+        return ("--use_clang=false", f"--gcc_path={paths.gcc}")
+    return ("--use_clang=true", f"--clang_path={paths.clang}")
 
 
 def bazel_options(
@@ -288,7 +310,10 @@ def bazel_options(
     ]
     if rocm_wheel:
         options += interface.rocm_options(source.clang)
-        if not interface.downloads_clang(source.clang):
+        by_clang = (
+            interface.kind is BuildRepository.JAX or source.compiler is Compiler.CLANG
+        )
+        if by_clang and not interface.downloads_clang(source.clang):
             options += bazel.environment_settings(
                 "CLANG_COMPILER_PATH", paths.clang, "action_env"
             )

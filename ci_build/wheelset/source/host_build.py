@@ -19,7 +19,7 @@ from core.digests import sha256_of
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import Runner
-from core.source_request import Checkout, SourceRequest
+from core.source_request import Checkout, Compiler, SourceRequest
 
 _CLANG = re.compile(r"llvm-(\d+)")
 _ROCM_PROGRAMS = ("bin/hipcc", "llvm/bin/clang", "lib/llvm/bin/clang")
@@ -47,6 +47,7 @@ def host_paths(
         out=str(built / "builds" / "out"),
         bazel=_find_bazel(source.bazel),
         clang=own or newest_clang(Path("/usr/lib")) or which("clang") or "clang",
+        gcc=which("gcc") or "gcc",
         pythons=dict.fromkeys(defaults()["pythons"]["supported"], sys.executable),
         home=str(Path.home()),
     )
@@ -122,10 +123,12 @@ def check_tools(
     Raises:
         MachineError: tools are missing, or Bazel is neither the pinned nor a named one.
     """
+    source = source_of(request)
     pin = _pinned_bazel()
     problem = _bazel_problem(request, paths.bazel, pin)
     # An unknown Bazel is not started: Bazelisk would download another one.
     needed = [] if problem else [paths.bazel]
+    needed += [paths.gcc] if source.compiler is Compiler.GCC else []
     report = tools.report_tools(
         runner, ("/bin/sh", str(tools.SCRIPT), paths.clang, *needed)
     )

@@ -225,7 +225,7 @@ def host_compiler(command: BuildCommand) -> str:
     """Return words on the compiler whose libstdc++ a build uses."""
     for word in command.argv:
         option, _, path = word.partition("=")
-        if option == "--clang_path":
+        if option in ("--clang_path", "--gcc_path"):
             return f"{path} with the libstdc++ that it finds"
     return "Bazel's clang with the libstdc++ of its sysroot"
 

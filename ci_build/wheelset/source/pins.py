@@ -14,6 +14,7 @@ from packaging.version import Version
 from core.errors import RequestError
 from core.frozen import frozen
 from core.records import read_toml
+from core.source_request import Compiler
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PINS = Path(__file__).with_name("pins.toml")
@@ -39,6 +40,7 @@ class Interface:
         options: Bazel options of every ROCm wheel.
         clang_options: options instead of them if the user names a host clang; empty if
             the build never downloads one.
+        compilers: supported host compilers.
         rbe_platform: label of the platform of remote executors.
         bazel: Bazel version of the sources.
     """
@@ -49,6 +51,7 @@ class Interface:
     xla_repository: str
     bazelrc: str
     options: tuple[str, ...]
+    compilers: tuple[Compiler, ...]
     rbe_platform: str
     bazel: str
     clang_options: tuple[str, ...] = ()

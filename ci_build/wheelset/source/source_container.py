@@ -14,7 +14,7 @@ from ci_build.wheelset.source.build_py import BuildPaths, SourceLayout, source_o
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import Runner
-from core.source_request import Checkout, Container, SourceRequest
+from core.source_request import Checkout, Compiler, Container, SourceRequest
 
 _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
 WORK = "builds/out"
@@ -93,12 +93,14 @@ def tools_argv(request: BuildRequest, paths: BuildPaths) -> tuple[str, ...]:
     """Return the command that reports the tools of an image, in a container with `TOOLS_SCRIPT`."""
     source = source_of(request)
     pythons = (paths.python(python) for python in request.python_versions)
+    gcc = (paths.gcc,) if source.compiler is Compiler.GCC else ()
     return (
         "/bin/sh",
         TOOLS_SCRIPT.target,
         source.clang or "/usr/lib",
         paths.bazel,
         *pythons,
+        *gcc,
     )
 
 

@@ -116,6 +116,7 @@ def test_set_records_all_inputs(place: Place, dist: Path) -> None:
         == wheels_json(dist)["files"]["rocm.lock"]
     )
     assert str(place.folder) not in (dist / "rocm.lock").read_text()
+    assert source["compiler"] == "clang"
     # The wheels record the same facts.
     stamps = {
         "jax": "jax_commit",

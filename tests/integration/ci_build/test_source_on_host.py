@@ -81,7 +81,10 @@ def test_host_build_records_inputs_and_is_reused(machine: Machine) -> None:
     }
     source = made.request["source"]
     assert source["xla_commit"] == XLA
-    assert all(source[name] for name in ("jax_commit", "own_commit", "rocm", "builder"))
+    assert all(
+        source[name]
+        for name in ("jax_commit", "own_commit", "rocm", "builder", "compiler")
+    )
     assert source["jax_commit"].startswith("tree-")
     assert made.request["rocm_trust"] == {"checksum": "local", "transport": "local"}
     assert [item.url for item in made.inputs if "pjrt" in item.filename] == [

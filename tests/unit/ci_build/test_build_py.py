@@ -21,6 +21,7 @@ from ci_build.wheelset.source.output import BuiltWheels
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, GfxTarget
 from core.source_request import (
+    Compiler,
     Remote,
     SourceRequest,
 )
@@ -158,6 +159,19 @@ def test_cache_options(cache: str, expected: list[str]) -> None:
     for command in commands(asked):
         found = [option for option in bazel_options(command) if "_cache" in option]
         assert found == expected
+
+
+def test_gcc_refused_where_unsupported() -> None:
+    old = request("0.8.2")
+    new = request("0.10.2")
+    pjrt, *_ = commands(
+        replace(old, source=replace(source(old), compiler=Compiler.GCC))
+    )
+    assert f"--gcc_path={IN_CONTAINER.gcc}" in pjrt.argv
+    assert "--use_clang=false" in pjrt.argv
+    assert not any("clang_path" in word or "CLANG" in word for word in pjrt.argv)
+    with pytest.raises(RequestError, match="is built by clang"):
+        commands(replace(new, source=replace(source(new), compiler=Compiler.GCC)))
 
 
 # build.py passes arguments on to a bazelrc and to a shell; `shlex` and Bazel must split

@@ -49,7 +49,7 @@ def parsed(cell: Cell) -> BuildRequest:
     given = {}
     for name, _, value in (word.partition("=") for word in words):
         given[name.lstrip("-").replace("-", "_")] = value
-    return build_request(Settings(given))
+    return build_request(Settings(given))[0]
 
 
 @pytest.mark.parametrize("payload", Payload)

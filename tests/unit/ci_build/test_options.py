@@ -59,7 +59,7 @@ def settings(
 def request(
     after: Mapping[str, Any], tables: tuple[str, ...] = ("build",)
 ) -> BuildRequest:
-    return build_request(Settings({**PUBLISHED, **after}, tables=tables))
+    return build_request(Settings({**PUBLISHED, **after}, tables=tables))[0]
 
 
 def test_defaults_are_all_options() -> None:
@@ -109,7 +109,14 @@ def test_build_request_refuses_container_flags_with_published(name: str) -> None
     ):
         request({name: "x"})
     by_machine = settings(PUBLISHED, {f"CI_BUILD_{name.upper()}": "x"})
-    assert build_request(by_machine) == request({})
+    assert build_request(by_machine)[0] == request({})
+
+
+def test_build_request_warns_of_compiler_with_published() -> None:
+    _, warnings = build_request(settings({**PUBLISHED, "compiler": "clang"}))
+    assert warnings == (
+        "--compiler has no effect with --payload=published: nothing is compiled.",
+    )
 
 
 def test_build_request_reports_unreadable_values_with_the_rest() -> None:
@@ -189,7 +196,9 @@ def test_targets_that_xla_rejects_are_refused_only_with_published_xla() -> None:
     with pytest.raises(RequestError, match="rejects gfx906 at run time"):
         request(given)
     kernels = settings({**PUBLISHED, **given})
-    assert build_request(kernels, all_targets=expand(ALL)).targets == expand("gfx906")
+    assert build_request(kernels, all_targets=expand(ALL))[0].targets == expand(
+        "gfx906"
+    )
     source = {
         **given,
         "payload": "source",
@@ -211,7 +220,7 @@ def test_flag_reads_switches_from_environment(value: str, *, expected: bool) -> 
 
 def test_given_ignores_switch_disabled_by_environment() -> None:
     off = settings(PUBLISHED, {"CI_BUILD_RBE": "0"})
-    assert build_request(off).payload is Payload.PUBLISHED
+    assert build_request(off)[0].payload is Payload.PUBLISHED
     on = settings(PUBLISHED, {"CI_BUILD_RBE": "1"})
     with pytest.raises(
         RequestError, match="CI_BUILD_RBE belongs to a build from source"

@@ -92,19 +92,19 @@ def test_environment_and_command_line_override_the_file(
 ) -> None:
     values = {
         "targets": "gfx942",
-        "payload": "source",
+        "compiler": "gcc",
         "out": "o",
     }
     project = ProjectFile(path=tmp_path / "ci_build.toml", values=values)
-    monkeypatch.setenv("CI_BUILD_PAYLOAD", "published")
+    monkeypatch.setenv("CI_BUILD_COMPILER", "clang")
     defaults = project_defaults(dist_wheels, project)
     context = dist_wheels.make_context(
         "dist_wheels", ["--out=here"], default_map=defaults
     )
     settings = Settings(context.params, origins(context, "ci_build.toml"))
     assert settings.get("out") == Setting(value="here", origin="--out")
-    assert settings.get("payload") == Setting(
-        value="published", origin="CI_BUILD_PAYLOAD"
+    assert settings.get("compiler") == Setting(
+        value="clang", origin="CI_BUILD_COMPILER"
     )
     assert settings.get("targets") == Setting(
         value="gfx942", origin="targets in ci_build.toml"

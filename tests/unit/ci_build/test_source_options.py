@@ -26,7 +26,7 @@ COMMIT = "c" * 40
 
 
 def request(**given: Any) -> BuildRequest:
-    return build_request(Settings({**BASE, **given}))
+    return build_request(Settings({**BASE, **given}))[0]
 
 
 def source(**given: Any) -> SourceRequest:
@@ -65,6 +65,7 @@ def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "host": ({}, {"host": True}),
         "jax_source": ({}, {"jax_source": "amd"}),
         "one_target": ({}, {"one_target": True}),
+        "compiler": ({"jax_version": "0.8.2"}, {"compiler": "gcc"}),
         "builder_image": ({}, {"builder_image": "builder:1"}),
         "base_docker": ({}, {"base_docker": "almalinux:8"}),
         "container_engine": ({}, {"container_engine": "podman"}),
@@ -134,6 +135,7 @@ def test_source_options_all_have_effect(jax: Path) -> None:
         ({"rocm_build_num": "7"}, "--rocm-build-num needs --rocm-build-job"),
         ({"therock_path": "/{job}"}, "--therock-path needs --rocm-build-job"),
         ({"rocm_build_job": "x"}, "--rocm-build-job needs --therock-path with {job}"),
+        ({"compiler": "gcc"}, "--compiler=gcc cannot build jax 0.10.2; give clang"),
         ({"jax_version": "0.99.0"}, "jax 0.99.0 has no pinned sources"),
         (
             {"jax_version": "0.9.2", "jax_source": "amd"},
@@ -160,7 +162,7 @@ def test_default_pythons_depend_on_release() -> None:
         {"rocm_version": "7.10.0", "jax_version": "0.11.0", "targets": "gfx942"}
     )
     older = Settings({"rocm_version": "7.10.0", "targets": "gfx942"})
-    made = [build_request(settings).python_versions for settings in (newer, older)]
+    made = [build_request(settings)[0].python_versions for settings in (newer, older)]
     assert made == [("3.12", "3.13", "3.14"), ("3.11", "3.12", "3.13", "3.14")]
 
 

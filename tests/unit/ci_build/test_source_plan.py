@@ -16,6 +16,7 @@ from ci_build.wheelset.source.native import made_of
 from core.model import BuildRequest, GfxTarget, RocmVersion
 from core.source_request import (
     Checkout,
+    Compiler,
     Remote,
     SourceInputs,
     SourceRequest,
@@ -24,11 +25,13 @@ from core.steps import step_key
 from tests.support.golden_build_py import inputs, inputs_of, request
 
 BASE = request("0.8.2")
+"""A release whose build takes either compiler."""
 assert BASE.source is not None
 SOURCE: SourceRequest = BASE.source
 INPUTS = inputs("0.8.2")
 
 SOURCE_CHANGES: dict[str, Any] = {
+    "compiler": Compiler.GCC,
     "xla": "head",
     "jaxlib": True,
     "remote": Remote(endpoint="grpc://127.0.0.1:1"),
@@ -100,7 +103,7 @@ def key(asked: BuildRequest, inputs: SourceInputs = INPUTS) -> str:
     [
         *(
             (with_source(**{field: SOURCE_CHANGES[field]}), INPUTS)
-            for field in ("xla", "cache")
+            for field in ("compiler", "xla", "cache")
         ),
         *(
             (BASE, replace(INPUTS, **{field: INPUT_CHANGES[field]}))
