@@ -26,8 +26,7 @@ from core.versions import set_version
 
 _RECORDED = [name for name, row in pins.load_pins().pins.items() if row.xla]
 RELEASES = ("0.8.0", "0.10.2", max(_RECORDED, key=Version))
-"""The last one is the newest release whose checkout `ci_build sources` has read."""
-"""The oldest supported release, one whose wheels were published, and the newest one."""
+"""The oldest release, a published one, and the newest that `ci_build sources` has read."""
 FOLDER = Path(__file__).parents[1] / "data" / "golden" / "build_py"
 OWN = "0123456789abcdef0123456789abcdef01234567"
 

@@ -177,25 +177,3 @@ def test_therock_url_name_excludes_query_and_encoded_slash(
     assert [
         path.name for path in (tmp_path / "cache/rocm/tarballs" / digest).iterdir()
     ] == [NAME]
-
-
-def test_rocm_build_job_is_fetched_by_number_or_latest(
-    tmp_path: Path, told: Behaviour
-) -> None:
-    words = [
-        "--rocm-build-job=nightly",
-        f"--therock-path={told.url}/{{job}}/{{num}}/{NAME}",
-        "dist_wheels",
-    ]
-    for number, given in (("7", ["--rocm-build-num=7"]), ("lastSuccessfulBuild", [])):
-        told.files[f"/nightly/{number}/{NAME}"] = told.files[PATH]
-        done = run(tmp_path, *given, *words, f"--rocm-lock={number}.lock")
-        assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
-        assert (
-            f'source = "{told.url}/nightly/{number}/{NAME}"'
-            in (tmp_path / "work" / f"{number}.lock").read_text()
-        )
-    refused = run(tmp_path, "--rocm-build-num=8", *words)
-    assert refused.returncode == 6
-    assert "Cannot download " in refused.stderr
-    assert f"/nightly/8/{NAME}: the server returned 404" in refused.stderr

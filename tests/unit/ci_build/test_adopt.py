@@ -194,13 +194,9 @@ def test_adopt_refuses_rocm_that_wheels_contradict(tmp_path: Path) -> None:
     )
 
 
-def test_adopt_keeps_folder_with_other_files(tmp_path: Path) -> None:
+def test_adopt_refuses_used_folders(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin())
     with pytest.raises(RequestError, match="do not belong to a wheel set"):
         adopted(words, tmp_path / "w")
-
-
-def test_adopt_refuses_second_run(tmp_path: Path) -> None:
-    words = written(tmp_path / "w", pjrt(), plugin())
     with hold_lock(tmp_path / ".set.lock"), pytest.raises(BusyError):
         adopted(words, tmp_path / "set")

@@ -19,12 +19,13 @@ from ci_build.wheelset.source.build_py import (
 )
 from ci_build.wheelset.source.output import BuiltWheels
 from core.errors import InputError, RequestError
-from core.model import BuildRequest, GfxTarget
+from core.model import BuildRequest
 from core.source_request import (
     Compiler,
     Remote,
     SourceRequest,
 )
+from core.targets import expand
 from core.versions import set_version
 from tests.support.golden_build_py import FOLDER, files, inputs_of, request
 
@@ -85,46 +86,23 @@ LINK_ONLY = "--@local_config_rocm//rocm:rocm_path_type=link_only"
 
 
 @pytest.mark.parametrize("release", JAX_INTERFACE)
-@pytest.mark.parametrize("clang", ["", "/opt/clang/bin/clang"])
-def test_rocm_wheels_use_release_configuration_unless_clang_is_given(
-    release: str, clang: str
-) -> None:
+def test_named_clang_replaces_release_configuration(release: str) -> None:
     asked = request(release, full=True)
-    asked = replace(asked, source=replace(source(asked), clang=clang))
+    asked = replace(asked, source=replace(source(asked), clang="/opt/clang/bin/clang"))
     new = pins.interface_for(release).since == "0.10.2"
     for command in commands(asked):
         options = bazel_options(command)
         rocm = command.target != "jaxlib"
-        assert ("--config=rocm_release_wheel" in options) == (
-            rocm and new and not clang
-        )
-        assert (LOCAL in options) == (rocm and new and bool(clang))
+        assert "--config=rocm_release_wheel" not in options
+        assert (LOCAL in options) == (rocm and new)
         assert (LINK_ONLY in options) == rocm
-        downloaded = rocm and new and not clang
-        assert any(word.startswith("--clang_path=") for word in command.argv) == (
-            not downloaded
-        )
-        assert any("CLANG_COMPILER_PATH" in option for option in options) == (
-            rocm and not downloaded
-        )
+        assert any(word.startswith("--clang_path=") for word in command.argv)
+        assert any("CLANG_COMPILER_PATH" in option for option in options) == rocm
 
 
 def test_version_suffix_empty_for_plain_release() -> None:
-    default = tuple(
-        GfxTarget.parse(name)
-        for name in [
-            "gfx908",
-            "gfx90a",
-            "gfx942",
-            "gfx950",
-            "gfx1030",
-            "gfx1100",
-            "gfx1101",
-            "gfx1200",
-            "gfx1201",
-        ]
-    )
-    asked = replace(request("0.10.2"), rocm_version_extra=False, targets=default)
+    asked = request("0.10.2")
+    asked = replace(asked, rocm_version_extra=False, targets=expand("default"))
     assert version_suffix(asked, set_version(asked)) == ""
     words = " ".join(chain.from_iterable(one.argv for one in commands(asked)))
     assert "ML_WHEEL_VERSION_SUFFIX" not in words

@@ -54,26 +54,9 @@ def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
         pins.get("download", "python-3.12", "x86_64")
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (("sha256:" + "1" * 64, "sha256:" + "1" * 63), "not a digest"),
-        (
-            ("x86_64]\nrepository", "m68k]\nrepository"),
-            r"base\.small: invalid enum value 'm68k'",
-        ),
-        (("[base.small", 'registry = "host"\n[base.small'), "unknown keys: registry"),
-        (("tag =", "tag"), "is not TOML"),
-    ],
-)
-def test_load_pins_refuses_invalid_file(
-    tmp_path: Path, change: tuple[str, str], said: str
-) -> None:
-    assert change[0] in TEXT
-    with pytest.raises(FormatError, match=said):
-        load_pins(write(tmp_path, TEXT.replace(*change)))
-    with pytest.raises(FormatError, match="cannot be read"):
-        load_pins(tmp_path / "absent.toml")
+def test_load_pins_refuses_other_digest(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="not a digest"):
+        load_pins(write(tmp_path, TEXT.replace(_DIGEST, _DIGEST[1:])))
 
 
 @pytest.mark.parametrize(("held", "current"), [("2", "2"), ("3", "1")])

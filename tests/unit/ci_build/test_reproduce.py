@@ -177,10 +177,19 @@ def test_reproduce_fails_with_differences(
     )
 
 
-def test_reproduce_refuses_adopted_wheels(tmp_path: Path) -> None:
-    adopted = replace(set_of(asked(BASE)), request={"payload": "adopted"})
-    write_set(tmp_path, adopted, None)
-    with pytest.raises(RequestError, match="its wheels were adopted"):
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"payload": "adopted"}, "its wheels were adopted"),
+        ({"kernels": {"modules": []}}, "contains kernels"),
+    ],
+)
+def test_reproduce_refuses_other_sets(
+    tmp_path: Path, given: dict[str, Any], problem: str
+) -> None:
+    made = set_of(asked(BASE))
+    write_set(tmp_path, replace(made, request={**made.request, **given}), None)
+    with pytest.raises(RequestError, match=problem):
         read_recorded_set(tmp_path)
 
 
@@ -258,13 +267,3 @@ def test_reproduce_reads_lock_of_set(
         )
         assert again.text("rocm_lock") == expected
         assert again.flag("locked") is True
-
-
-def test_reproduce_refuses_kernels(tmp_path: Path) -> None:
-    write_set(
-        tmp_path,
-        set_of(asked({**BASE, "kernels": True})),
-        None,
-    )
-    with pytest.raises(RequestError, match="contains kernels"):
-        read_recorded_set(tmp_path)

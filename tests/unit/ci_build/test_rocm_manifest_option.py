@@ -128,6 +128,3 @@ def test_set_digest_depends_on_rocm_manifest(tmp_path: Path) -> None:
         assert wheelset.foreign_files(folder) == ()
         digests.append(made.digest)
     assert len(set(digests)) == 3
-    (tmp_path / "1" / ROCM_MANIFEST).write_bytes(b"changed")
-    changed = wheelset.file_problems(tmp_path / "1", wheelset.read_set(tmp_path / "1"))
-    assert [*changed] == [ROCM_MANIFEST]
