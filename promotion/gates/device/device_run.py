@@ -56,7 +56,6 @@ from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import (
     ShardResult,
     digest_of_tests,
-    shard_tests,
     upload_shard,
 )
 from promotion.gates.device.suite import jax_suite, smoke_suite
@@ -303,19 +302,14 @@ class _GateRun:
         per_device = workers_per_device(self.devices, self.host)
         single = leases(config.platform, self.devices, self.host, per_device=per_device)
         whole = whole_machine_lease(config.platform, self.devices, self.host)
-        if shard is not None:
-            listed = suite.choose or list
-
-            def choose(there: Sequence[str]) -> Sequence[str]:
-                return shard_tests(listed(there), shard)
-
-            suite = replace(suite, choose=choose)
         return RunPlan(
             python=python,
             suite=suite,
             env=env,
             passes=passes(config.passes, single, whole),
             skips=config.known.active,
+            listed=tuple(test for test in config.listed if "::" in test),
+            shard=(shard.number, shard.count) if shard else (1, 1),
             limits=SessionLimits(collect=config.request.import_limit),
             free_memory=self._free_memory,
         )

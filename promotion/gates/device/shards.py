@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from core.digests import sha256_of
@@ -109,15 +109,6 @@ def parse_shard(text: str) -> Shard:
             hint="Write it like 2/4 for the second of four shards.",
         )
     return Shard(number=int(match[1]), count=int(match[2]))
-
-
-def shard_tests(tests: Iterable[str], shard: Shard) -> list[str]:
-    """Return the tests of a shard, which depend only on the names of all tests.
-
-    Each test is in exactly one shard. Neighbours, which often take similar times, are in
-    different shards.
-    """
-    return sorted(set(tests))[shard.number - 1 :: shard.count]
 
 
 def digest_of_tests(collected: Sequence[str]) -> str:

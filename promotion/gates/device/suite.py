@@ -15,7 +15,7 @@ from core.process import Runner
 from core.records import read_toml
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.results import file_of
-from promotion.gates.device.sessions.passes import Choose, Suite
+from promotion.gates.device.sessions.passes import Suite
 
 SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
 SUITE_FILE = Path(__file__).with_name("jax_suite.toml")
@@ -115,9 +115,7 @@ def smoke_suite(listed: Sequence[str] = ()) -> Suite:
     """
     files = _listed_files(SMOKE, listed) if listed else (".",)
     commit = f"smoke-{_digest(SMOKE)[:16]}"
-    return Suite(
-        root=SMOKE, files=files, env={}, commit=commit, choose=_chooser(listed)
-    )
+    return Suite(root=SMOKE, files=files, env={}, commit=commit)
 
 
 def suite_id(source: SuiteSource | None, runner: Runner) -> str:
@@ -188,21 +186,9 @@ def jax_suite(
         env={**conditions.env, **(given or {})},
         deselect=conditions.deselect,
         commit=commit,
-        choose=_chooser(listed),
         notes=notes,
         checkout=folder,
     )
-
-
-def _chooser(listed: Sequence[str]) -> Choose | None:
-    """Return a function that selects listed tests, or all tests of other files."""
-    tests = frozenset(line for line in listed if "::" in line)
-    files = {file_of(test) for test in tests}
-
-    def choose(there: Sequence[str]) -> Sequence[str]:
-        return [test for test in there if file_of(test) not in files or test in tests]
-
-    return choose if tests else None
 
 
 def _listed_files(root: Path, listed: Sequence[str]) -> tuple[str, ...]:

@@ -10,11 +10,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from promotion.gates.device import plugin
 from promotion.gates.device.plugin import device_check
@@ -158,3 +161,22 @@ def test_worker_without_free_lease_ends(
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
     with pytest.raises(pytest.UsageError, match="no lease is free"):
         plugin_of_worker._claim()
+
+
+IDS = st.sets(
+    st.builds(
+        "tests/{}_test.py::test_{}".format, st.integers(0, 9), st.integers(0, 99)
+    ),
+    max_size=200,
+)
+
+
+@given(IDS, st.integers(1, 9))
+def test_each_test_is_in_one_shard(tests: set[str], count: int) -> None:
+    parts = [worker.choose(tests, (), number, count) for number in range(1, count + 1)]
+    assert sorted(chain.from_iterable(parts)) == sorted(tests)
+
+
+def test_listed_tests_leave_out_others_of_their_files() -> None:
+    tests = ["a.py::x", "a.py::y", "b.py::z"]
+    assert worker.choose(tests, ["a.py::y"], 1, 1) == ["a.py::y", "b.py::z"]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from core.digests import sha256_of
 from core.errors import GateError, RequestError
@@ -21,29 +18,12 @@ from promotion.gates.device.shards import (
     digest_of_tests,
     join_results,
     parse_shard,
-    shard_tests,
     upload_shard,
 )
 from promotion.storage.object_keys import StagedSet
 from tests.support.device_results import BINARY, result
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.signing_key import signing_key
-
-IDS = st.sets(
-    st.builds(
-        "tests/{}_test.py::test_{}".format, st.integers(0, 9), st.integers(0, 99)
-    ),
-    max_size=200,
-)
-
-
-@given(IDS, st.integers(1, 9))
-def test_each_test_is_in_one_shard(tests: set[str], count: int) -> None:
-    shards = [Shard(number=number, count=count) for number in range(1, count + 1)]
-    parts = [shard_tests(tests, shard) for shard in shards]
-    assert sorted(chain.from_iterable(parts)) == sorted(tests)
-    reverse = sorted(tests, reverse=True)
-    assert [shard_tests(reverse, shard) for shard in shards] == parts
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "a/b"])

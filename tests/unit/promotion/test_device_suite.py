@@ -119,13 +119,6 @@ def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
     listed = ["tests/a_test.py::A::one", "tests/b_test.py"]
     tests = prepared(root, tmp_path / "work", listed=listed)
     assert tests.files == ("tests/a_test.py", "tests/b_test.py")
-    there = [
-        "tests/a_test.py::A::one",
-        "tests/a_test.py::A::two",
-        "tests/b_test.py::B::one",
-    ]
-    assert tests.choose
-    assert tests.choose(there) == [there[0], there[2]]
     with pytest.raises(
         RequestError, match=r"The suite has no tests/aa_test.py\. Correct --test"
     ):

@@ -15,7 +15,8 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping
+import zlib
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,17 +192,19 @@ class WorkerPlugin:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         """Record all collected tests, and select the tests in the plan."""
+        collected = [item.nodeid for item in items]
+        chosen = choose(collected, self.plan["listed"], *self.plan["shard"])
         part = self.folder / f"{self.journal.name}.items"
-        part.write_text(_dumps([item.nodeid for item in items]))
+        part.write_text(_dumps({"collected": collected, "chosen": chosen}))
         with contextlib.suppress(
             FileExistsError
         ):  # the first worker's list, since all workers collect the same
             os.link(part, self.folder / "items.json")
-        if (only := self.plan["only"]) is not None:
-            chosen = set(only)
-            others = [item for item in items if item.nodeid not in chosen]
-            items[:] = [item for item in items if item.nodeid in chosen]
-            config.hook.pytest_deselected(items=others)
+        only = self.plan["only"]
+        selected = set(chosen if only is None else only)
+        others = [item for item in items if item.nodeid not in selected]
+        items[:] = [item for item in items if item.nodeid in selected]
+        config.hook.pytest_deselected(items=others)
         for skip in self.plan["skips"]:
             matches = re.compile(skip["regex"]).fullmatch
             for item in items:
@@ -350,6 +353,23 @@ class WorkerPlugin:
         if self.reports:
             return "passed", ""
         return "failed", "pytest reported nothing about this test"
+
+
+def choose(
+    tests: Iterable[str], listed: Sequence[str], number: int, count: int
+) -> list[str]:
+    """Return the listed tests, and all tests of files without a listed test, of one shard.
+
+    The shard of a test depends only on its name.
+    """
+    files = {test.partition("::")[0] for test in listed}
+    chosen = []
+    for test in tests:
+        whole = test.partition("::")[0] not in files
+        shard = zlib.crc32(test.encode(errors="replace")) % count + 1
+        if (whole or test in listed) and shard == number:
+            chosen.append(test)
+    return chosen
 
 
 def _text(report: Any) -> str:  # noqa: ANN401 - of a test or of a collection

@@ -87,9 +87,7 @@ class Harness:
         self.plan = plan
         self.folder = folder
         self.on_progress = on_progress
-        self._states = {
-            pass_.name: PassState(choose=plan.suite.choose) for pass_ in plan.passes
-        }
+        self._states = {pass_.name: PassState() for pass_ in plan.passes}
         self._notes: dict[str, None] = {}
         self._warnings: list[Finding] = []
         self._problems: list[str] = []
@@ -115,12 +113,9 @@ class Harness:
         limits = self.plan.limits
         while state.chosen is None or state.remaining():
             before = state.progress()
-            only: list[str] | None = state.remaining()
-            if state.chosen is None and self.plan.suite.choose is None:
-                only = None
-            # A choice needs the names of all tests, so its first session only collects.
+            only = None if state.chosen is None else state.remaining()
             # If workers collect different tests, a single one may still make progress.
-            leases = pass_.leases[:1] if idle or only == [] else pass_.leases
+            leases = pass_.leases[:1] if idle else pass_.leases
             if any(map(state.is_starved, only or ())):
                 self._memory_is_free(limits.pause)
                 leases = leases[: max(1, len(leases) // 2)]
@@ -201,7 +196,7 @@ class Harness:
                 if outcome.broken or unusable:
                     continue
                 state.recovered(job.files[0])
-                new += [test for test in outcome.items if test in (state.chosen or ())]
+                new += outcome.chosen
         untried = [test for test in new if not state.tests.get(test)]
         self._alone(pass_, [_of_test(test, Round.RETRY) for test in untried])
         for test in filter(state.is_starved, names):
@@ -322,11 +317,10 @@ class Harness:
             ignore=shutil.ignore_patterns("__pycache__"),
         )
         plan = session_plan(
-            pass_,
+            self.plan,
             leases,
             only=job.only,
             broken=[str(suite.root / file) for file in broken],
-            skips=self.plan.skips,
             solo=not workers,
         )
         write_whole(folder / PLAN, json.dumps(plan).encode())
@@ -343,7 +337,7 @@ class Harness:
         Tests of later passes are unknown before their pass.
         """
         ended = {attempt.id for attempt in journal.ended}
-        items = journal.items() or ()
+        items = journal.items("chosen") or ()
         finished = 0
         total = 0
         for state in self._states.values():

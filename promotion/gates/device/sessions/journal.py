@@ -93,13 +93,13 @@ class SessionJournal:
                     ):  # a line written by a test
                         self._take(path.stem, json.loads(line))
 
-    def items(self) -> tuple[str, ...] | None:
-        """Return all collected tests, before deselection.
+    def items(self, kind: str) -> tuple[str, ...] | None:
+        """Return the tests that were collected, or were chosen of them.
 
         None if no process finished collection.
         """
         try:
-            items = json.loads((self.folder / "items.json").read_bytes())
+            items = json.loads((self.folder / "items.json").read_bytes())[kind]
         except (OSError, ValueError):
             return None
         return tuple(dict.fromkeys(map(str, items)))

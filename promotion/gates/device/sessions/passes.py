@@ -34,7 +34,6 @@ MOST_LEFT = DEVICE_SHARE // 2
 More would leave too little memory to later tests.
 """
 VIRTUAL_DEVICES = 8
-Choose = Callable[[Sequence[str]], Sequence[str]]
 _OURS = ("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "JAX_ENABLE_TPU_XDIST")
 """Variables that make JAX's conftest.py assign devices to workers, which the gate does itself."""
 _OTHERS = (
@@ -74,7 +73,6 @@ class Suite:
         env: environment that the suite requires.
         deselect: node ids, or their beginnings, that the suite itself leaves out.
         commit: commit of the suite, or a digest of its files.
-        choose: function that selects from the collected tests; None selects all tests.
         notes: remarks for the evidence.
         warnings: findings about the suite, which are shown.
         checkout: origin of the suite; None for the smoke suite.
@@ -85,7 +83,6 @@ class Suite:
     env: Mapping[str, str]
     deselect: tuple[str, ...] = ()
     commit: str = ""
-    choose: Choose | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[Finding, ...] = ()
     checkout: Path | None = None
@@ -186,23 +183,23 @@ def session_argv(
 
 
 def session_plan(
-    pass_: Pass,
+    run: RunPlan,
     leases: Sequence[Lease],
     *,
     only: Sequence[str] | None,
     broken: Sequence[str],
-    skips: Sequence[KnownTest],
     solo: bool,
 ) -> dict[str, Any]:
     """Return the plan that the plugin reads; the plugin documents its fields."""
     skipped = [
         {"regex": regex_of(entry.pattern), "entry": entry.id, "reason": entry.reason}
-        for entry in skips
+        for entry in run.skips
     ]
     return {
-        "pass": pass_.name,
         "leases": [asdict(lease) for lease in leases],
         "only": None if only is None else sorted(only),
+        "listed": run.listed,
+        "shard": run.shard,
         "broken": sorted(broken),
         "skips": skipped,
         "solo": solo,
@@ -218,6 +215,8 @@ class RunPlan:
     Attributes:
         python: interpreter with its options.
         env: changes to the environment of all processes.
+        listed: tests to run; of files without a listed test, all tests run.
+        shard: number of the shard, and number of all shards.
         retries: maximum number of failed tests, or of causes of failures, to retry in
             fresh processes; with more failures, retries would add no information. 0
             retries none.
@@ -230,6 +229,8 @@ class RunPlan:
     env: Mapping[str, str]
     passes: tuple[Pass, ...]
     skips: tuple[KnownTest, ...] = ()
+    listed: tuple[str, ...] = ()
+    shard: tuple[int, int] = (1, 1)
     limits: SessionLimits = field(default_factory=SessionLimits)
     retries: int = 40
     free_memory: Callable[[], Mapping[str, int]] = dict

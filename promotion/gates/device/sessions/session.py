@@ -77,6 +77,7 @@ class SessionOutcome:
 
     Attributes:
         items: collected tests; None if no process finished collection.
+        chosen: collected tests of this run.
         ended: tests that finished.
         died: tests that certainly ended their worker.
         suspects: tests that were running when the whole session was lost; any of them
@@ -90,6 +91,7 @@ class SessionOutcome:
     """
 
     items: tuple[str, ...] | None = None
+    chosen: tuple[str, ...] = ()
     ended: tuple[Attempt, ...] = ()
     died: tuple[Attempt, ...] = ()
     suspects: tuple[Attempt, ...] = ()
@@ -248,7 +250,8 @@ class PytestSession:
                 broken.append(self._death(worker, worker.collecting))
         late = any(worker.late for worker in journal.workers.values())
         return SessionOutcome(
-            items=journal.items(),
+            items=journal.items("collected"),
+            chosen=journal.items("chosen") or (),
             ended=tuple(journal.ended),
             died=tuple(died),
             suspects=tuple(suspects),

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from promotion.gates.device.results import OUTSIDE, Attempt, Ending, Round
-from promotion.gates.device.sessions.passes import Choose
 from promotion.gates.device.sessions.session import SessionOutcome
 
 RERUNS = 1
@@ -25,11 +24,8 @@ class PassState:
     """Progress of one pass.
 
     Attributes:
-        choose: function that selects from newly collected tests; None selects all
-            tests.
         chosen: tests to run; None until tests were collected.
         collected: all collected tests.
-        offered: tests that were passed to `choose`.
         tests: attempts at each test, in order.
         files: attempts at each file that could not be collected or skips itself.
         broken: files whose import ended their process.
@@ -38,10 +34,8 @@ class PassState:
         died: number of lost tests, files and workers.
     """
 
-    choose: Choose | None = None
     chosen: dict[str, None] | None = None
     collected: dict[str, None] = field(default_factory=dict)
-    offered: dict[str, None] = field(default_factory=dict)
     tests: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     files: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     broken: dict[str, None] = field(default_factory=dict)
@@ -66,11 +60,9 @@ class PassState:
 
         Args:
             ended: tests that the running session has finished.
-            items: tests that it collected, which all run if nothing was chosen yet.
+            items: tests that it has chosen, which count if there was no earlier session.
         """
-        chosen: Collection[str] = self.chosen or ()
-        if self.chosen is None and self.choose is None:
-            chosen = items
+        chosen: Collection[str] = items if self.chosen is None else self.chosen
         finished = [test for test in chosen if test in ended or self.tests.get(test)]
         return len(finished), len(chosen)
 
@@ -103,7 +95,10 @@ class PassState:
     def add(self, outcome: SessionOutcome, round_: Round) -> None:
         """Add the outcome of a session; a second attempt in the first round is a rerun."""
         if outcome.items is not None:
-            self._add_collected(outcome.items, retried=round_ is Round.RETRY)
+            self.collected |= dict.fromkeys(outcome.items)
+            # Some files can be collected only in a retry.
+            if self.chosen is None or round_ is Round.RETRY:
+                self.chosen = {**(self.chosen or {}), **dict.fromkeys(outcome.chosen)}
         for attempt in (*outcome.files, *outcome.broken):
             # Sessions of the same round report the same files again, so only the first
             # report counts.
@@ -134,12 +129,3 @@ class PassState:
         attempts = self.tests[attempt.id]
         rerun = round_ is Round.FIRST and attempts
         attempts.append(replace(attempt, round=Round.RERUN if rerun else round_))
-
-    def _add_collected(self, items: Sequence[str], *, retried: bool) -> None:
-        self.collected |= dict.fromkeys(items)
-        new = [test for test in items if test not in self.offered]
-        # Some files can be collected only in a retry.
-        if self.chosen is None or (retried and new):
-            self.offered |= dict.fromkeys(new)
-            chosen = new if self.choose is None else self.choose(new)
-            self.chosen = {**(self.chosen or {}), **dict.fromkeys(chosen)}
