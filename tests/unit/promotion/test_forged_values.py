@@ -6,9 +6,7 @@ Status.json, and ledger entries of the channel local.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,40 +15,22 @@ from core.errors import BucketError, RequestError
 from promotion.evidence.evidence import load_evidence
 from promotion.evidence.signing import load_signature
 from promotion.index.audit import verify
-from promotion.index.ledger import load_entry
+from promotion.index.ledger import load_entry, read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback
 from promotion.index.publish import publish, published_entry
 from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.object_keys import StagedSet
 from tests.support.promoting import (
     NOW,
     RELEASED,
     go,
     objects,
     offered,
-    staged_releases,
 )
 
 DEEP = b"[" * 100_000
 """JSON that is nested too deeply for Python's parser."""
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an unsigned index of two sets, the second promoted twice."""
-    folder = tmp_path_factory.mktemp("forged")
-    bucket = DirBucket(folder / "bucket")
-    for staged in staged_releases(bucket, folder, 2, 3):
-        go(bucket, staged)
-    rollback(bucket, RELEASED, to=1, reason="slow", actor="me", now=lambda: NOW)
-    go(bucket, staged)
-    return folder
-
-
-@pytest.fixture
-def index(tmp_path: Path, template: Path) -> DirBucket:
-    shutil.copytree(template / "bucket", tmp_path / "bucket")
-    return DirBucket(tmp_path / "bucket")
 
 
 def forge(bucket: DirBucket, key: str, change: Callable[[Any], object]) -> bytes:
@@ -75,21 +55,21 @@ def forge(bucket: DirBucket, key: str, change: Callable[[Any], object]) -> bytes
     ],
 )
 def test_status_with_wrong_types_is_rebuilt(
-    index: DirBucket, name: str, value: object
+    two_sets: DirBucket, name: str, value: object
 ) -> None:
     def change(status: Any) -> None:
         (status if name == "sets" else status["sets"][0])[name] = value
 
-    before = objects(index)
-    forge(index, RELEASED.status, change)
-    assert published_entry(index, RELEASED) == (0, "")
-    publish(index, RELEASED)
-    assert objects(index) == before
+    before = objects(two_sets)
+    forge(two_sets, RELEASED.status, change)
+    assert published_entry(two_sets, RELEASED) == (0, "")
+    publish(two_sets, RELEASED)
+    assert objects(two_sets) == before
 
 
-def test_json_that_is_nested_too_deeply_is_damaged(index: DirBucket) -> None:
-    index.path(RELEASED.status).write_bytes(DEEP)
-    assert published_entry(index, RELEASED) == (0, "")
+def test_json_that_is_nested_too_deeply_is_damaged(two_sets: DirBucket) -> None:
+    two_sets.path(RELEASED.status).write_bytes(DEEP)
+    assert published_entry(two_sets, RELEASED) == (0, "")
     for load in (load_entry, load_evidence):
         with pytest.raises(BucketError, match="is not JSON"):
             load(DEEP, "file")
@@ -118,11 +98,9 @@ def test_json_that_is_nested_too_deeply_is_damaged(index: DirBucket) -> None:
     ],
 )
 def test_entry_with_wrong_type_is_refused(
-    template: Path, path: str, value: object
+    two_sets: DirBucket, path: str, value: object
 ) -> None:
-    entry = part = json.loads(
-        (template / "bucket" / RELEASED.ledger_entry(2)).read_bytes()
-    )
+    entry = part = json.loads(two_sets.get(RELEASED.ledger_entry(2)))
     *parents, name = path.split(".")
     for parent in parents:
         part = part[parent]
@@ -134,11 +112,11 @@ def test_entry_with_wrong_type_is_refused(
         load_entry(json.dumps(entry).encode(), "entry")
 
 
-def test_text_that_is_not_utf8_is_refused(index: DirBucket) -> None:
-    before = objects(index)
+def test_text_that_is_not_utf8_is_refused(two_sets: DirBucket) -> None:
+    before = objects(two_sets)
     with pytest.raises(RequestError, match="is not UTF-8"):
-        mark(index, RELEASED, EntryKind.YANK, ["1"], reason="bad\udcff", actor="me")
-    assert objects(index) == before
+        mark(two_sets, RELEASED, EntryKind.YANK, ["1"], reason="bad\udcff", actor="me")
+    assert objects(two_sets) == before
 
 
 # Sets with several entries
@@ -146,13 +124,18 @@ def test_text_that_is_not_utf8_is_refused(index: DirBucket) -> None:
 
 @pytest.mark.parametrize("name", ["2", "4"])
 def test_rollback_does_not_restore_set_that_another_entry_quarantined(
-    index: DirBucket, name: str
+    two_sets: DirBucket, name: str
 ) -> None:
-    mark(index, RELEASED, EntryKind.QUARANTINE, [name], reason="bad", actor="me")
-    assert not any("rocm7.3" in file for file in offered(index))
-    done = rollback(index, RELEASED, to=2, reason="slow", actor="me")
+    """Entries 2 and 4 promote the same set."""
+    promoted = read_ledger(two_sets, RELEASED).entries[1].promoted
+    assert promoted is not None
+    rollback(two_sets, RELEASED, to=1, reason="slow", actor="me", now=lambda: NOW)
+    go(two_sets, StagedSet(index=RELEASED.index, digest=promoted.set_digest))
+    mark(two_sets, RELEASED, EntryKind.QUARANTINE, [name], reason="bad", actor="me")
+    assert not any("rocm7.3" in file for file in offered(two_sets))
+    done = rollback(two_sets, RELEASED, to=2, reason="slow", actor="me")
     assert [*done.withheld] == [2]
-    assert any("rocm7.3" in file for file in offered(index)) is False
-    mark(index, RELEASED, EntryKind.FREE, ["2"], reason="", actor="me")
-    assert any("rocm7.3" in file for file in offered(index))
-    assert [*verify(index, RELEASED)] == []
+    assert any("rocm7.3" in file for file in offered(two_sets)) is False
+    mark(two_sets, RELEASED, EntryKind.FREE, ["2"], reason="", actor="me")
+    assert any("rocm7.3" in file for file in offered(two_sets))
+    assert [*verify(two_sets, RELEASED)] == []

@@ -217,17 +217,6 @@ def test_promotion_and_its_checks_refuse_forged_entry(
     assert f"{RELEASED.ledger_entry(3)} is not signed." in problems
 
 
-def test_verify_reports_change_of_channel(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place.forge("local")
-    assert place.run("index", "verify", "multi-arch", key=None) == BucketError.exit_code
-    assert (
-        f"{RELEASED.ledger_entry(3)} belongs to channel local, not nightly."
-        in capsys.readouterr().err
-    )
-
-
 @pytest.mark.parametrize("words", CHANGES, ids=" ".join)
 def test_command_signs_with_listed_key_only(
     place: Place,
