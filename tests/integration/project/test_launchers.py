@@ -318,3 +318,12 @@ def test_update_locks_keeps_what_is_pinned(
             for root in (tree.root, ROOT)
         )
         assert new == old
+
+
+def test_pip_says_that_the_clone_is_run(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "pip", "install", f"--target={tmp_path}", str(ROOT)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert "run from its clone: `python3 build/ci_build --help`" in said
+    assert [*tmp_path.iterdir()] == []
