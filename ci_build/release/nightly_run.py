@@ -223,7 +223,7 @@ def _built(
     prepared = dist_wheels.prepare(
         wheel_set, pipeline.reporter, pipeline.runner, connect
     )
-    _, staged = pipeline.build(wheel_set, prepared)
+    staged = pipeline.build(wheel_set, prepared)
     version = prepared.plan.version
     night = record_night(pipeline.bucket, staged, found.lock, version=version)
     return _finished(pipeline, night)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci_build.cluster.connection import connected
 from ci_build.release import device_step, gating
@@ -53,9 +52,6 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
 
-if TYPE_CHECKING:  # start-up time: a dry run builds nothing
-    from ci_build.wheelset.execute import BuildResult
-
 
 class SetState(enum.StrEnum):
     """The state of a set at the end of a run."""
@@ -79,7 +75,6 @@ class SetOutcome:
     """A set at the end of a run.
 
     Attributes:
-        built: its build; None if the run found it in the bucket.
         report: the policy's verdict and the missing evidence; None if the set was
             promoted before.
         entry: ledger entry of the promotion; None if the set was never promoted.
@@ -90,7 +85,6 @@ class SetOutcome:
     staged: StagedSet
     wheel_set: WheelSet
     state: SetState
-    built: BuildResult | None = None
     report: PolicyReport | None = None
     entry: LedgerEntry | None = None
     checks: tuple[Check, ...] = ()
@@ -132,19 +126,17 @@ class Pipeline:
             options = replace(options, cluster=None)
         device_step.check_machines(options, self.reporter, self.runner)
 
-    def build(
-        self, request: WheelSetRequest, prepared: PreparedBuild
-    ) -> tuple[BuildResult, StagedSet]:
+    def build(self, request: WheelSetRequest, prepared: PreparedBuild) -> StagedSet:
         """Build a set, or find that it is up to date, and stage it."""
         built = dist_wheels.dist_wheels(request, prepared, self.reporter, self.runner)
+        dist_wheels.show_receipt(built, self.reporter)
         with self.reporter.group("stage"):
-            return built, stage(self.bucket, built.folder, progress=self.reporter)
+            return stage(self.bucket, built.folder, progress=self.reporter)
 
     def release(self, request: WheelSetRequest, prepared: PreparedBuild) -> SetOutcome:
         """Build and stage a set, and finish it."""
         self.reporter.plan(("dist_wheels", "stage", *self._groups()))
-        built, staged = self.build(request, prepared)
-        return replace(self.finish(staged), built=built)
+        return self.finish(self.build(request, prepared))
 
     def _groups(self) -> Iterator[str]:
         """Yield the titles of the groups of `finish` in their order."""

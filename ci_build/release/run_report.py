@@ -9,21 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_build.release.pipeline import Pipeline, SetOutcome, SetState
-from ci_build.release.promotion_steps import receipt_of
-from ci_build.release.release_request import SERVE_PORT, ReleaseOptions
+from ci_build.release.release_request import ReleaseOptions
 from ci_build.release.run_summary import RunSummary, SetSummary, summarize
-from ci_build.wheelset import set_build as dist_wheels
-from core.errors import CiBuildError, PromotionBlockedError
+from core.errors import CiBuildError
 from core.frozen import frozen
 from core.model import to_json
-from core.process import render
 from core.report import Reporter
 from core.units import human
 from promotion.evidence.evidence import now
 from promotion.index.pages import tiers_text
-from promotion.promote import install_line
-from promotion.storage.bucket_url import is_url
-from promotion.storage.object_keys import ReleasedIndex
+from promotion.policy.promotion_policy import LOCAL
 
 _EXIT_ORDER = (SetState.FAILED, SetState.BLOCKED, SetState.PENDING)
 """States whose errors end a run, the most severe first."""
@@ -31,7 +26,6 @@ _TEMPLATE = Path(__file__).with_name("summary.md.jinja")
 _LONGEST = 100
 """Characters of a value that are shown."""
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
-_LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
 
 
 @frozen
@@ -53,7 +47,7 @@ def run_set(
     try:
         outcome = work()
         error = outcome.error
-        summary = summarize(outcome, pipeline.bucket)
+        summary = summarize(outcome, pipeline.bucket, pipeline.options)
     except CiBuildError as problem:
         # The summary reads the bucket, which may have caused the error of the outcome.
         error = error or problem
@@ -94,10 +88,15 @@ def conclude(
     if print_json is not None:
         print_json(summary)
     for one in summary.sets:
-        tiers = tiers_text({target.target: target.now for target in one.targets})
+        tiers = tiers_text(
+            {target.target: target.now for target in one.targets},
+            {target.target: target.failing for target in one.targets if target.failing},
+        )
         known = f" {one.set} (jax {one.jax}, ROCm {one.rocm}; {tiers})"
         reporter.line(f"{one.state}{known if one.set else ''}")
-        if one.upkeep:
+        for line in one.install:
+            reporter.command(f"  {line}")
+        if one.upkeep and summary.channel != LOCAL:
             reporter.line(f"  {upkeep_line(one.upkeep)}")
     errors = [(one.summary.state, one.error) for one in sets if one.error is not None]
     for state in _EXIT_ORDER:
@@ -143,57 +142,3 @@ def _value(value: object) -> str:
     if not isinstance(text, str):
         text = json.dumps(to_json(value), sort_keys=True)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-
-
-def show_receipt(
-    outcome: SetOutcome,
-    bucket: str,
-    reporter: Reporter,
-    print_json: Callable[[object], None] | None,
-) -> None:
-    """Print the wheels of a released set, and the command that installs them.
-
-    Raises:
-        CiBuildError: the set was not promoted, or is withdrawn.
-    """
-    if outcome.error is not None:
-        raise outcome.error
-    if outcome.state is SetState.WITHDRAWN:
-        raise PromotionBlockedError(
-            f"Set {outcome.staged} was promoted before and then withdrawn.",
-            hint="Build another version, such as with --wheel-post-release.",
-        )
-    assert outcome.built is not None
-    assert outcome.entry is not None
-    lines = _install_lines(outcome, bucket)
-    receipt = receipt_of(outcome.staged, outcome.entry)
-    if print_json is not None:
-        made = dist_wheels.receipt(outcome.built)
-        print_json({**made, **receipt, "install": lines})
-        return
-    dist_wheels.show_receipt(outcome.built, reporter)
-    reporter.line(
-        f"targets: {tiers_text(receipt['tiers'], receipt['failing'])}; serve the index"
-        " and install from it:"
-    )
-    for line in lines:
-        reporter.command(f"  {line}")
-
-
-def _install_lines(outcome: SetOutcome, bucket: str) -> tuple[str, ...]:
-    """Return the commands that serve a local index and install a set from it."""
-    simple = ReleasedIndex(index=outcome.staged.index).simple
-    if is_url(bucket):
-        # Only the owner of the bucket knows its public URL.
-        url = f"https://<public URL of the bucket>/{simple}"
-        return (install_line(outcome.wheel_set, url),)
-    here = Path.cwd()
-    launcher = _LAUNCHER
-    if launcher.is_relative_to(here):
-        launcher = launcher.relative_to(here)
-    words = ("index", "serve", str(SERVE_PORT), "--bucket", bucket)
-    url = f"http://127.0.0.1:{SERVE_PORT}/{simple}"
-    return (
-        render(("python3", str(launcher), *words)),
-        install_line(outcome.wheel_set, url),
-    )

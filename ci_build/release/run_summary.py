@@ -5,26 +5,33 @@ Tiers of each target, what blocks, and what changed since the last promoted set.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import Any
 
-from ci_build.release.pipeline import SetOutcome
+from ci_build.release.pipeline import SetOutcome, SetState
 from ci_build.release.policy_report import MissingEvidence
+from ci_build.release.release_request import NO_URL, SERVE_PORT, ReleaseOptions
 from core.frozen import frozen
 from core.model import WHEELS_JSON, Evidence, Verdict, WheelSet, to_json
+from core.process import render
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest, load_evidence, read_all
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
 from promotion.index.upkeep import last_upkeep
+from promotion.promote import install_line
 from promotion.set_report import seconds_of
 from promotion.storage.bucket import Bucket
+from promotion.storage.bucket_url import is_url
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
 
 SCHEMA = 1
+_LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
 NO_TIER = "none"
 """Tier of a target that no set was tested for."""
 
@@ -33,12 +40,14 @@ NO_TIER = "none"
 class TargetSummary:
     """A gfx target of a set.
 
-    Its tier in the last promoted set and now, and the reasons that block the set.
+    Its tier in the last promoted set and now, the programs that fail, and the reasons
+    that block the set.
     """
 
     target: str
     before: str
     now: str
+    failing: str
     blocked_by: tuple[str, ...]
 
 
@@ -72,6 +81,7 @@ class SetSummary:
         changed: field of wheels.json -> values before and now.
         sizes: project -> bytes of all its wheels before and now.
         checks: check of the released index -> outcome.
+        install: commands that install the set; empty if users do not see it.
         upkeep: work that keeps the index in order -> time of its last recorded run;
             empty if none is recorded.
     """
@@ -93,6 +103,7 @@ class SetSummary:
     counts: tuple[GateCounts, ...] = ()
     checks: Mapping[str, str] = field(default_factory=dict)
     upkeep: Mapping[str, str] = field(default_factory=dict)
+    install: tuple[str, ...] = ()
 
 
 @frozen
@@ -108,7 +119,9 @@ class RunSummary:
     schema: int = SCHEMA
 
 
-def summarize(outcome: SetOutcome, bucket: Bucket) -> SetSummary:
+def summarize(
+    outcome: SetOutcome, bucket: Bucket, options: ReleaseOptions
+) -> SetSummary:
     """Return the summary of a set, compared with the visible set promoted before."""
     staged = outcome.staged
     wheel_set = outcome.wheel_set
@@ -122,10 +135,13 @@ def summarize(outcome: SetOutcome, bucket: Bucket) -> SetSummary:
         key = released.set_file(old.set_digest, WHEELS_JSON)
         old_set = load_wheel_set(bucket.get(key), key)
     tiers: Mapping[str, str] = {}
+    failing: Mapping[str, str] = {}
     if verdict is not None:
         tiers = verdict.tiers
+        failing = verdict.failing
     elif promoted is not None:
         tiers = promoted.tiers
+        failing = promoted.policy.get("failing", {})
     before = _sizes(old_set)
     now = _sizes(wheel_set)
     names = sorted(before.keys() | now.keys())
@@ -138,7 +154,7 @@ def summarize(outcome: SetOutcome, bucket: Bucket) -> SetSummary:
         pythons=wheel_set.python_versions,
         entry=outcome.entry.number if outcome.entry else 0,
         baseline=old.set_digest if old else "",
-        targets=tuple(_targets(wheel_set, old, tiers, verdict)),
+        targets=tuple(_targets(wheel_set, old, tiers, failing, verdict)),
         blocked_by=verdict.blocked_by if verdict else (),
         missing=report.missing if report else (),
         changed=differences(old_set, wheel_set) if old_set else {},
@@ -146,7 +162,25 @@ def summarize(outcome: SetOutcome, bucket: Bucket) -> SetSummary:
         counts=tuple(_counts(bucket, staged, promoted, old)),
         checks={item.name: item.outcome for item in outcome.checks},
         upkeep=last_upkeep(bucket, released),
+        install=tuple(_install_commands(outcome, options)),
     )
+
+
+def _install_commands(outcome: SetOutcome, options: ReleaseOptions) -> Iterator[str]:
+    """Yield the commands that serve a local index and install a visible set from it."""
+    if outcome.state not in (SetState.PROMOTED, SetState.UNCHANGED):
+        return
+    url = options.public_url
+    if url in ("", NO_URL):
+        # Only the owner of the bucket knows its public URL.
+        url = "https://<public URL of the bucket>"
+        if not is_url(options.bucket):
+            url = f"http://127.0.0.1:{SERVE_PORT}"
+            launcher = Path(os.path.relpath(_LAUNCHER))
+            words = ("index", "serve", str(SERVE_PORT), "--bucket", options.bucket)
+            yield render(("python3", str(launcher), *words))
+    simple = ReleasedIndex(index=outcome.staged.index).simple
+    yield install_line(outcome.wheel_set, f"{url.rstrip('/')}/{simple}")
 
 
 def _baseline(
@@ -194,6 +228,7 @@ def _targets(
     wheel_set: WheelSet,
     old: PromotedSet | None,
     tiers: Mapping[str, str],
+    failing: Mapping[str, str],
     verdict: Verdict | None,
 ) -> Iterator[TargetSummary]:
     """Yield the targets of both sets.
@@ -211,6 +246,7 @@ def _targets(
             target=target,
             before=before.get(target, NO_TIER),
             now=now,
+            failing=failing.get(target, ""),
             blocked_by=own,
         )
 

@@ -100,7 +100,7 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.release.pipeline import Pipeline, plan_lines
-    from ci_build.release.run_report import conclude, run_set, show_receipt
+    from ci_build.release.run_report import conclude, run_set
 
     given: dict[str, Any] = {name: after.pop(name) for name in STEP_OPTION_NAMES}
     settings = state.settings(after)
@@ -127,18 +127,13 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
         lines = dist_wheels.dry_run_lines(prepared, request)
         show_plan([*lines, *plan_lines(options)], as_json=as_json)
         return
-    output = print_json if as_json else None
-    if local:
-        outcome = pipeline.release(request, prepared)
-        show_receipt(outcome, options.bucket, reporter, output)
-        return
     done = run_set(pipeline, partial(pipeline.release, request, prepared))
     conclude(
         [done],
         options,
         step_summary(),
         reporter,
-        output,
+        print_json if as_json else None,
         command="release",
         index=index,
     )

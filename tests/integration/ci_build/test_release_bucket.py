@@ -46,6 +46,9 @@ def test_release_promotes_and_appends_its_summary(
         ("gfx950", "none", "device"),
     ]
     assert one["checks"] == {"pip": "passed", "uv": "passed"}
+    serve, install = one["install"]
+    assert f" index serve 8000 --bucket {nights.bucket}" in serve
+    assert " http://127.0.0.1:8000/v2/multi-arch/simple/ " in install
     text = (tmp_path / "s.md").read_text()
     assert text.startswith("earlier step\n## release multi-arch, channel nightly, ")
     assert "| gfx942 | none | device | - |" in text

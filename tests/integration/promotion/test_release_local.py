@@ -24,7 +24,7 @@ def run(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProce
 
 
 def test_release_prints_receipt_and_install_command(released: Released) -> None:
-    assert "targets: gfx942 compiled, gfx950 compiled;" in released.said
+    assert "; gfx942 compiled, gfx950 compiled)\n" in released.said
     assert f"jax-rocm7-plugin=={VERSION}" in released.install_line
     (serve,) = (
         shlex.split(line)

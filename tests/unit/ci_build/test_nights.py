@@ -243,6 +243,7 @@ def test_summary_shows_any_text_as_it_is() -> None:
         target="gfx942",
         before="none",
         now="compiled",
+        failing="2 programs: a_b",
         blocked_by=("a | b\nc <script>",),
     )
     one = SetSummary(state="blocked", error="", set="i/" + "a" * 64, targets=(target,))
@@ -254,8 +255,9 @@ def test_summary_shows_any_text_as_it_is() -> None:
         actor="me",
         sets=(one,),
     )
-    assert "| gfx942 | none | compiled | a \\| b c \\<script\\> |" in as_markdown(
-        summary
+    assert (
+        "| gfx942 | none | compiled (2 programs: a\\_b) | a \\| b c \\<script\\> |"
+        in as_markdown(summary)
     )
 
 
