@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
 from pathlib import Path
-from typing import Any
 
 from ci_build.release.index_authority import (
     check_recorded,
@@ -22,7 +21,6 @@ from promotion import promote as promotion_promote
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index.authority import PolicySource
-from promotion.index.ledger import LedgerEntry
 from promotion.index.pages import tiers_text
 from promotion.policy.promotion_policy import load_policy
 from promotion.promote import Promotion
@@ -92,20 +90,6 @@ def promote(
     name = f"{staged.index}/{staged.digest[:12]}"
     reporter.line(f"  {name} {state}: ledger entry {promotion.entry.number}")
     return promotion
-
-
-def receipt_of(staged: StagedSet, entry: LedgerEntry) -> Mapping[str, Any]:
-    """Return a promotion as JSON values."""
-    assert entry.promoted is not None
-    policy = entry.promoted.policy
-    return {
-        "index": ReleasedIndex(index=staged.index).simple,
-        "ledger_entry": entry.number,
-        "tiers": dict(entry.promoted.tiers),
-        "failing": policy.get("failing", {}),
-        "exceptions": policy.get("exceptions", ()),
-        "attested": policy.get("attested", {}),
-    }
 
 
 def check_policy(

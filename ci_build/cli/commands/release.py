@@ -249,7 +249,12 @@ def promote(
     if as_json:
         print_json(
             {
-                **steps.receipt_of(found, done.entry),
+                "index": done.simple,
+                "ledger_entry": done.entry.number,
+                "tiers": done.promoted.tiers,
+                "failing": done.promoted.policy.get("failing", {}),
+                "exceptions": done.exceptions,
+                "attested": done.attested,
                 "new": done.new,
                 "warnings": done.warnings,
             }
