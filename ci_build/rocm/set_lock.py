@@ -9,14 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from ci_build.rocm.lock import RocmLock, dump_lock
+from ci_build.rocm.lock import RocmLock, dump_lock, load_lock
 from ci_build.rocm.rocm_request import (
     Folder,
+    RocmRequest,
     RocmSource,
     TarballFile,
+    check_request,
     parse_source,
 )
 from core.errors import RequestError
+from core.model import GfxTarget
 
 
 def set_lock(lock: RocmLock) -> bytes:
@@ -53,6 +56,36 @@ def locked_source(lock: RocmLock, path: Path) -> RocmSource:
             " and give it with --rocm-lock."
         ),
     )
+
+
+def locked_request(
+    lock: Path, version: str = "", targets: tuple[GfxTarget, ...] = ()
+) -> RocmRequest:
+    """Return the checked request for a locked ROCm.
+
+    Args:
+        version: required version; empty for that of the lock.
+        targets: see `RocmRequest`.
+
+    Raises:
+        RequestError: the lock does not exist, or its ROCm cannot be the requested one.
+    """
+    pinned = load_lock(lock)
+    if pinned is None:
+        raise RequestError(
+            f"{lock} does not exist.",
+            hint="Give the lock of the ROCm, which a build with --therock-path writes.",
+        )
+    request = RocmRequest(
+        source=locked_source(pinned, lock),
+        version=version or pinned.version,
+        targets=targets,
+        lock=lock,
+        pinned=pinned,
+        locked=True,
+    )
+    check_request(request)
+    return request
 
 
 def _public(source: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ci_build.rocm.checksum import expected_sha256, transport, trust_notes, trust_text
 from ci_build.rocm.facts import RocmFacts, check_targets, read_facts, selection
 from ci_build.rocm.installed import DnfRocm
-from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
+from ci_build.rocm.lock import RocmLock, differences, make_lock, write_lock
 from ci_build.rocm.package_index import fetch_packages
 from ci_build.rocm.pip_rocm import Packages, prefix_of
 from ci_build.rocm.rocm_request import (
@@ -26,10 +26,9 @@ from ci_build.rocm.rocm_request import (
     RocmStorage,
     TarballFile,
     TarballUrl,
-    check_request,
 )
 from ci_build.rocm.rocm_store import RocmStore, StoredTree
-from ci_build.rocm.set_lock import locked_source
+from ci_build.rocm.set_lock import locked_request
 from core import cache_entries as cache
 from core.errors import CiBuildError, InputError, RequestError
 from core.frozen import frozen
@@ -138,20 +137,7 @@ def verify(
         RequestError: the ROCm differs from the lock, or the lock was published with a
             set and omits the ROCm's local path.
     """
-    pinned = load_lock(lock)
-    if pinned is None:
-        raise RequestError(
-            f"{lock} does not exist.",
-            hint="Run a build with --therock-path, which writes the lock.",
-        )
-    request = RocmRequest(
-        source=locked_source(pinned, lock),
-        version=pinned.version,
-        lock=lock,
-        pinned=pinned,
-        locked=True,
-    )
-    check_request(request)
+    request = locked_request(lock)
     rocm = obtain_rocm(request, storage, reporter, runner, connect)
     if rocm.contents is not None and (changed := changes_of(rocm.root, rocm.contents)):
         raise InputError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,22 @@ from ci_build.wheelset import set_build as dist_wheels
 from ci_build.wheelset.execute import SetExecution
 from ci_build.wheelset.wheel_request import WheelSetRequest
 from core import wheelset
-from core.errors import RequestError
+from core.errors import FormatError, RequestError
 from core.frozen import frozen
 from core.http.client import Connect
-from core.model import Payload, WheelSet
+from core.model import (
+    WHEELS_JSON,
+    BuildRequest,
+    GfxTarget,
+    Payload,
+    RocmVersion,
+    WheelSet,
+)
 from core.process import HostRunner
+from core.records import convert
 from core.report import Reporter
 from core.rocm_trust import ROCM_TRUST
+from core.source_request import SourceRequest
 from core.wheels_json import load_wheel_set
 from wheelkit.inspect.compare import Difference, compare_wheels
 
@@ -77,6 +86,59 @@ def read_recorded_set(place: Path) -> WheelSet:
             ),
         )
     return wheel_set
+
+
+def recorded_request(record: Mapping[str, Any], engine: str) -> BuildRequest:
+    """Return the request of a recorded set, by commits and digests.
+
+    Results of caches are not used, since caches and executors do not change the wheels.
+
+    Args:
+        record: the request in wheels.json.
+        engine: container engine of this machine.
+
+    Raises:
+        RequestError: another version of this program built the set.
+    """
+    try:
+        source = None
+        if record["source"]:
+            source = _recorded_source(record["source"], engine)
+        targets = record["targets"]
+        return BuildRequest(
+            payload=Payload(record["payload"]),
+            jax_version=record["jax_version"],
+            rocm_version=RocmVersion(text=record["rocm_version"]),
+            python_versions=tuple(record["python_versions"]),
+            targets=None if targets is None else tuple(map(GfxTarget.parse, targets)),
+            rocm_version_extra=record["rocm_version_extra"],
+            post_release=record["post_release"],
+            strip=record["strip"],
+            platform_tag=record["platform_tag"],
+            source=source,
+            find_links=tuple(record["find_links"]),
+        )
+    except (KeyError, FormatError) as error:
+        raise RequestError(
+            f"Another version of this program built the set: {error}.",
+            hint=(
+                "Reproduce the set with the version at commit own_commit of its"
+                " wheels.json."
+            ),
+        ) from error
+
+
+def _recorded_source(record: Mapping[str, Any], engine: str) -> SourceRequest:
+    options = {item.name: record[item.name] for item in fields(SourceRequest)}
+    source = convert(options, SourceRequest, WHEELS_JSON)
+    container = source.container
+    if not container.host:
+        container = replace(container, engine=engine)
+    remote = source.remote
+    if remote is None:
+        return replace(source, container=container, cache="", bazelrc="")
+    remote = replace(remote, accept_cached=False)
+    return replace(source, container=container, cache="", remote=remote)
 
 
 @contextmanager

@@ -62,16 +62,8 @@ def wheel_set_request(
     reporter: Reporter,
     runner: HostRunner,
     connect: Connect,
-    rebuild: Path | None = None,
-    own_commit: str = "",
 ) -> WheelSetRequest:
     """Return the complete request for a wheel set, and warn about options without effect.
-
-    Args:
-        rebuild: folder for all outputs of a rebuild, which uses no results of caches
-            and executors; None for a build.
-        own_commit: commit of this repository that the wheels record; empty to detect
-            the commit.
 
     Raises:
         RequestError: options contradict each other, name something that does not exist,
@@ -93,7 +85,7 @@ def wheel_set_request(
     )
     if rocm is not None and from_source:
         settings = settings.with_defaults(rocm_defaults(settings, rocm))
-    build, warnings = build_request(settings, accept_cached=rebuild is None)
+    build, warnings = build_request(settings)
     if not settings.given("jax_version"):
         reporter.line(f"jax {build.jax_version}: {jax_setting(settings).origin}")
     for text in warnings:
@@ -127,8 +119,6 @@ def wheel_set_request(
         registry=settings.text("image_registry"),
         out=Path(settings.text("out")),
         cache=settings.cache_dir,
-        rebuild=rebuild,
-        own_commit=own_commit,
         hash_rocm=hash_rocm,
         dry_run=settings.flag("dry_run"),
     )
@@ -183,13 +173,11 @@ def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
 def build_request(
     settings: Settings,
     *,
-    accept_cached: bool = True,
     all_targets: tuple[GfxTarget, ...] | None = None,
 ) -> tuple[BuildRequest, tuple[str, ...]]:
     """Return the build request of a wheel set, and warnings about options without effect.
 
     Args:
-        accept_cached: whether remote executors may use cached results.
         all_targets: targets that `all` selects with published wheels; None for the
             targets of these wheels.
 
@@ -229,9 +217,7 @@ def build_request(
         pythons = problems.read(lambda: _pythons_of(jax_version, pythons, settings))
     source = None
     if payload is Payload.SOURCE:
-        source = source_request(
-            settings, jax_version, problems, accept_cached=accept_cached
-        )
+        source = source_request(settings, jax_version, problems)
     spec = settings.text("targets")
     published = payload is Payload.PUBLISHED
     every = published and is_all(spec)

@@ -46,8 +46,6 @@ def source_request(
     settings: Settings,
     jax_version: str | None,
     problems: Problems,
-    *,
-    accept_cached: bool = True,
 ) -> SourceRequest | None:
     """Return the options of a build from source.
 
@@ -56,7 +54,6 @@ def source_request(
         jax_version: release of jax; None if the option is invalid.
         problems: receives every unreadable value, and every option that the release
             does not support.
-        accept_cached: whether remote executors may use cached results.
 
     Returns:
         The request, which is valid if there are no problems; None if the release is
@@ -73,7 +70,7 @@ def source_request(
     problems.add(*_unsupported(settings, jax_version, interface, compiler))
     sources = _sources(settings, jax_version)
     one_target = settings.flag("one_target")
-    remote = Remote(endpoint=endpoint, accept_cached=accept_cached)
+    remote = Remote(endpoint=endpoint)
     cache = settings.text("action_cache")
     host = settings.flag("host")
     container = Container(

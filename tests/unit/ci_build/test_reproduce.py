@@ -10,19 +10,23 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.cli.commands.reproduce import recorded_settings, with_lock
+from ci_build.cli.commands.reproduce import find_lock, find_manifest
 from ci_build.cli.options.request_conversion import build_request
 from ci_build.cli.options.settings import Settings
 from ci_build.wheelset import reproduction as reproduce
 from ci_build.wheelset import set_build as dist_wheels
-from ci_build.wheelset.reproduction import _other_inputs, read_recorded_set
+from ci_build.wheelset.reproduction import (
+    _other_inputs,
+    read_recorded_set,
+    recorded_request,
+)
 from ci_build.wheelset.set_files import write_set
 from ci_build.wheelset.set_plan import BuildPlan, make_plan
 from ci_build.wheelset.source_build import PreparedBuild
 from core.errors import ReproducibilityError, RequestError
 from core.model import BuildRequest, WheelSet
 from core.report import Reporter
-from core.source_request import SourceInputs
+from core.source_request import Remote, SourceInputs
 from tests.unit.ci_build.test_set_files import rocm_set
 
 COMMIT = "c" * 40
@@ -30,13 +34,25 @@ BASE = {
     "rocm_version": "7.10.0a20251120",
     "python_versions": "3.12",
     "targets": "gfx942",
-    "xla": COMMIT,
+}
+PUBLISHED = {
+    "payload": "published",
+    "rocm_version": "7.2.0",
+    "python_versions": "3.12",
+    "targets": "gfx942",
 }
 EMPTY = Settings({})
 
 
 def asked(given: dict[str, Any]) -> BuildRequest:
     return build_request(Settings(given))[0]
+
+
+def planned(request: BuildRequest) -> BuildPlan:
+    inputs = None
+    if request.source is not None:
+        inputs = SourceInputs(sources=request.source.sources, xla_commit=COMMIT)
+    return make_plan(request, inputs)
 
 
 def set_of(request: BuildRequest) -> WheelSet:
@@ -46,7 +62,7 @@ def set_of(request: BuildRequest) -> WheelSet:
         rocm_version="7.10.0a20251120",
         jax_version="0.10.2",
         python_versions=("3.12",),
-        request=make_plan(request, SourceInputs(xla_commit=COMMIT)).record(),
+        request=planned(request).record(),
         inputs=(),
         tools={},
         pins={},
@@ -55,62 +71,36 @@ def set_of(request: BuildRequest) -> WheelSet:
 
 
 @pytest.mark.parametrize(
-    "more",
+    "given",
     [
-        {
-            "one_target": True,
-            "host": True,
-            "no_strip": True,
-            "wheel_post_release": "2",
-        },
-        {
-            "rbe": True,
-            "rbe_endpoint": "grpcs://a:1",
-            "rbe_bazelrc": "file",
-        },
+        {**BASE, "one_target": True, "host": True, "no_strip": True},
+        {**BASE, "wheel_post_release": "2", "jax_source": "amd", "xla": "head"},
+        PUBLISHED,
+        {**PUBLISHED, "targets": "all"},
+        {**PUBLISHED, "targets": "gfx906,unsupported", "no_rocm_version_extra": True},
     ],
 )
-def test_recorded_settings_request_same_set(
-    tmp_path: Path, more: dict[str, Any]
-) -> None:
-    (tmp_path / "file").touch()
-    request = asked(
-        {
-            **BASE,
-            **{
-                name: str(tmp_path / "file") if value == "file" else value
-                for name, value in more.items()
-            },
-        }
-    )
-    again = recorded_settings(set_of(request), EMPTY, tmp_path / "set", tmp_path)
-    assert build_request(again)[0] == request
+def test_recorded_request_is_the_same(given: dict[str, Any]) -> None:
+    request = asked(given)
+    assert recorded_request(set_of(request).request, "") == request
 
 
-def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
-    again = recorded_settings(
-        set_of(asked({**BASE, "action_cache": "grpc://c:1"})),
-        EMPTY,
-        tmp_path,
-        tmp_path,
-    )
-    made = build_request(again)[0].source
-    assert made is not None
-    assert not made.cache
-
-
-def test_rebuild_accepts_no_cached_results() -> None:
-    settings = Settings(
-        {
-            **BASE,
-            "rbe": True,
-            "rbe_endpoint": "grpc://a:1",
-        }
-    )
-    source = build_request(settings, accept_cached=False)[0].source
+def test_recorded_request_uses_no_results_of_caches() -> None:
+    remote = {"rbe": True, "rbe_endpoint": "grpcs://a:1"}
+    made = set_of(asked({**BASE, **remote, "action_cache": "grpc://c:1"}))
+    source = recorded_request(made.request, "podman").source
     assert source is not None
-    assert source.remote is not None
-    assert not source.remote.accept_cached
+    assert source.cache == ""
+    assert source.remote == Remote(endpoint="grpcs://a:1", accept_cached=False)
+    assert source.container.engine == "podman"
+
+
+@pytest.mark.parametrize("missing", ["strip", "source"])
+def test_recorded_request_of_other_version_is_refused(missing: str) -> None:
+    record = dict(set_of(asked(BASE)).request)
+    del record[missing]
+    with pytest.raises(RequestError, match=f"Another version.*{missing}"):
+        recorded_request(record, "")
 
 
 def test_reproduce_ignores_how_rocm_was_verified() -> None:
@@ -150,7 +140,7 @@ def test_reproduce_refuses_other_inputs(
 def test_reproduced_set_keeps_record_of_rocm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = make_plan(asked(BASE), SourceInputs(xla_commit=COMMIT))
+    plan = planned(asked(BASE))
     packages = rocm_set().rocm_packages
     before = replace(set_of(plan.request), rocm_packages=packages)
 
@@ -193,52 +183,11 @@ def test_reproduce_refuses_other_sets(
         read_recorded_set(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"targets": "all"},
-        {"targets": "gfx906,unsupported"},
-        {
-            "no_strip": True,
-            "wheel_post_release": "2",
-            "no_rocm_version_extra": True,
-        },
-    ],
-)
-def test_recorded_settings_request_same_published_set(
-    tmp_path: Path, more: dict[str, Any]
-) -> None:
-    given = {
-        "payload": "published",
-        "rocm_version": "7.2.0",
-        "python_versions": "3.12",
-        "targets": "gfx942",
-        **more,
-    }
-    request = asked(given)
-    recorded = replace(set_of(asked(BASE)), request=make_plan(request).record())
-    again = recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path)
-    assert build_request(again)[0] == request
-
-
-def test_recorded_settings_need_the_manifest(tmp_path: Path) -> None:
-    request = asked(
-        {
-            "payload": "published",
-            "rocm_version": "7.2.0",
-            "python_versions": "3.12",
-            "targets": "gfx942",
-        }
-    )
-    record = make_plan(request, rocm_manifest=b"{}").record()
-    recorded = replace(set_of(asked(BASE)), request=record)
+def test_set_without_its_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"has no rocm-manifest\.json"):
-        recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path / "wheels.json")
+        find_manifest(tmp_path)
     (tmp_path / "rocm-manifest.json").write_text("{}")
-    assert recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path).given(
-        "rocm_manifest"
-    )
+    assert find_manifest(tmp_path) == tmp_path / "rocm-manifest.json"
 
 
 def test_reproduce_reads_lock_of_set(
@@ -248,22 +197,14 @@ def test_reproduce_reads_lock_of_set(
     (held := tmp_path / "set").mkdir()
     older = write_set(held, set_of(asked(BASE)), None)
     typed = Settings({"rocm_lock": "mine.lock"})
-    with pytest.raises(RequestError, match=r"^rocm\.lock does not exist.*--rocm-lock"):
-        with_lock(EMPTY, older, held)
-    with pytest.raises(RequestError, match=r"^mine\.lock does not exist"):
-        with_lock(typed, older, held)
     for path in ("mine.lock", "rocm.lock", "set/rocm.lock"):
         (tmp_path / path).touch()
     made = write_set(held, set_of(asked(BASE)), None)
     assert "rocm.lock" in made.files
     for settings, wheel_set, place, expected in (
-        (EMPTY, made, held, str(held / "rocm.lock")),
-        (typed, made, held, "mine.lock"),
-        (EMPTY, older, held, "rocm.lock"),
-        (EMPTY, made, held / "wheels.json", "rocm.lock"),
+        (EMPTY, made, held, held / "rocm.lock"),
+        (typed, made, held, Path("mine.lock")),
+        (EMPTY, older, held, Path("rocm.lock")),
+        (EMPTY, made, held / "wheels.json", Path("rocm.lock")),
     ):
-        again = recorded_settings(
-            wheel_set, with_lock(settings, wheel_set, place), tmp_path / "new", place
-        )
-        assert again.text("rocm_lock") == expected
-        assert again.flag("locked") is True
+        assert find_lock(settings, wheel_set, place) == expected
