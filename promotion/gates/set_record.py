@@ -25,30 +25,25 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from core.errors import CiBuildError
 from core.model import (
     CONSTRAINTS,
     PYLOCK,
     ROCM_LOCK,
     SBOM,
     WHEELS_JSON,
-    BuildRequest,
     Finding,
     GfxTarget,
     MemberInfo,
     Payload,
-    RocmVersion,
     Wheel,
     WheelSet,
     to_json,
 )
 from core.targets import MULTI_ARCH, family_of
-from core.versions import set_version
 from promotion.gates.common.gate_context import error
 from wheelkit.inspect.inspection_model import WheelReport, member_infos
 from wheelkit.inspect.metadata_rules import JAX_ROCM
 from wheelkit.inspect.proven_rocm import compiler_marks
-from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 REBUILD = "Build and stage the set again."
 _BUILD_INFO = "/build_info.json"
@@ -189,7 +184,6 @@ def set_differences(
         )
         yield _untrue("index", text)
     yield from _pin_differences(wheel_set)
-    yield from _request_differences(wheel_set, own)
     yield from _lock_differences(wheel_set, own)
     for clause in malformed_values(wheel_set):
         text = f"wheels.json has a value of another form: {clause}."
@@ -218,56 +212,6 @@ def _input_differences(wheel_set: WheelSet, made: Collection[str]) -> Iterator[F
             continue  # the set was adopted
         if (wheel.source_sha256, wheel.source_size) not in inputs:
             yield _untrue("inputs", f"the source of {name} is not among them")
-
-
-def _request_differences(
-    wheel_set: WheelSet, own: Sequence[tuple[WheelReport, Mapping[str, Any]]]
-) -> Iterator[Finding]:
-    """Compare the request of a set built here with the set and its versions."""
-    request = wheel_set.request
-    if request.get("payload") not in [*Payload]:
-        return
-    actual = {
-        "jax_version": wheel_set.jax_version,
-        "rocm_version": wheel_set.rocm_version,
-        "python_versions": list(wheel_set.python_versions),
-        "rocm_manifest": wheel_set.files.get(ROCM_MANIFEST, ""),
-    }
-    if request.get("targets") is not None:
-        actual["targets"] = list(wheel_set.targets)
-    rows: list[_Comparison] = [
-        (name, value, request[name])
-        for name, value in actual.items()
-        if name in request
-    ]
-    yield from _untrue_values("request", rows)
-    if not request.keys() >= {"targets", "rocm_version_extra", "post_release", "strip"}:
-        return  # the set was adopted, not built
-    try:
-        targets = request["targets"]
-        if targets is not None:
-            targets = tuple(map(GfxTarget.parse, targets))
-        asked = BuildRequest(
-            payload=Payload(request["payload"]),
-            jax_version=wheel_set.jax_version,
-            rocm_version=RocmVersion(text=wheel_set.rocm_version),
-            python_versions=wheel_set.python_versions,
-            targets=targets,
-            rocm_version_extra=request["rocm_version_extra"],
-            post_release=request["post_release"],
-            strip=request["strip"],
-        )
-        version = set_version(asked)
-    except (CiBuildError, TypeError, ValueError) as problem:
-        text = f"no build has such a request: {type(problem).__name__}: {problem}"
-        yield _untrue("request", text)
-        return
-    for report, _ in own:
-        if report.version != version:
-            text = (
-                f"it asks for version {version}, but {report.filename} has another one"
-            )
-            yield _untrue("request", text)
 
 
 def _lock_differences(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ci_build.wheelset.expected import expected_of_staged
 from ci_build.wheelset.inspected_wheels import inspect
-from core.model import BuildRequest, Finding, InputFile, Payload, WheelSet, to_json
+from core.model import Finding, InputFile, WheelSet
 from promotion.gates.common.gate_context import GateContext
 from promotion.gates.inspection_gate import _index_findings, make_gate
 from promotion.gates.set_record import (
@@ -311,30 +311,6 @@ def downloaded(record: Record) -> Record:
 
 
 LABEL = {"rocm.lock": "7" * 64}
-_REQUEST = to_json(
-    BuildRequest(
-        payload=Payload.PUBLISHED,
-        jax_version="0.10.2",
-        rocm_version=sets.published_request().rocm_version,
-        python_versions=("3.12",),
-        targets=None,
-        post_release=1,
-    )
-)
-"""The request that asks for the version of the wheels."""
-
-
-def asked(**changes: Any) -> Edit:
-    """Change the request of the set."""
-    return of_set(
-        request={
-            **_REQUEST,
-            "rocm_version": "7.2.0",
-            **changes,
-        }
-    )
-
-
 _RECORD_EDITS: list[tuple[str, str, Edit]] = [
     ("jax_version", "about jax_version", of_set(jax_version="0.10.1")),
     ("rocm_version", "about rocm_version", of_set(rocm_version="7.2.1")),
@@ -361,13 +337,6 @@ _RECORD_EDITS: list[tuple[str, str, Edit]] = [
         "about rocm.lock",
         of_set(files=LABEL, request={"payload": "published", "source": {"rocm": "8"}}),
     ),
-    ("request for a post release", "asks for version", asked(post_release=2)),
-    (
-        "request for other Pythons",
-        "about request: python_versions",
-        asked(python_versions=["3.11"]),
-    ),
-    ("impossible request", "no build has such a request", asked(targets=["gfx1"])),
     ("name", "name is", of_wheel(name="jax-rocm7-other")),
     ("version", "version is", of_wheel(version="0.10.2+rocm7.2.0")),
     ("tags", "tags is", of_wheel(tags=("cp313-cp313-manylinux_2_28_x86_64",))),
