@@ -6,24 +6,11 @@ Frozen, without behaviour, converted to JSON by `core.model.to_json`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from core.frozen import frozen
 from core.model import Finding, MemberInfo
 from wheelkit.gpu.fatbin import DeviceCode, TargetCode
-
-
-@frozen
-class ContentPart:
-    """Bytes of one kind of content.
-
-    Attributes:
-        unpacked: bytes on disk after installation.
-        stored: bytes in the archive, without headers.
-    """
-
-    name: str
-    unpacked: int
-    stored: int
 
 
 @frozen
@@ -32,7 +19,6 @@ class ElfFacts:
 
     Attributes:
         path: path inside the wheel.
-        stored: compressed size in the archive, in bytes.
         machine: as in `Elf.machine`, such as x86_64.
         runpath: entries of DT_RUNPATH, or of DT_RPATH if `rpath` is set.
         symbol_versions: highest version per prefix, such as {"GLIBC": "2.27"}.
@@ -50,7 +36,6 @@ class ElfFacts:
 
     path: str
     size: int
-    stored: int
     sha256: str
     machine: str
     needed: tuple[str, ...]
@@ -68,7 +53,7 @@ class ElfFacts:
     exported: tuple[str, ...]
     hip_symbols: tuple[str, ...]
     device: DeviceCode
-    sections: tuple[ContentPart, ...]
+    sections: Mapping[str, int]
 
 
 @frozen
@@ -123,7 +108,7 @@ class WheelReport:
         verified: True if RECORD hashes and the MD5 of device code were checked.
         rocm: ROCm versions that compiled device code in the wheel, sorted.
         files: number of members.
-        parts: largest first; their `stored` bytes add up to the compressed members.
+        parts: kind of content -> unpacked bytes, largest first.
         findings: errors first.
     """
 
@@ -139,7 +124,7 @@ class WheelReport:
     metadata: WheelMetadata | None = None
     platform: PlatformSupport | None = None
     rocm: tuple[str, ...] = ()
-    parts: tuple[ContentPart, ...] = ()
+    parts: Mapping[str, int] = field(default_factory=dict)
     targets: tuple[TargetCode, ...] = ()
     elfs: tuple[ElfFacts, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -35,13 +35,11 @@ from wheelkit.gpu.fatbin import DeviceCode, FatbinReport, TargetCode, read_targe
 from wheelkit.inspect import contents, library, parts
 from wheelkit.inspect import metadata_rules as metadata
 from wheelkit.inspect.inspection_model import (
-    ContentPart,
     ElfFacts,
     PlatformSupport,
     WheelReport,
 )
 from wheelkit.inspect.metadata_rules import read_metadata
-from wheelkit.inspect.parts import TracedArchive
 from wheelkit.inspect.platform_rules import ROCM_SONAME, check_platform
 
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
@@ -97,8 +95,7 @@ def inspect_wheel(
             end.
         sha256: digest of the file, if the caller has computed it.
         libraries: the unpacked libraries, if the caller keeps them; for expectations
-            with `verify`. The stored sizes of a library's sections are then in
-            proportion to their unpacked sizes.
+            with `verify`.
 
     Raises:
         OSError: the file cannot be read at all, or the scratch folder is full.
@@ -108,7 +105,7 @@ def inspect_wheel(
     report = _identity(path, sha256 or sha256_of(path), verify=expectations.verify)
     try:
         with (
-            TracedArchive(path) as archive,
+            WheelArchive(path) as archive,
             tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root,
         ):
             inspection = _Inspection(
@@ -151,7 +148,7 @@ def _identity(path: Path, sha256: str, *, verify: bool) -> WheelReport:
 class _Inspection:
     """Inspection of one open archive; `root` receives its libraries, laid out as in the wheel."""
 
-    archive: TracedArchive
+    archive: WheelArchive
     root: Path
     expectations: Expectations
     progress: Progress | None
@@ -296,16 +293,7 @@ class _Inspection:
                 target = processor_of(file.read(HEAD_SIZE))
             code_of = TargetCode(target=target, code_bytes=elf.size, bundles=0)
             device = DeviceCode(targets=(code_of,) if target else ())
-        return library.library_facts(
-            name,
-            elf,
-            device,
-            stored=self.archive[name].compressed_size,
-            sha256=sha256,
-            checkpoints=(
-                self.archive.checkpoints_of(name) if self.shared is None else ()
-            ),
-        )
+        return library.library_facts(name, elf, device, sha256)
 
     def _library_rules(
         self, elfs: Sequence[ElfFacts], project: str, *, whole: bool
@@ -328,17 +316,15 @@ class _Inspection:
                 elfs, promised=expected is not None
             )
 
-    def _parts(self, elfs: Sequence[ElfFacts]) -> tuple[ContentPart, ...]:
+    def _parts(self, elfs: Sequence[ElfFacts]) -> Mapping[str, int]:
+        total = Counter[str]()
+        for elf in elfs:
+            total.update(elf.sections)
         libraries = {elf.path for elf in elfs}
-        found = [*chain.from_iterable(elf.sections for elf in elfs)]
         for member in self.archive.members:
             if member.name not in libraries:
-                kind = parts.part_of_file(member.name)
-                stored = member.compressed_size
-                found.append(
-                    ContentPart(name=kind, unpacked=member.size, stored=stored)
-                )
-        return parts.sum_parts(found)
+                total[parts.part_of_file(member.name)] += member.size
+        return dict(total.most_common())
 
 
 def _sum_targets(elfs: Sequence[ElfFacts]) -> tuple[TargetCode, ...]:

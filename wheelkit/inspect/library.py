@@ -20,30 +20,15 @@ from wheelkit.findings import finding, some
 from wheelkit.gpu.fatbin import DeviceCode
 from wheelkit.gpu.offload_bundle import BundleEntry, select_entries
 from wheelkit.inspect.inspection_model import ElfFacts
-from wheelkit.inspect.parts import Checkpoint, split_library
+from wheelkit.inspect.parts import split_library
 
 
-def library_facts(
-    name: str,
-    elf: Elf,
-    device: DeviceCode,
-    *,
-    stored: int,
-    sha256: str,
-    checkpoints: Sequence[Checkpoint],
-) -> ElfFacts:
-    """Combine all facts about one library.
-
-    Args:
-        stored: compressed size in the archive, in bytes.
-        checkpoints: recorded while the library was inflated; used to estimate the
-            stored size of its sections.
-    """
+def library_facts(name: str, elf: Elf, device: DeviceCode, sha256: str) -> ElfFacts:
+    """Combine all facts about one library."""
     debug_file, debug_crc32 = elf.debug_link or ("", 0)
     return ElfFacts(
         path=name,
         size=elf.size,
-        stored=stored,
         sha256=sha256,
         machine=elf.machine,
         needed=elf.needed,
@@ -61,7 +46,7 @@ def library_facts(
         exported=tuple(sorted(elf.exported)),
         hip_symbols=elf.hip_symbols,
         device=device,
-        sections=split_library(elf.sections.values(), elf.size, stored, checkpoints),
+        sections=split_library(elf.sections.values(), elf.size),
     )
 
 

@@ -142,14 +142,12 @@ def _metadata(meta: WheelMetadata) -> Iterator[tuple[str, str]]:
 
 
 def _parts(report: WheelReport, width: int) -> Text:
-    whole = sum(part.stored for part in report.parts) or 1
+    whole = sum(report.parts.values()) or 1
     rows = []
-    for part in report.parts:
-        share = f"{100 * part.stored / whole:.1f} %"
-        rows.append((part.name, human(part.stored), share, human(part.unpacked)))
-    unpacked = sum(part.unpacked for part in report.parts)
-    rows.append(("sum", human(whole), "", human(unpacked)))
-    return _table(("part", "in the wheel", "share", "unpacked"), rows, (1, 2, 3), width)
+    for name, size in report.parts.items():
+        rows.append((name, human(size), f"{100 * size / whole:.1f} %"))
+    rows.append(("sum", human(whole), ""))
+    return _table(("part", "unpacked", "share"), rows, (1, 2), width)
 
 
 def _device_heading(report: WheelReport) -> str:
