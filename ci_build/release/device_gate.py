@@ -73,7 +73,7 @@ def parse_config(
         machine=detect_machine(JaxPlatform(request.platform), runner),
         environ=environ,
         source=source,
-        suite=suite_id(source, runner),
+        suite=suite_id(source),
         devices=device_counts(request),
         listed=tuple(request.tests),
         shard=parse_shard(request.shard) if request.shard else None,

@@ -74,7 +74,6 @@ def merged_checks(
         config,
         target,
         results,
-        again,
         details={
             "suite": config.suite,
             "shards": [dict(shard.run) for shard in shards],

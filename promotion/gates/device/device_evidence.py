@@ -1,16 +1,14 @@
-"""Checks, JUnit XML, compact results and logs that a run stores as evidence."""
+"""Checks, compact results and logs that a run stores as evidence."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import re
 import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from core.digests import sha256_of
 from core.model import Evidence, Finding
@@ -29,7 +27,6 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
 RESULTS = "results.json.gz"
-JUNIT = "junit.xml.gz"
 LOGS = "logs.tar.gz"
 _MESSAGE_CHARACTERS = 4_000
 NAMED, _EXAMPLES = 3, 10
@@ -51,10 +48,6 @@ _FLAKE_HINT = (
     "To accept the flake, add the exception that `ci policy` prints to"
     " promotion/policy.toml."
 )
-_JUNIT_KINDS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
-"""Attribute with a number of tests -> element of such a test."""
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 forbids; the output of a crashed process may contain them."""
 
 Reproduce = Callable[[str], str]
 """Function that returns the command that runs a test again."""
@@ -207,75 +200,6 @@ def first_lines(message: str, lines: int) -> list[str]:
     return every[:lines] if NEWEST_FIRST in message else every[-lines:]
 
 
-def to_junit(results: Sequence[TestResult], name: str, reproduce: Reproduce) -> bytes:
-    """Return JUnit XML with a test suite for each file.
-
-    Only elements that Jenkins, GitLab and GitHub Actions all understand are used.
-
-    The type of a failure is its cause, and only the first failure of a cause has the
-    whole message.
-    """
-    files: dict[str, list[TestResult]] = defaultdict(list)
-    for result in results:
-        files[result.file].append(result)
-    first: dict[str, str] = {}
-    for group in by_cause(results).values():
-        first |= {result.id: group[0].id for result in group}
-    root = ET.Element("testsuites", name=name)
-    for file, tests in sorted(files.items()):
-        suite = ET.SubElement(root, "testsuite", name=_clean(file))
-        suite.extend(_case(result, first[result.id], reproduce) for result in tests)
-        _set_counts(suite, ("failures", "errors", "skipped"), tests)
-    _set_counts(root, ("failures", "errors"), results)
-    ET.indent(root)
-    data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
-    return data + b"\n"
-
-
-def _set_counts(
-    element: ET.Element, kinds: Sequence[str], results: Sequence[TestResult]
-) -> None:
-    """Set the numbers of tests of several kinds, and their time."""
-    element.set("tests", str(len(results)))
-    for kind in kinds:
-        cases = element.iterfind(f".//testcase/{_JUNIT_KINDS[kind]}")
-        element.set(kind, str(sum(1 for _ in cases)))
-    element.set("time", f"{sum(result.seconds for result in results):.3f}")
-
-
-def _clean(text: str) -> str:
-    """Replace characters that XML forbids."""
-    return _NOT_XML.sub("\ufffd", text)
-
-
-def _case(result: TestResult, first: str, reproduce: Reproduce) -> ET.Element:
-    name = result.id.removeprefix(f"{result.file}::")
-    case = ET.Element(
-        "testcase",
-        classname=_clean(result.file),
-        name=_clean(name),
-        time=f"{result.seconds:.3f}",
-    )
-    line = _clean(headline(result.message))
-    verdict = result.verdict
-    if verdict in (TestVerdict.FAILED, TestVerdict.CRASHED):
-        kind = "failure" if verdict is TestVerdict.FAILED else "error"
-        cause = _clean(cause_of(result.message))
-        message = result.message
-        if result.id != first:
-            message = f"The cause is that of {first}."
-        element = ET.SubElement(case, kind, type=cause, message=line)
-        element.text = _clean(f"{message}\n\n{reproduce(result.id)}")
-    elif verdict is TestVerdict.SKIPPED:
-        why = f"{line} ({result.entry})" if result.entry else line
-        ET.SubElement(case, "skipped", message=why)
-    elif verdict is TestVerdict.FLAKY:
-        ET.SubElement(case, "system-out").text = _clean(f"flaky: {result.message}")
-    elif verdict is not TestVerdict.PASSED:
-        ET.SubElement(case, "skipped", message=f"{verdict.value}: {line}")
-    return case
-
-
 def pack(data: bytes) -> bytes:
     """Compress reproducibly."""
     return gzip.compress(data, mtime=0)
@@ -300,17 +224,12 @@ def pack_logs(folder: Path) -> bytes:
     return out.getvalue()
 
 
-def attachments(
-    results: Sequence[TestResult], folder: Path | None, name: str, reproduce: Reproduce
-) -> dict[str, bytes]:
+def attachments(results: Sequence[TestResult], folder: Path | None) -> dict[str, bytes]:
     """Return the files to store beside the evidence, by kind.
 
     `folder` contains the sessions' logs, if any.
     """
-    files = {
-        RESULTS: pack(dump_results(results)),
-        JUNIT: pack(to_junit(results, name, reproduce)),
-    }
+    files = {RESULTS: pack(dump_results(results))}
     return files if folder is None else {**files, LOGS: pack_logs(folder)}
 
 

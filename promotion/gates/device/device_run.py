@@ -217,7 +217,6 @@ class _GateRun:
             config,
             self.target,
             results,
-            again,
             details=details,
             warnings=[*(warning(NOTE, note) for note in notes), *warnings],
             logs=folder,

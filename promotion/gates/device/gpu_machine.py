@@ -19,13 +19,11 @@ from pathlib import Path
 
 from core.errors import MachineError, ProcessError
 from core.frozen import frozen
-from core.kfd import gfx_name, gpu_nodes, properties, uuid
+from core.kfd import gfx_name, gpu_nodes, uuid
 from core.process import Runner
 from promotion.gates.device.lease import Allotment, GpuDevice, JaxPlatform
 
 KUBE = "KUBE_CPU_REQUEST"
-_LOCAL_MEMORY = (1, 2)
-"""heap_type of memory banks on the card: public and private frame buffer."""
 _NVIDIA_NODE = "/dev/nvidiactl"
 """File that every process using CUDA has open."""
 _QUERY = "index,uuid,compute_cap,memory.total,memory.free,name,driver_version"
@@ -115,13 +113,7 @@ def _amd_device(
     card = root / f"sys/class/drm/renderD{minor}/device"
     gauge = (card / "mem_info_vram_total", card / "mem_info_vram_used")
     counted, used = map(_number, gauge)
-    banks = (properties(bank / "properties") for bank in _entries(node / "mem_banks"))
-    local = sum(
-        bank.get("size_in_bytes", 0)
-        for bank in banks
-        if bank.get("heap_type") in _LOCAL_MEMORY
-    )
-    total = counted or local
+    total = counted or 0
     return GpuDevice(
         index=index,
         uuid=uuid(facts),

@@ -13,7 +13,6 @@ from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import Check, GateContext, warning
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.device_evidence import (
-    Reproduce,
     attachments,
     upload,
 )
@@ -45,7 +44,6 @@ def run_check(
     config: DeviceGateConfig,
     target: str,
     results: Sequence[TestResult],
-    reproduce: Reproduce,
     *,
     details: Mapping[str, Any],
     warnings: Iterable[Finding],
@@ -62,7 +60,7 @@ def run_check(
     findings = list[Finding]()
     if not config.shard and not config.listed:
         findings += check_ledgers(config.known, results)
-    files = attachments(results, logs, f"{config.gate_name}.{target}", reproduce)
+    files = attachments(results, logs)
     details = {
         **details,
         "verdicts": {verdict.value: count for verdict, count in number.items()},

@@ -40,7 +40,7 @@ class SuiteSource:
 
     Attributes:
         location: folder, or address of a git repository.
-        commit: 40 hexadecimal digits; empty accepts any state of a folder.
+        commit: 40 hexadecimal digits, which are fetched; empty takes the folder as it is.
     """
 
     location: str
@@ -118,15 +118,22 @@ def smoke_suite(listed: Sequence[str] = ()) -> Suite:
     return Suite(root=SMOKE, files=files, env={}, commit=commit)
 
 
-def suite_id(source: SuiteSource | None, runner: Runner) -> str:
+def suite_id(source: SuiteSource | None) -> str:
     """Return the suite's commit, or a digest of its folder; a source of None means the smoke suite.
 
     Raises:
-        InputError: the suite does not exist, or is at another commit.
+        InputError: the folder does not exist.
     """
     if source is None:
         return smoke_suite().commit
-    return source.commit if source.remote else _local_commit(source, runner)
+    folder = Path(source.location)
+    if source.commit:
+        return source.commit
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder} is not a folder.", hint="Pass a checkout of JAX, or URL@commit."
+        )
+    return f"tree-{_digest(folder, _COPIED)[:16]}"
 
 
 def jax_suite(
@@ -149,12 +156,12 @@ def jax_suite(
         given: variables that replace those of JAX's CI.
 
     Raises:
-        InputError: the suite cannot be fetched, or is at another commit.
+        InputError: the suite does not exist, or its commit cannot be fetched.
         RequestError: the size or the list is invalid.
     """
     folder = Path(source.location)
-    commit = suite_id(source, runner)
-    if source.remote:
+    commit = suite_id(source)
+    if source.commit:
         folder = work / "checkout"
         fetch_suite(source, folder, runner)
     root = work / "suite"
@@ -217,33 +224,6 @@ def _files_of_size(root: Path, size: str) -> tuple[tuple[str, ...], tuple[str, .
     return files, notes if missing else ()
 
 
-def _local_commit(source: SuiteSource, runner: Runner) -> str:
-    """Return a folder's commit with a digest of its changes, or only a digest."""
-    folder = Path(source.location)
-    if not folder.is_dir():
-        raise InputError(
-            f"{folder} is not a folder.", hint="Pass a checkout of JAX, or URL@commit."
-        )
-    try:
-        commit = _git(runner, folder, "rev-parse", "HEAD")
-        status = ("status", "--porcelain", "--untracked-files=all", "--", *_COPIED)
-        changed = _git(runner, folder, *status)
-    except ProcessError as problem:
-        if source.commit:
-            text = f"{folder} is not a git checkout, so its commit is unknown."
-            raise InputError(
-                text, hint="Omit @commit or clone the repository."
-            ) from problem
-        return f"tree-{_digest(folder, _COPIED)[:16]}"
-    if source.commit and (commit != source.commit or changed):
-        actual = f"{commit} with changes" if changed else commit
-        raise InputError(
-            f"{folder} is at {actual}, not at {source.commit}.",
-            hint="Check out the commit.",
-        )
-    return f"{commit}+{_digest(folder, _COPIED)[:8]}" if changed else commit
-
-
 def fetch_suite(
     source: SuiteSource, folder: Path, runner: Runner, *, bare: bool = False
 ) -> None:
@@ -275,10 +255,8 @@ def fetch_suite(
         ) from problem
 
 
-def _git(runner: Runner, folder: Path, *arguments: str) -> str:
-    return runner.run(
-        ("git", "-C", str(folder), *arguments), timeout=_FETCH_SECONDS
-    ).stdout.strip()
+def _git(runner: Runner, folder: Path, *arguments: str) -> None:
+    runner.run(("git", "-C", str(folder), *arguments), timeout=_FETCH_SECONDS)
 
 
 def _digest(folder: Path, names: Sequence[str] = (".",)) -> str:

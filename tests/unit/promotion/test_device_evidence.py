@@ -1,4 +1,4 @@
-"""Checks, JUnit XML and attachments of the device gate."""
+"""Checks and attachments of the device gate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import json
 import tarfile
 from dataclasses import replace
 from pathlib import Path
-
-import xmlschema
 
 from promotion.evidence.evidence import dump_evidence
 from promotion.evidence.test_results import TestVerdict, load_results
@@ -23,7 +21,6 @@ from promotion.gates.device.preflight import check_host
 from tests.support.device_results import (
     FLAKE_EXCEPTION,
     RESULTS,
-    again,
     checks_of,
     judged,
     result,
@@ -101,27 +98,12 @@ def test_checks_of_tests_group_failures_of_one_cause() -> None:
     assert len(dump_evidence(judged(found))) < 10_000
 
 
-def test_junit_is_valid_and_replaces_invalid_characters() -> None:
-    odd = [
-        result("a\x00b", V.FAILED, "E   c: \x1b[31m<&>\ud800"),
-        result("c", V.CRASHED, "\x07]]>"),
-        result("d", V.SKIPPED, "needs a GPU"),
-    ]
-    text = evidence.to_junit([*RESULTS, *odd], "device", again).decode()
-    xmlschema.XMLSchema(str(Path(__file__).parents[2] / "data/junit.xsd")).validate(
-        text
-    )
-    assert "c: \ufffd[31m&lt;&amp;&gt;\ufffd" in text
-
-
 def test_attachments_are_reproducible(tmp_path: Path) -> None:
     for name in ("output.log", "gw0.crash", "gw0.jsonl", "plan.json", "secret.txt"):
         (tmp_path / "0000").mkdir(exist_ok=True)
         (tmp_path / "0000" / name).write_bytes(b"\xff\x00" + name.encode())
-    files = evidence.attachments(RESULTS, tmp_path, "device", again)
-    assert files == evidence.attachments(RESULTS[::-1], tmp_path, "device", again) | {
-        evidence.JUNIT: files[evidence.JUNIT]
-    }
+    files = evidence.attachments(RESULTS, tmp_path)
+    assert files == evidence.attachments(RESULTS[::-1], tmp_path)
     assert load_results(gzip.decompress(files[evidence.RESULTS]), "x") == tuple(
         sorted(RESULTS, key=lambda r: r.id)
     )

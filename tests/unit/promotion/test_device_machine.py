@@ -103,7 +103,6 @@ def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:
     )
     return {
         f"{base}/properties": text,
-        f"{base}/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {192 * GIB}\n",
         f"sys/class/drm/renderD{minor}/device/mem_info_vram_total": f"{192 * GIB}\n",
         f"sys/class/drm/renderD{minor}/device/mem_info_vram_used": f"{GIB}\n",
     }

@@ -44,7 +44,6 @@ WORKER = {
     "pid": 4711,
     "slot": 0,
     "device": "3",
-    "late": False,
 }
 COLLECT = {"event": "collect", "file": "a_test.py"}
 COLLECTED = {

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import resource
-import sys
 import time
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -110,7 +109,6 @@ class WorkerPlugin:
             pid=self.journal.pid,
             slot=self.lease["slot"],
             device=self.lease["device"],
-            late="jax" in sys.modules,
         )
 
     def _claim(self) -> dict[str, Any]:

@@ -35,7 +35,6 @@ class Worker:
         collecting: the file being imported; empty if there is none.
         since: monotonic time at which the last event of the process was read.
         finished: whether the process exited normally.
-        late: whether jax was imported before the lease was locked.
         internal: internal error of pytest that ended the process; empty without an
             error.
         retired: whether the process exited because a test exhausted its device.
@@ -50,7 +49,6 @@ class Worker:
     started_at: float = 0.0
     last_at: float = 0.0
     finished: bool = False
-    late: bool = False
     internal: str = ""
     retired: bool = False
 
@@ -145,7 +143,6 @@ class SessionJournal:
             case "worker":
                 worker.pid = int(event["pid"])
                 worker.device = str(event["device"])
-                worker.late = bool(event["late"])
             case "collect":
                 worker.collecting = str(event["file"])
             case "collected":

@@ -38,10 +38,6 @@ All tests passed, some tests failed, or no tests were collected.
 """
 LOG = "output.log"
 PLAN = "plan.json"
-LATE = (
-    "jax was imported before a worker had its lease; the suite or a pytest plugin"
-    " imports it too early."
-)
 _LOG_CHARACTERS = 32 << 20
 """Maximum length of a session's log.
 
@@ -191,8 +187,6 @@ class PytestSession:
         for worker in busy:
             if why := self.check_worker(worker, pid, now):
                 return why
-        if sum(not alive(worker.pid) for worker in busy) > self.limits.crashes:
-            return f"lost more than {self.limits.crashes} workers"
         quiet = now - max(self._started, self.journal.changed)
         if quiet > max(self.limits.test, self.limits.collect) + 2 * self.limits.grace:
             return f"made no progress for {quiet:.0f} s"
@@ -248,7 +242,6 @@ class PytestSession:
                 )
             if worker.collecting and (worker.name in self.lost or crashed):
                 broken.append(self._death(worker, worker.collecting))
-        late = any(worker.late for worker in journal.workers.values())
         return SessionOutcome(
             items=journal.items("collected"),
             chosen=journal.items("chosen") or (),
@@ -258,7 +251,7 @@ class PytestSession:
             files=tuple(journal.files.values()),
             broken=tuple(broken),
             problem=(problem or "pytest did not finish") if lost else "",
-            notes=(*journal.notes, *([LATE] if late else [])),
+            notes=tuple(journal.notes),
             retired=sum(worker.retired for worker in journal.workers.values()),
         )
 
