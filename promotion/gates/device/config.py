@@ -151,7 +151,6 @@ class DeviceGateConfig:
         """Return the settings shared by all shards and matched to reuse evidence."""
         request = self.request
         skips = sorted((skip.pattern, skip.id) for skip in self.known.active)
-        optional = {"image": request.image, "suite-env": "\n".join(request.suite_env)}
         return {
             "platform": self.platform.value,
             "family": request.family,
@@ -164,7 +163,8 @@ class DeviceGateConfig:
             "tools": sha256_of(LOCK)[:16],
             "also": sha256_of(request.also) if request.also else "",
             "skips": json.dumps(skips),
-            **{name: value for name, value in optional.items() if value},
+            "image": request.image,
+            "suite-env": "\n".join(request.suite_env),
         }
 
 

@@ -137,7 +137,7 @@ def run_shards(
 
     Raises:
         RequestError: options are wrong, such as variables of JAX's script.
-        GateError: shards failed, or differ in settings or collected tests.
+        GateError: shards failed, or collected different tests.
         MachineError: shards were lost with their workers, or no worker can be reached.
     """
     shards: list[ShardResult] = []
@@ -149,7 +149,6 @@ def run_shards(
             failed.append(result)
         else:
             shards.append(_received(context, config, result))
-            _check_settings(result, shards[-1], config)
     if failed:
         raise _failure(failed)
     shards.sort(key=lambda shard: shard.shard.number)
@@ -240,20 +239,3 @@ def _received(
     return load_shard(
         found[0].read_bytes(), found[0].name, context.staged, config.gate_name
     )
-
-
-def _check_settings(
-    result: TaskResult, shard: ShardResult, config: DeviceGateConfig
-) -> None:
-    """Raise GateError if a worker's machine led to other settings than the client's."""
-    differences = []
-    for name in sorted({*shard.settings, *config.settings}):
-        found = shard.settings.get(name, "")
-        expected = config.settings.get(name, "")
-        if found != expected:
-            differences.append(f"{name} is {found!r}, not {expected!r}")
-    if differences:
-        raise GateError(
-            f"{result.task.label} ran with other settings: {', '.join(differences)}.",
-            hint="Correct the worker's machine, and run the gate again.",
-        )

@@ -14,7 +14,6 @@ number of workers.
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping, Sequence
 
 from core.errors import MachineError
@@ -33,8 +32,6 @@ _LIBRARIES = (
     "NPROC",
 )
 """Variables that limit the threads of numerical libraries; XLA's thread pools read NPROC."""
-_INDEX = re.compile(r"[0-9]+")
-_UUID = re.compile(r"(?:GPU-|MIG-)[0-9A-Za-z/-]+")
 
 
 class JaxPlatform(enum.StrEnum):
@@ -165,11 +162,10 @@ def _masked(
     chosen: list[GpuDevice] = []
     for entry in filter(None, map(str.strip, text.split(","))):
         matches = _find(devices, entry)
-        if len(matches) != 1:
-            what = "is not a device" if not matches else "matches several devices"
+        if not matches:
             names = ", ".join(device.token for device in devices) or "none"
             raise MachineError(
-                f"{name}={text}: {entry!r} {what}.",
+                f"{name}={text}: {entry!r} is not a device.",
                 hint=f"Choose from these devices: {names}.",
             )
         if matches[0] in chosen:
@@ -181,16 +177,10 @@ def _masked(
 
 
 def _find(devices: Sequence[GpuDevice], entry: str) -> list[GpuDevice]:
-    """Return the devices that an entry of a mask matches.
-
-    An index, a UUID, or the beginning of a UUID.
-    """
-    if _INDEX.fullmatch(entry):
+    """Return the device that an entry of a mask names by its index or UUID."""
+    if entry.isdecimal():
         return list(devices[int(entry) : int(entry) + 1])
-    if not _UUID.fullmatch(entry):
-        return []
-    exact = [device for device in devices if device.uuid == entry]
-    return exact or [device for device in devices if device.uuid.startswith(entry)]
+    return [device for device in devices if device.uuid == entry]
 
 
 def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> int:

@@ -111,14 +111,15 @@ def lacks_memory(exception: str, memory: int) -> bool:
     """Return whether a test failed for want of memory that its device could have had.
 
     Args:
-        memory: bytes of the device; a larger allocation is the fault of the test.
+        memory: bytes of the device, or 0 if they are unknown; a larger allocation is
+            the fault of the test.
     """
     if not _OUT_OF_MEMORY.search(exception):
         return False
     sizes = [
         float(number) * _UNITS[unit] for number, unit in _ALLOCATION.findall(exception)
     ]
-    return max(sizes, default=0) <= memory
+    return not memory or max(sizes, default=0) <= memory
 
 
 def is_machine_failure(exception: str) -> bool:

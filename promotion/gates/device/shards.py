@@ -163,9 +163,7 @@ def collect_shards(
         folder = staged.evidence_file(gate, target, "")
         keys = [key for key in bucket.list(folder) if key.endswith(f".{SHARD_FILE}")]
         stored += [_read(bucket, staged, key, gate, signer) for key in keys]
-    # Evidence without the first two settings lacks them; without this, shards of several
-    # images would be joined.
-    required = {"image": "", "suite-env": "", **settings}
+    required = dict(settings)
     for name in _MACHINE_SETTINGS:
         if name != "python" or not required.get(name):
             required.pop(name, None)
@@ -178,8 +176,8 @@ def collect_shards(
             runs.setdefault(key, {})[shard.shard.number] = shard
     if not runs:
         raise RequestError(
-            f"The set has no shard of {gate} with"
-            f" {settings.get('suite')}{_differences(stored, required)}.",
+            f"The set has no shard of {gate} with these settings of"
+            f" {settings.get('suite')}.",
             hint="Run `gate device --shard 1/N` and so on.",
         )
     complete = [shards for key, shards in runs.items() if len(shards) == key[1]]
@@ -212,19 +210,6 @@ def join_results(shards: Sequence[ShardResult]) -> tuple[TestResult, ...]:
                 pair, key=lambda result: _WORST_FIRST.index(result.verdict)
             )
     return tuple(joined[test] for test in sorted(joined))
-
-
-def _differences(stored: Sequence[ShardResult], required: Mapping[str, str]) -> str:
-    """Return a clause that compares the newest stored shard's settings with the required ones."""
-    if not stored:
-        return ""
-    own = max(stored, key=lambda shard: shard.at).settings
-    differ = [
-        f"{name} {own.get(name, '')!r}, not {value!r}"
-        for name, value in required.items()
-        if own.get(name, "") != value
-    ]
-    return f"; the newest shard has {', '.join(differ)}"
 
 
 def _missing(runs: Mapping[_RunKey, Mapping[int, ShardResult]]) -> Iterator[str]:

@@ -169,27 +169,11 @@ def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
     assert len(logs) == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda shard: replace(shard, tests="0" * 64),
-            "collected different tests",
-        ),
-        (
-            lambda shard: replace(shard, settings={**shard.settings, "python": "3.13"}),
-            "python is '3.13', not '3.12'",
-        ),
-    ],
-)
-def test_shards_that_do_not_belong_together_are_refused(
-    place: Place, change: Change, message: str
-) -> None:
+def test_shards_of_different_tests_are_refused(place: Place) -> None:
     context, config, tasks = place
-    tasks.change = change
-    with pytest.raises(GateError) as raised:
+    tasks.change = lambda shard: replace(shard, tests="0" * 64)
+    with pytest.raises(GateError, match="collected different tests"):
         run_shards(context, config, tasks)
-    assert message in str(raised.value)
 
 
 def test_failed_and_lost_shards_end_the_gate(place: Place) -> None:

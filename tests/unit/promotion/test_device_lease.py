@@ -63,7 +63,7 @@ def test_visible_devices_on_cuda_reads_one_mask() -> None:
     [
         ({ROCR: "0,9"}, "'9' is not a device"),
         ({ROCR: "0,0"}, "'0' twice"),
-        ({ROCR: "GPU-0"}, "matches several devices"),
+        ({ROCR: "GPU-0"}, "'GPU-0' is not a device"),
         ({ROCR: "1,2", HIP: "2"}, "HIP_VISIBLE_DEVICES=2: '2'"),
     ],
 )

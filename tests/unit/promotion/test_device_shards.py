@@ -102,12 +102,8 @@ def test_collect_shards_names_missing_shards() -> None:
     bucket = stored(*(shard_result(number, 4) for number in (1, 3, 4)))
     with pytest.raises(GateError, match="lacks shard 2/4"):
         collected(bucket)
-    with pytest.raises(
-        RequestError, match="the newest shard has suite 's', not 'another'"
-    ):
+    with pytest.raises(RequestError, match="has no shard of device"):
         collected(bucket, suite="another")
-    with pytest.raises(RequestError, match=r"has no shard of device.*\. Run"):
-        collected(MemoryBucket())
 
 
 @pytest.mark.parametrize(

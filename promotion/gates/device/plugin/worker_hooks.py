@@ -217,7 +217,6 @@ class WorkerPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Record the start and the outcome of a test."""
-        self._leave_if_orphan()
         self.reports.clear()
         self.exceptions.clear()
         self.around = ({}, {})

@@ -331,22 +331,12 @@ class Harness:
             session.on_poll = lambda journal: self._report_progress(state, journal)
         return session.run(argv, session_env(self.plan.env, folder), suite.root)
 
-    def _report_progress(self, current: PassState, journal: SessionJournal) -> None:
-        """Report the numbers of finished and of all tests.
-
-        Tests of later passes are unknown before their pass.
-        """
-        ended = {attempt.id for attempt in journal.ended}
-        items = journal.items("chosen") or ()
-        finished = 0
-        total = 0
-        for state in self._states.values():
-            running = (ended, items) if state is current else ()
-            done, number = state.counts(*running)
-            finished += done
-            total += number
-        if total:
-            self.on_progress(finished, total)
+    def _report_progress(self, state: PassState, journal: SessionJournal) -> None:
+        """Report the numbers of finished and of all tests of a pass."""
+        chosen = state.chosen or journal.items("chosen") or ()
+        finished = {*state.tests, *(attempt.id for attempt in journal.ended)}
+        if chosen:
+            self.on_progress(len(finished.intersection(chosen)), len(chosen))
 
     def _report(self) -> RunReport:
         attempts: dict[str, tuple[Attempt, ...]] = {}

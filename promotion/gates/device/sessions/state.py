@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from promotion.gates.device.results import OUTSIDE, Attempt, Ending, Round
@@ -52,19 +52,6 @@ class PassState:
             len(self.chosen or ()),
             int(self.chosen is None),
         )
-
-    def counts(
-        self, ended: Collection[str] = (), items: Sequence[str] = ()
-    ) -> tuple[int, int]:
-        """Return the number of finished tests, and of all tests to run.
-
-        Args:
-            ended: tests that the running session has finished.
-            items: tests that it has chosen, which count if there was no earlier session.
-        """
-        chosen: Collection[str] = items if self.chosen is None else self.chosen
-        finished = [test for test in chosen if test in ended or self.tests.get(test)]
-        return len(finished), len(chosen)
 
     def remaining(self) -> list[str]:
         """Return the chosen tests that still have to run in a session with other tests."""
