@@ -69,12 +69,10 @@ class PolicyTable(_EvidenceTable):
     None stands for "any", and for "supported" Python versions.
     """
 
-    pythons: int
     python_versions: tuple[str, ...] | None
     wheels: tuple[str, ...]
     wheels_per_python: tuple[str, ...]
     optional_wheels: tuple[str, ...]
-    pins: tuple[str, ...]
     files: tuple[str, ...]
     required_targets: tuple[str, ...]
     device_members: Mapping[str, tuple[str, ...]]

@@ -59,11 +59,8 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
         )
     if not wheel_set.targets:
         yield "The set names no gfx target."
-    if len(wheel_set.python_versions) < policy.pythons:
-        yield (
-            f"The set is for {len(wheel_set.python_versions)} Python versions;"
-            f" {policy.pythons} are required."
-        )
+    if not wheel_set.python_versions:
+        yield "The set names no Python."
     for version in _required_pythons(wheel_set, policy):
         if version not in wheel_set.python_versions:
             yield f"The set is not for Python {version}."
@@ -98,9 +95,6 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
             )
     for name in sorted(counts.keys() - {*single, *per_python, *optional}):
         yield f"The set has a wheel of {name}, which the policy does not permit."
-    for project in policy.pins:
-        if project not in wheel_set.pins:
-            yield f"The set does not pin {project}."
     processors = {target.partition(":")[0] for target in wheel_set.targets}
     for target in policy.required_targets:
         if target not in processors:

@@ -421,6 +421,7 @@ _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
     ),
     ("neither multi-arch nor a family", of_set(index="other")),
     ("names no gfx target", of_set(targets=())),
+    ("names no Python", of_set(python_versions=())),
     ("2 wheels of jax-aiter", two_kernels),
     ("another variant", offering("0.10.2+rocm7.2.0.gfx942")),
     ("pip would select instead", offering("0.10.3+rocm7.2.0")),
@@ -461,13 +462,6 @@ ROWS = [
         lax={"tiers": {}, **PER_TIER},
     ),
     PolicyRow(
-        "pythons",
-        "2 are required",
-        for_one_python,
-        strict={"pythons": 2},
-        lax={"pythons": 1},
-    ),
-    PolicyRow(
         "python_versions",
         "not for Python 3.11",
         for_one_python,
@@ -496,7 +490,6 @@ ROWS = [
         strict={"optional_wheels": ()},
         lax={"optional_wheels": ("jax-aiter",)},
     ),
-    PolicyRow("pins", "does not pin jax", of_set(pins={}), lax={"pins": ()}),
     PolicyRow("files", "has no constraints.txt", of_set(files={}), lax={"files": ()}),
     PolicyRow(
         "required_targets",

@@ -611,7 +611,7 @@ PROMOTER = [
     Attack(
         "key of the policy that occurs twice",
         "is not TOML",
-        policy(("pythons = 1", "pythons = 1\npythons = 0")),
+        policy(("unsigned = true", "unsigned = true\nunsigned = false")),
         FormatError,
     ),
     Attack(

@@ -62,7 +62,7 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
         ('trust = "any", identities', 'trust = "some", identities'),
         ('identities = "any"', 'identities = { ci = { issuer = "x" } }'),
         ('tier = "structure"', 'tier = "rumour"'),
-        ("pythons = 1", "pythons = 1\nsurprise = ['x']"),
+        ("unsigned = true", "unsigned = true\nsurprise = ['x']"),
         ('min_passed = "wheels"', 'min_passed = "some"'),
         ("max_skipped = 100", "max_skipped = 101"),
         (

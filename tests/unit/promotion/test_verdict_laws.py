@@ -239,9 +239,9 @@ def test_exception_of_weaker_gate_excuses_no_tier() -> None:
 def test_exception_does_not_cover_set_problems() -> None:
     everything = replace(EXCEPTION, gates=("device", "any"), targets=("gfx942", "any"))
     word = verdict(
-        replace(SET, pins={}), [], replace(POLICY, excepted=(everything,)), now=NOW
+        replace(SET, targets=()), [], replace(POLICY, excepted=(everything,)), now=NOW
     )
-    assert "The set does not pin jax." in word.blocked_by
+    assert "The set names no gfx target." in word.blocked_by
 
 
 def test_verdict_warns_about_unused_exception() -> None:
