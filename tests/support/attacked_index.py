@@ -232,10 +232,10 @@ class World:
     def state(self) -> IndexState:
         return read_ledger(self.bucket, RELEASED).entries[-1].state
 
-    def append(self, signer: Signer | None = KEEPER, **changes: Any) -> World:
-        """Append an entry that matches the one before it, and write the pages.
+    def forge(self, signer: Signer | None = KEEPER, **changes: Any) -> World:
+        """Store an entry that matches the one before it.
 
-        Without changes, it promotes the released set again.
+        Without changes, it promotes a set as the one before it does.
         """
         ledger = read_ledger(self.bucket, RELEASED)
         last = ledger.entries[-1]
@@ -248,7 +248,11 @@ class World:
             "state": replace(last.state, held=numbers, offered=numbers),
         }
         data = replace(last, **{**own, **changes}).dump(signer)
-        self.bucket.damage(RELEASED.ledger_entry(number), data)
+        return self.put(RELEASED.ledger_entry(number), data)
+
+    def append(self, signer: Signer | None = KEEPER, **changes: Any) -> World:
+        """Store an entry, and write the pages from it; see `forge`."""
+        self.forge(signer, **changes)
         publish(self.bucket, RELEASED, everything=True, authority=POLICY.authority())
         return self
 
