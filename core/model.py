@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from core.digests import sha256_of
 from core.errors import RequestError
 from core.frozen import frozen
-from core.number_ranges import NumberRanges
 from core.source_request import SourceRequest
 
 WHEELS_JSON = "wheels.json"
@@ -503,7 +502,7 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
     """
     if type(value) in _JSON_SCALARS:  # most values
         return value
-    if isinstance(value, (GfxTarget, RocmVersion, NumberRanges)):
+    if isinstance(value, (GfxTarget, RocmVersion)):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {

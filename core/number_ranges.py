@@ -5,18 +5,14 @@ Its size depends on the gaps between the numbers, not on their count.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-PATTERN = r"^(?:\d{1,8}(?:-\d{1,8})?(?:,\d{1,8}(?:-\d{1,8})?)*)?$"
-"""Regular expression of the text of a set."""
-
 
 @dataclass(frozen=True, slots=True)
 class NumberRanges(Collection[int]):
-    """An ascending set of numbers; its text is like `1-5,7`.
+    """An ascending set of numbers.
 
     Attributes:
         bounds: first number of each range, and the number after its last one,
@@ -31,25 +27,9 @@ class NumberRanges(Collection[int]):
         members = {*numbers}
         return cls(tuple(sorted(members ^ {number + 1 for number in members})))
 
-    @classmethod
-    def parse(cls, text: str) -> NumberRanges:
-        """Parse the text of a set; ValueError if it is not exactly what `str` returns for a set."""
-        if re.fullmatch(PATTERN, text) is None:
-            raise ValueError(f"{text!r:.80} is not a list of ranges")
-        bounds: list[int] = []
-        for part in filter(None, text.split(",")):
-            first, _, last = part.partition("-")
-            bounds += (int(first), int(last or first) + 1)
-        found = cls(tuple(bounds))
-        if str(found) != text or sorted({*bounds}) != bounds:
-            raise ValueError(f"{text!r:.80} is not a list of ascending ranges")
-        return found
-
-    def __str__(self) -> str:
-        parts = []
-        for first, end in self._ranges():
-            parts.append(str(first) if end == first + 1 else f"{first}-{end - 1}")
-        return ",".join(parts)
+    def __post_init__(self) -> None:
+        if sorted({*self.bounds}) != [*self.bounds] or len(self.bounds) % 2:
+            raise ValueError(f"not the bounds of ranges: {self.bounds}")
 
     def __len__(self) -> int:
         return sum(last - first for first, last in self._ranges())

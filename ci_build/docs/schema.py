@@ -15,7 +15,6 @@ import msgspec
 
 from core import wheels_json
 from core.model import Evidence, WheelSet
-from core.number_ranges import PATTERN, NumberRanges
 from promotion.evidence import evidence
 from promotion.evidence.signing import SCHEMA_VERSION as SIGNATURE_VERSION
 from promotion.evidence.signing import Signature
@@ -72,8 +71,6 @@ def _file(
     kinds = [kind, *others]
     _, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     parts = {name: _strict(part) for name, part in parts.items()}
-    if NumberRanges.__name__ in parts:  # it is written as text
-        parts[NumberRanges.__name__] = {"type": "string", "pattern": PATTERN}
     body = parts.pop(kind.__name__)
     properties = {"schema": {"const": version}, **body["properties"]}
     for name, keys in refined.items():

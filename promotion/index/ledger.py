@@ -20,7 +20,6 @@ from core.digests import sha256_of
 from core.errors import BucketError, FormatError, RequestError
 from core.frozen import frozen
 from core.model import RocmPackage, to_json
-from core.number_ranges import NumberRanges
 from core.records import convert
 from promotion.index.authority import ANYONE, ENTRY_TYPE, Authority, PolicySource
 from promotion.index.json_types import PolicyRecord
@@ -299,9 +298,7 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
     body = stored_record(data, dict[str, Any], key, schema=SCHEMA_VERSION)
     try:
         signature = str(body.pop("signature", ""))
-        # A state contains ranges, which are text in JSON.
-        state = _state(body.get("state"), key)
-        entry = convert({**body, "state": {}}, LedgerEntry, key)
+        entry = convert(body, LedgerEntry, key)
         if datetime.fromisoformat(entry.time).tzinfo is None:
             raise ValueError(f"{entry.time} has no time zone")
         promotes = entry.kind is EntryKind.PROMOTE
@@ -318,8 +315,7 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
             f"{key} is not a ledger entry: {error}.", hint=_RESTORE
         ) from error
     # It has 12 kB in each entry, and few entries have another one.
-    policy = sys.intern(entry.policy)
-    return replace(entry, state=state, policy=policy)
+    return replace(entry, policy=sys.intern(entry.policy))
 
 
 def _check_signature(
@@ -334,15 +330,6 @@ def _check_signature(
         _dump(body), ENTRY_TYPE, made
     ):
         raise BucketError(f"{key} was changed after it was signed.", hint=_RESTORE)
-
-
-def _state(body: Any, key: str) -> IndexState:  # noqa: ANN401 - any JSON value
-    """Return a state; FormatError or ValueError if it is none."""
-    marks = convert(body, dict[str, Any], f"{key}: state")
-    ranges: dict[str, Any] = {}
-    for name in ("held", "offered", "swept"):
-        ranges[name] = NumberRanges.parse(str(marks.pop(name, None)))
-    return replace(convert(marks, IndexState, f"{key}: state"), **ranges)
 
 
 def find_head(

@@ -90,7 +90,7 @@ def test_json_that_is_nested_too_deeply_is_damaged(two_sets: DirBucket) -> None:
         ("sets", "12"),
         ("reason", "\udcff"),
         ("state.held", ["x"]),
-        ("state.offered", "2,1"),
+        ("state.offered.bounds", [2, 1]),
         ("state.yanked", {"1": 2}),
         ("promoted.tiers", ["device"]),
         ("promoted.policy.attested", ["x"]),
