@@ -248,25 +248,20 @@ def staged_wheels(
         yield dataclasses.replace(row, set_digest=staged.digest)
 
 
-def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
+def write_if_changed(bucket: Bucket, key: str, data: bytes) -> None:
     """Write an object that is generated from other objects, such as a page.
-
-    Return whether this call changed it.
 
     Raises:
         ConflictError: another process wrote other bytes meanwhile.
     """
-    stored = bucket.head(key)
-    if stored is not None and stored.sha256 == sha256_of(data):
-        return False
+    stored = bucket.read(key)
+    if stored is not None and stored[0] == data:
+        return
     try:
-        bucket.put_if_match(key, data, etag=stored.etag if stored else None)
+        bucket.put_if_match(key, data, etag=stored[1].etag if stored else None)
     except ConflictError:
-        stored = bucket.head(key)
-        if stored is not None and stored.sha256 == sha256_of(data):
-            return False  # another process staged the same set
-        raise
-    return True
+        if bucket.get(key) != data:  # else another process staged the same set
+            raise
 
 
 def raise_if_any(

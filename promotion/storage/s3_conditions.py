@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from core.errors import BucketError
+from core.errors import BucketError, BusyError
 from promotion.storage.bucket import AbsentError, ConflictError
 from promotion.storage.s3_client import RefusalError
 
@@ -79,8 +79,6 @@ class Conditions:
         for _ in range(3):
             try:
                 unless_busy(probe, lambda: self._call(operation, probe, **words))
-            except _BusyKeyError:
-                raise
             except ConflictError:
                 refusals += 1
             except AbsentError:
@@ -96,14 +94,10 @@ class Conditions:
         return False
 
 
-class _BusyKeyError(ConflictError):
-    """The store refused every request because of other requests for the same key."""
-
-
 def unless_busy(key: str, send: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Send a request, and repeat it while the store is busy with the same key.
 
-    ConflictError if it stays busy.
+    BusyError if it stays busy.
     """
     for attempt in range(_RACES):
         try:
@@ -112,7 +106,7 @@ def unless_busy(key: str, send: Callable[[], Mapping[str, Any]]) -> Mapping[str,
             if refusal.status != 409:
                 raise
             time.sleep(_RACE_SECONDS * 2**attempt)
-    raise _BusyKeyError(
+    raise BusyError(
         f"{key} is being written by another process.", hint="Run the command again."
     )
 

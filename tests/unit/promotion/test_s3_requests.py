@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError, ResponseStreamingError
 
 from core.digests import sha256_of
-from core.errors import BucketError
+from core.errors import BucketError, BusyError
 from promotion.storage import s3_bucket, s3_conditions
 from promotion.storage.bucket import AbsentError, ConflictError
 from promotion.storage.s3_bucket import S3Bucket
@@ -165,7 +165,7 @@ def test_probe_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) 
     stored = {"ETag": '"e"'}
     put = [busy, *[CONDITIONS["put_object"]] * 4, stored]
     assert bucket_of(put_object=put).put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
-    with pytest.raises(ConflictError, match="is being written by another process"):
+    with pytest.raises(BusyError, match="is being written by another process"):
         bucket_of(put_object=busy).put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
 
 
