@@ -16,19 +16,19 @@ from ci_build.release.pipeline import SetOutcome, SetState
 from ci_build.release.policy_report import MissingEvidence
 from ci_build.release.release_request import NO_URL, SERVE_PORT, ReleaseOptions
 from core.frozen import frozen
-from core.model import WHEELS_JSON, Evidence, Verdict, WheelSet, to_json
+from core.model import WHEELS_JSON, Verdict, WheelSet, to_json
 from core.process import render
 from core.wheels_json import load_wheel_set
-from promotion.evidence.evidence import latest, load_evidence, read_all
+from promotion.evidence.evidence import latest, read_all
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
 from promotion.index.upkeep import last_upkeep
+from promotion.policy.recorded_promotion import recorded_evidence
 from promotion.promote import install_line
 from promotion.set_report import seconds_of
 from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import is_url
-from promotion.storage.concurrency import map_concurrently
-from promotion.storage.object_keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
 
 SCHEMA = 1
 _LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
@@ -259,11 +259,13 @@ def _counts(
 ) -> Iterator[GateCounts]:
     """Yield the counts of each gate's latest evidence, beside the last promoted set's."""
     released = ReleasedIndex(index=staged.index)
-    before = latest(_released_evidence(bucket, released, old)) if old else {}
     if promoted:
-        now = latest(_released_evidence(bucket, released, promoted))
+        files = recorded_evidence(bucket, released, promoted)
     else:
-        now = latest(file.evidence for file in read_all(bucket, staged).values())
+        files = read_all(bucket, staged).values()
+    old_files = recorded_evidence(bucket, released, old) if old else ()
+    before = latest(file.evidence for file in old_files)
+    now = latest(file.evidence for file in files)
     for (gate, target), evidence in sorted(now.items()):
         earlier = before.get((gate, target))
         yield GateCounts(
@@ -274,19 +276,6 @@ def _counts(
             before=earlier.counts if earlier else {},
             now=evidence.counts,
         )
-
-
-def _released_evidence(
-    bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet
-) -> tuple[Evidence, ...]:
-    """Return the evidence with which a set was promoted."""
-    names = [
-        name
-        for name in promoted.files
-        if name.startswith(f"{EVIDENCE_FOLDER}/") and name.endswith(".json")
-    ]
-    keys = [released.set_file(promoted.set_digest, name) for name in names]
-    return map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys)
 
 
 def _sizes(wheel_set: WheelSet | None) -> Mapping[str, int]:

@@ -40,7 +40,7 @@ def promotion_problems(
         return
     try:
         wheel_set = _wheel_set(bucket, released, promoted)
-        files = _evidence(bucket, released, promoted)
+        files = recorded_evidence(bucket, released, promoted)
         recorded = with_recorded_rules(policy, released.index, entry.policy)
         at_entry, at_check = _judged(entry, wheel_set, files, policy, recorded)
     except (CiBuildError, ValueError) as error:
@@ -113,10 +113,10 @@ def _describes(promoted: PromotedSet, wheel_set: WheelSet, policy: Policy) -> bo
     )
 
 
-def _evidence(
+def recorded_evidence(
     bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet
 ) -> Collection[EvidenceFile]:
-    """Return the evidence that the entry names."""
+    """Return the evidence with which a set was promoted, as its entry names it."""
     names = (name for name in promoted.files if name.startswith(f"{EVIDENCE_FOLDER}/"))
     return read_files(
         bucket, (released.set_file(promoted.set_digest, name) for name in names)
