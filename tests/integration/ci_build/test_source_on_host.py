@@ -46,6 +46,9 @@ class Machine:
             *more,
             "dist_wheels",
         ]
+        return self.run(*words)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         env = {"PATH": self.path, "CI_BUILD_CACHE_DIR": str(self.folder / "cache")}
         return ci_build(*words, cwd=self.folder, env=env)
 
@@ -91,8 +94,10 @@ def test_host_build_records_inputs_and_is_reused(machine: Machine) -> None:
         f"source:jax@{source['jax_commit']}"
     ]
     assert "nothing to do" in ok(machine.build())
-    again = ok(machine.build("--no-strip"))
-    assert "build jax-rocm7-pjrt" in again, "its version is another one"
+    again = machine.run("set", "reproduce", "dist")
+    assert (again.returncode, again.stdout.count("same ")) == (0, 3), again.stderr
+    other = ok(machine.build("--no-strip"))
+    assert "build jax-rocm7-pjrt" in other, "its version is another one"
     (machine.folder / "rocm/include/hip/more.h").write_text("")
     assert "build jax-rocm7-pjrt" in ok(machine.build()), "its ROCm is another one"
     (machine.folder / "jax/prebuilt/jaxlib/jaxlib/__init__.py").write_text("x = 1\n")
