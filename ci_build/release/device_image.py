@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ci_build.containers.container import (
@@ -32,7 +32,7 @@ from core.report import Reporter
 from core.store import lock_in_use
 from promotion.evidence.evidence import SCHEMA_VERSION, load_evidence
 from promotion.gates.common.installers import pip_config
-from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.device_request import DeviceRequest, option_words
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.suite import parse_source
 from promotion.storage.bucket import Bucket
@@ -229,21 +229,10 @@ def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
     words += [f"--channel={run.channel}", f"--signing-key={_KEY}", "--json"]
     # The ROCm of the set is a mount.
     request = replace(run.request, inside=inside, rocm_of_set=False)
-    for option in fields(DeviceRequest):
-        value = getattr(request, option.name)
-        name = f"--{option.name.replace('_', '-')}"
-        if value == option.default:
-            continue
-        if option.name == "jax_tests" and not (source := parse_source(value)).remote:
-            place = Path(source.location).absolute()
-            value = f"{place}@{source.commit}".rstrip("@")
-        if value is True:
-            words.append(name)
-            continue
-        name = "--test" if option.name == "tests" else name
-        for word in value if isinstance(value, tuple) else (value,):
-            given = word.absolute() if isinstance(word, Path) else word
-            words.append(f"{name}={given}")
+    if request.jax_tests:
+        source = parse_source(request.jax_tests)
+        request = replace(request, jax_tests=source.absolute)
+    words += option_words(request)
     if run.redo:
         words.append("--redo")
     return tuple(words)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
+from typing import Any
 
 from core.digests import sha256_of
 from core.frozen import frozen
@@ -15,7 +16,7 @@ from core.process import without_credentials
 from promotion.evidence.known_tests import KnownTests
 from promotion.evidence.signing import Signer
 from promotion.gates.common.gate_code import code_digest
-from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.device_request import DeviceRequest, option_words
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE
@@ -24,8 +25,8 @@ from promotion.gates.device.suite import SUITE_FILE, SuiteSource, suite_sizes
 from promotion.policy.exceptions import PolicyException
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
-_NOT_REPEATED = ("size", "tests", "shard", "inside")
-"""Options that do not affect how a single test runs."""
+_NOT_REPEATED: Mapping[str, Any] = {"size": "", "tests": (), "shard": "", "inside": ""}
+"""Defaults of options that do not affect how a single test runs."""
 
 
 @frozen
@@ -118,33 +119,30 @@ class DeviceGateConfig:
         return (SINGLE,) if self.left_out else (SINGLE, MULTI)
 
     @property
-    def options(self) -> dict[str, str]:
-        """Return the options that reproduce a single test of this run, without defaults.
-
-        Each line of a value repeats the option.
-        """
+    def words(self) -> tuple[str, ...]:
+        """Return the options that reproduce a single test of this run."""
         request = replace(
             self.request,
             devices=self.devices[0] if len(self.devices) == 1 else None,
             python=self.python,
+            **_NOT_REPEATED,
         )
         if request.rocm_of_set:
             request = replace(request, rocm=None)  # a folder of this machine's cache
         if self.source is not None:
-            place = _from_anywhere(self.source.location, remote=self.source.remote)
-            location = f"{place}@{self.source.commit}"
-            request = replace(request, jax_tests=location.rstrip("@"))
-        values = {
-            f"--{option.name.replace('_', '-')}": getattr(request, option.name)
-            for option in fields(DeviceRequest)
-            if option.name not in _NOT_REPEATED
-            and getattr(request, option.name) != option.default
-        }
+            location = without_credentials(self.source.absolute)
+            request = replace(request, jax_tests=location)
+        words = [*option_words(request)]
         if self.bucket:
-            values["--bucket"] = _from_anywhere(
-                self.bucket, remote="://" in self.bucket
-            )
-        return {name: _as_text(value) for name, value in values.items()}
+            words.append(f"--bucket={self.bucket_anywhere}")
+        return tuple(words)
+
+    @property
+    def bucket_anywhere(self) -> str:
+        """Return the bucket as text that is valid in other folders."""
+        if not self.bucket or "://" in self.bucket:
+            return without_credentials(self.bucket)
+        return str(Path(self.bucket).absolute())
 
     @property
     def settings(self) -> dict[str, str]:
@@ -168,30 +166,7 @@ class DeviceGateConfig:
         }
 
 
-def reproduce(options: Mapping[str, str], staged: str, test: str) -> str:
+def reproduce(words: Sequence[str], staged: str, test: str) -> str:
     """Return the command that runs a test again with the same set and options."""
-    words = []
-    for name, value in {**options, "--test": test}.items():
-        for line in value.split("\n"):
-            words.append(f"{name}={line}" if line else name)
-    return shlex.join(["python3", "build/ci_build", "gate", "device", staged, *words])
-
-
-def _as_text(value: object) -> str:
-    """Return the value of an option as text.
-
-    A flag has none, and the values of a repeated option are lines.
-    """
-    if isinstance(value, bool):
-        return ""
-    if isinstance(value, tuple):
-        return "\n".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _from_anywhere(location: str, *, remote: bool) -> str:
-    """Return a location that is valid in other folders.
-
-    An address without credentials, or an absolute path.
-    """
-    return without_credentials(location) if remote else str(Path(location).absolute())
+    words = [staged, *words, f"--test={test}"]
+    return shlex.join(["python3", "build/ci_build", "gate", "device", *words])

@@ -55,11 +55,11 @@ def merged_checks(
     """
     results = join_results(shards)
     target = shards[0].target
-    options: dict[str, Mapping[str, str]] = {}
+    options: dict[str, Sequence[str]] = {}
     found: list[tuple[str, str]] = []
     problems: list[str] = []
     for shard in shards:
-        used = shard.run.get("options", config.options)
+        used = shard.run.get("options", config.words)
         options |= {result.id: used for result in shard.results}
         found += [(NOTE, note) for note in shard.notes]
         found += shard.warnings
@@ -199,7 +199,7 @@ def _tasks(context: GateContext, config: DeviceGateConfig) -> Sequence[Task]:
             label=f"{config.gate_name} {target} shard {shard}",
             arguments={
                 "gfx": gfx,
-                "bucket": config.options.get("--bucket", ""),
+                "bucket": config.bucket_anywhere,
                 "request": request_json(request),
             },
             inputs={"set": folder},

@@ -80,78 +80,67 @@ def checks_of_tests(
     others = [result for result in bad if result.id not in excused]
     for group in by_cause(others).values():
         if len(group) > NAMED:
-            yield _of_group(group, target, reproduce)
+            yield _of_failures(group, target, reproduce)
         else:
             listed += group
     for result in listed:
-        yield _of_one(result, target, reproduce, excused.get(result.id, ()))
+        named = excused.get(result.id, ())
+        yield _of_failures([result], target, reproduce, named)
 
 
-def _of_one(
-    result: TestResult,
+def _of_failures(
+    group: Sequence[TestResult],
     target: str,
     reproduce: Reproduce,
-    exceptions: Sequence[PolicyException],
+    exceptions: Sequence[PolicyException] = (),
 ) -> Check:
-    """Return the check for a test that needs attention, with the exceptions that name it."""
-    details: dict[str, Any] = {
-        "seconds": result.seconds,
-        "attempts": result.attempts,
-        "worker": result.worker,
-        "device": result.device,
-        "error": excerpt(result.message),
-    }
-    reason = headline(result.message)
-    again = f"Run `{reproduce(result.id)}`."
-    if result.verdict is TestVerdict.ENVIRONMENT:
-        why = f"environment: {reason}"
-        return Check(name=result.id, skipped=why, target=target, details=details)
-    flaky = result.verdict is TestVerdict.FLAKY
-    why = f"{result.verdict}: {reason}".rstrip(".")
-    if flaky:
-        why += "; it passed in a fresh process"
-    if exceptions:
-        known = f"{why} (exception {'; '.join(map(str, exceptions))})"
-        details["exceptions"] = [entry.as_written() for entry in exceptions]
-        return Check(name=result.id, known=known, target=target, details=details)
-    if flaky:
-        text = f"{result.id} is {why}, and has no exception."
-        finding = error(FLAKE, text, f"{again} {_FLAKE_HINT}")
-    else:
-        finding = error(f"test-{result.verdict}", f"{result.id} {why}.", again)
-    return Check(name=result.id, findings=(finding,), target=target, details=details)
+    """Return the check for failures of one cause; the results beside the evidence list all.
 
-
-def _of_group(group: Sequence[TestResult], target: str, reproduce: Reproduce) -> Check:
-    """Return the check for failures of one cause.
-
-    The results beside the evidence list all of them.
+    Args:
+        exceptions: exceptions that name the only test of the group.
     """
     first = group[0]
-    verdict = first.verdict
     count = len(group)
-    cause = cause_of(first.message)
+    verdict = first.verdict
+    cause = headline(first.message) if count == 1 else cause_of(first.message)
+    details: dict[str, Any] = {
+        "tests": count,
+        "first": [result.id for result in group[:_EXAMPLES]],
+        "seconds": round(sum(result.seconds for result in group), 3),
+        "attempts": sum(result.attempts for result in group),
+        "worker": first.worker,
+        "device": first.device,
+        "error": excerpt(first.message),
+    }
+    known = ""
     skipped = ""
     findings: tuple[Finding, ...] = ()
+    why = f"{verdict}: {cause}".rstrip(".")
+    if verdict is TestVerdict.FLAKY:
+        why += "; passed in a fresh process"
     if verdict is TestVerdict.ENVIRONMENT:
-        skipped = f"environment: {cause}"
+        skipped = why
+    elif exceptions:
+        known = f"{why} (exception {'; '.join(map(str, exceptions))})"
+        details["exceptions"] = [entry.as_written() for entry in exceptions]
     else:
-        text = f"{count} tests {verdict}: {cause}".rstrip(".")
-        text += f". The first is {first.id}."
-        findings = (error(f"test-{verdict}", text, f"Run `{reproduce(first.id)}`."),)
+        text = f"{first.id} {why}."
+        code = f"test-{verdict}"
+        remedy = f"Run `{reproduce(first.id)}`."
+        if count > 1:
+            text = f"{count} tests {why}. The first is {first.id}."
+        elif verdict is TestVerdict.FLAKY:
+            code = FLAKE
+            remedy += f" {_FLAKE_HINT}"
+        findings = (error(code, text, remedy),)
     return Check(
-        name=f"{count} x {cause}",
+        name=first.id if count == 1 else f"{count} x {cause}",
         findings=findings,
         skipped=skipped,
+        known=known,
         target=target,
         times=count,
-        details={
-            "tests": count,
-            "first": [result.id for result in group[:_EXAMPLES]],
-            "seconds": round(sum(result.seconds for result in group), 3),
-            "attempts": sum(result.attempts for result in group),
-            "error": excerpt(first.message),
-        },
+        details=details,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from core.errors import RequestError
@@ -54,6 +55,20 @@ class DeviceRequest:
     image: str = ""
     inside: str = ""
     wheelhouse: Path | None = None
+
+
+def option_words(request: DeviceRequest) -> Iterator[str]:
+    """Yield the options of the command line that give a request, with absolute paths."""
+    for option in fields(DeviceRequest):
+        value = getattr(request, option.name)
+        if value == option.default:
+            continue
+        name = "--test" if option.name == "tests" else f"--{option.name}"
+        if option.name == "rocm_of_set":
+            name, value = "--rocm", "set"
+        for item in value if isinstance(value, tuple) else (value,):
+            given = item.absolute() if isinstance(item, Path) else item
+            yield f"{name.replace('_', '-')}={given}"
 
 
 def parse_suite_env(pairs: Sequence[str]) -> dict[str, str]:

@@ -165,9 +165,7 @@ class _GateRun:
         count_tests = functools.partial(context.progress.count, unit="tests")
         report = Harness(self.runner, plan, folder, count_tests).run()
         results = self._verdicts(report, python, machine_env, expected)
-        yield from self._report(
-            report, results, suite, folder, {**config.options, "--python": site.version}
-        )
+        yield from self._report(report, results, suite, folder)
         raise_unless_complete(
             report.problems,
             len(report.collected),
@@ -182,13 +180,12 @@ class _GateRun:
         results: tuple[TestResult, ...],
         suite: Suite,
         folder: Path,
-        options: Mapping[str, str],
     ) -> Iterator[Check]:
         """Yield the checks of the tests and of the run; store a shard."""
         context = self.context
         config = self.config
         shard = config.shard
-        again = functools.partial(reproduce, options, str(context.staged))
+        again = functools.partial(reproduce, config.words, str(context.staged))
         yield from checks_of_tests(results, self.target, again, config.exceptions)
         if shard and not results:
             yield Check(
@@ -209,7 +206,7 @@ class _GateRun:
             "shard": str(shard or ""),
             "sessions": report.sessions,
             "machine": self.facts,
-            "options": options,
+            "options": list(config.words),
             "allotment": {"cores": self.host.cores, "memory": self.host.memory},
         }
         check = run_check(

@@ -51,6 +51,12 @@ class SuiteSource:
         """Return whether the location is an address."""
         return _REMOTE.fullmatch(self.location) is not None
 
+    @property
+    def absolute(self) -> str:
+        """Return the source as text that is valid in any folder."""
+        place = self.location if self.remote else str(Path(self.location).absolute())
+        return f"{place}@{self.commit}".rstrip("@")
+
 
 @frozen
 class SuiteSize:

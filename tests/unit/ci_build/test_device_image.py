@@ -303,8 +303,8 @@ def test_evidence_names_image_and_engine() -> None:
     }
     assert _container(config.request) == expected
     assert config.settings["image"] == IMAGE
-    assert config.options["--image"] == IMAGE
-    assert "--inside" not in config.options
+    assert f"--image={IMAGE}" in config.words
+    assert "--inside" not in " ".join(config.words)
 
 
 def test_require_container_refuses_claim_outside_a_container(

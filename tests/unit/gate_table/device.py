@@ -169,7 +169,7 @@ def _report(ran: Ran, folder: Path) -> Iterable[Finding]:
     report = RunReport(
         results=(), collected=(), problems=(), notes=ran.notes, sessions=1
     )
-    for check in gate._report(report, (), suite, folder_of(folder, "run"), {}):
+    for check in gate._report(report, (), suite, folder_of(folder, "run")):
         yield from check.findings
     yield from _retry(ran.causes, ran.lost, folder)
 

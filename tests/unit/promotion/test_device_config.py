@@ -29,7 +29,7 @@ EVERYTHING = device_config(
 
 def test_reproduce_repeats_all_options() -> None:
     opts = shlex.split(
-        reproduce(EVERYTHING.options, "multi-arch/abc", "tests/a.py::A::test_one[x y]")
+        reproduce(EVERYTHING.words, "multi-arch/abc", "tests/a.py::A::test_one[x y]")
     )
     assert opts == [
         *("python3", "build/ci_build", "gate", "device", "multi-arch/abc"),
@@ -47,6 +47,11 @@ def test_reproduce_repeats_all_options() -> None:
         ),
         "--test=tests/a.py::A::test_one[x y]",
     ]
+
+
+def test_words_name_the_rocm_of_the_set() -> None:
+    config = device_config(rocm=Path("/cache/rocm"), rocm_of_set=True)
+    assert [word for word in config.words if "rocm=" in word] == ["--rocm=set"]
 
 
 @pytest.mark.parametrize(
