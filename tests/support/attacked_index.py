@@ -81,13 +81,14 @@ POLICY = policy_of(*KEYS)
 class World:
     """An index with one released set."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, policy: Policy = POLICY) -> None:
         self.folder = folder
+        self.policy = policy
         self.bucket = MemoryBucket()
         self.sound = make_wheels(folder, pythons=("3.12",))
 
     def copied(self, folder: Path) -> World:
-        world = World(folder)
+        world = World(folder, self.policy)
         world.bucket = self.bucket.copied()
         return world
 
@@ -131,7 +132,7 @@ class World:
         wheel_set = make_set(chosen, files, **changes)
         folder = write_set(self.folder / wheel_set.digest, chosen, wheel_set, files)
         staged = stage(self.bucket, folder)
-        for evidence in passing_evidence(wheel_set, POLICY):
+        for evidence in passing_evidence(wheel_set, self.policy):
             record(self.bucket, staged, evidence, signer=RUNNER)
         return staged
 
@@ -142,7 +143,7 @@ class World:
     ) -> StagedSet:
         """Store later evidence of a gate beside a set."""
         wheel_set = load_wheel_set(self.bucket.get(staged.file("wheels.json")))
-        first = passing_evidence(wheel_set, POLICY)[0]
+        first = passing_evidence(wheel_set, self.policy)[0]
         changes = {"ended": "2026-01-02T03:04:07Z", **changes}
         return self.put_evidence(
             staged, dump_evidence(replace(first, **changes)), signer
@@ -168,12 +169,12 @@ class World:
     # Promoters
 
     def promote(
-        self, staged: StagedSet, policy: Policy = POLICY, *, now: datetime = NOW
+        self, staged: StagedSet, policy: Policy | None = None, *, now: datetime = NOW
     ) -> None:
         promote(
             self.bucket,
             staged,
-            policy,
+            policy or self.policy,
             now=lambda: now,
             allow_lower=True,
             signer=KEEPER,

@@ -14,127 +14,88 @@ import pytest
 from ci_build import cli
 from core.digests import sha256_of
 from core.errors import BucketError, RequestError
-from promotion.evidence.signing import Signer
-from promotion.index.audit import repair, verify
-from promotion.index.ledger import RecordedEntry, load_entry, read_ledger
+from promotion.index.audit import repair
+from promotion.index.ledger import load_entry
 from promotion.index.ledger_state import EntryKind
-from promotion.index.operations import mark
 from promotion.index.publish import publish
-from promotion.promote import promote
-from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.memory_bucket import MemoryBucket
-from tests.support.promoting import NOW, POLICY, RELEASED, staged_in
-from tests.support.signing_key import signing_key
+from tests.support.attacked_index import KEEPER, POLICY, World
+from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels
 
-SIGNER = Signer(signing_key().encode(), origin="tests")
-AUTHORITY = POLICY.authority(SIGNER)
-
-
-def filled(bucket: Bucket, folder: Path) -> None:
-    """Write a signed ledger of two entries."""
-    staged = staged_in(
-        bucket, folder / "sets", make_wheels(folder / "w", pythons=("3.12",))
-    )
-    promote(bucket, staged, POLICY, now=lambda: NOW, signer=SIGNER)
-    change(bucket, EntryKind.YANK)
+AUTHORITY = POLICY.authority(KEEPER)
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> MemoryBucket:
-    bucket = MemoryBucket()
-    filled(bucket, tmp_path)
-    return bucket
+def world(tmp_path: Path) -> World:
+    """Return an index with two entries."""
+    world = World(tmp_path)
+    world.promote(world.stage())
+    return world.mark(EntryKind.YANK)
 
 
-def change(bucket: Bucket, kind: EntryKind) -> None:
-    mark(
-        bucket,
-        RELEASED,
-        kind,
-        ["1"],
-        reason="why",
-        actor="tests",
-        now=lambda: NOW,
-        authority=AUTHORITY,
-    )
-
-
-def newest(bucket: Bucket) -> RecordedEntry:
-    ledger = read_ledger(bucket, RELEASED)
-    return RecordedEntry(number=len(ledger.entries), sha256=ledger.digests[-1])
-
-
-def problems(bucket: Bucket, since: RecordedEntry | None) -> list[str]:
-    return [*verify(bucket, RELEASED, authority=AUTHORITY, since=since)]
-
-
-def cut(bucket: MemoryBucket) -> None:
+def cut(world: World) -> None:
     """Remove the newest entry, and write the pages from the entries before it."""
-    bucket.damage(RELEASED.ledger_entry(newest(bucket).number), None)
-    for key in (RELEASED.status, RELEASED.overview):
-        bucket.damage(key, None)
-    publish(bucket, RELEASED, authority=AUTHORITY)
+    newest = RELEASED.ledger_entry(world.newest().number)
+    for key in (newest, RELEASED.status, RELEASED.overview):
+        world.put(key, None)
+    publish(world.bucket, RELEASED, authority=AUTHORITY)
 
 
-def rewrite(bucket: MemoryBucket) -> None:
+def rewrite(world: World) -> None:
     """Write all entries again with another actor, as the holder of the key can."""
     previous = ""
-    for number in range(1, newest(bucket).number + 1):
+    for number in range(1, world.newest().number + 1):
         key = RELEASED.ledger_entry(number)
-        entry = replace(
-            load_entry(bucket.get(key), key), previous=previous, actor="nobody"
-        )
-        data = entry.dump(SIGNER)
-        bucket.damage(key, data)
+        entry = load_entry(world.bucket.get(key), key)
+        data = replace(entry, previous=previous, actor="nobody").dump(KEEPER)
+        world.put(key, data)
         previous = sha256_of(data)
-    bucket.damage(RELEASED.status, None)
-    publish(bucket, RELEASED, authority=AUTHORITY)
+    world.put(RELEASED.status, None)
+    publish(world.bucket, RELEASED, authority=AUTHORITY)
 
 
-def test_since_accepts_continued_ledger(index: MemoryBucket) -> None:
-    recorded = newest(index)
-    change(index, EntryKind.UNYANK)
-    assert newest(index).number == 3
-    assert problems(index, recorded) == []
+def test_since_accepts_continued_ledger(world: World) -> None:
+    recorded = world.newest()
+    world.mark(EntryKind.UNYANK)
+    assert world.newest().number == 3
+    world.verify(since=recorded)
 
 
 @pytest.mark.parametrize("attack", [cut, rewrite])
 def test_since_reports_cut_or_rewritten_ledger(
-    index: MemoryBucket, attack: Callable[[MemoryBucket], None]
+    world: World, attack: Callable[[World], None]
 ) -> None:
-    recorded = newest(index)
-    attack(index)
-    assert problems(index, None) == [], "without the recorded entry, nothing shows it"
-    (problem,) = problems(index, recorded)
-    assert "was cut" in problem or "was rewritten" in problem
+    recorded = world.newest()
+    attack(world)
+    world.verify()  # without the recorded entry, nothing shows it
+    with pytest.raises(BucketError, match=r"was cut|was rewritten"):
+        world.verify(since=recorded)
 
 
-def test_repair_since_changes_nothing_in_other_ledger(index: MemoryBucket) -> None:
-    recorded = newest(index)
-    cut(index)
-    before = index.everything()
+def test_repair_since_changes_nothing_in_other_ledger(world: World) -> None:
+    recorded = world.newest()
+    cut(world)
+    before = world.bucket.everything()
     with pytest.raises(BucketError, match="was cut"):
-        repair(index, RELEASED, authority=AUTHORITY, since=recorded)
-    assert index.everything() == before
+        repair(world.bucket, RELEASED, authority=AUTHORITY, since=recorded)
+    assert world.bucket.everything() == before
 
 
 def test_verify_prints_entry_that_since_accepts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bucket = DirBucket(tmp_path / "bucket")
-    filled(bucket, tmp_path)
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    go(bucket, staged_in(bucket, tmp_path / "sets", wheels))
     words = ["index", "verify", "multi-arch", "--bucket", str(bucket.root)]
     assert cli.run(words) == 0
     recorded = capsys.readouterr().err.split()[-1]
-    assert recorded == str(newest(bucket))
+    assert recorded == f"1:{sha256_of(bucket.get(RELEASED.ledger_entry(1)))}"
     assert cli.run([*words, "--since", recorded]) == 0
     number, _, digest = recorded.partition(":")
-    assert (
-        cli.run([*words, "--since", f"{number}:{digest[::-1]}"])
-        == BucketError.exit_code
-    )
+    other = f"{number}:{digest[::-1]}"
+    assert cli.run([*words, "--since", other]) == BucketError.exit_code
     assert "was rewritten" in capsys.readouterr().err
 
 
