@@ -1,7 +1,4 @@
-"""The state of a machine and a bucket.
-
-Running work, cached inputs, staged sets and what blocks them.
-"""
+"""The staged sets of a bucket, and what blocks them."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
 
-from core.cache_entries import entries
 from core.errors import CiBuildError
 from core.frozen import frozen
 from core.model import Channel
@@ -20,19 +16,6 @@ from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.promote import promotion_of
 from promotion.staged_sets import StagedFolder, staged_folders
 from promotion.storage.bucket import Bucket
-
-
-@frozen
-class CachedKind:
-    """Entries of one kind in the cache.
-
-    `size` is in bytes, `used` the time of the last use in seconds since 1970.
-    """
-
-    kind: str
-    entries: int = 0
-    size: int = 0
-    used: float = 0.0
 
 
 @frozen
@@ -51,20 +34,6 @@ class StagedState:
     state: str = ""
     tiers: Mapping[str, str] = field(default_factory=dict)
     blocked_by: Sequence[str] = ()
-
-
-def cached(cache: Path) -> tuple[CachedKind, ...]:
-    """Return the kinds of entries in the cache, largest first."""
-    kinds: dict[str, CachedKind] = {}
-    for entry in entries(cache):
-        kind = kinds.setdefault(entry.kind, CachedKind(kind=entry.kind))
-        kinds[entry.kind] = replace(
-            kind,
-            entries=kind.entries + 1,
-            size=kind.size + entry.size,
-            used=max(kind.used, entry.used),
-        )
-    return tuple(sorted(kinds.values(), key=lambda kind: -kind.size))
 
 
 def staged_states(

@@ -19,8 +19,7 @@ from ci_build.cli.options.shared_options import (
 from ci_build.cli.options.table import chosen_options
 from core.lock_holders import lock_holders
 from core.process import render, without_credentials
-from core.report import print_line, print_table
-from core.units import human
+from core.report import print_line
 from promotion.index.pages import tiers_text
 
 
@@ -41,20 +40,19 @@ def status(
     *,
     as_json: bool,
 ) -> None:
-    """Show running work, cached inputs, and staged sets with the checks that block them."""
+    """Show running work, and staged sets with the checks that block them."""
     # Start-up time: the policy loads auditwheel.
     from ci_build.release import pipeline_status as states
 
     reporter = state.reporter()
     cache = state.settings({"cache_dir": cache_dir}).cache_dir
     running = lock_holders(cache)
-    cached = states.cached(cache)
     staged: list[states.StagedState] = []
     if bucket != DEFAULT_BUCKET or Path(bucket).is_dir():
         opened = open_bucket(bucket, reporter)
         staged += states.staged_states(opened, channel, trust_config)
     if as_json:
-        print_json({"running": running, "cache": cached, "staged": staged})
+        print_json({"running": running, "staged": staged})
         return
     for work in running:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(work.started))
@@ -66,12 +64,6 @@ def status(
             print_line(f"  uses {path}")
     if not running:
         print_line(f"no process uses {cache}")
-    rows = []
-    for kind in cached:
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(kind.used))
-        rows.append((kind.kind, str(kind.entries), human(kind.size), used))
-    if rows:
-        print_table(("cached", "entries", "size", "last used"), rows, numeric=(1, 2))
     for item in staged:
         tiers = tiers_text(item.tiers)
         print_line(
