@@ -67,10 +67,6 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             "is not a folder",
         ),
         (
-            ("gate", "structure", "set", "--family=gfx942"),
-            "The gate structure does not use --family",
-        ),
-        (
             ("gate", "merge", "set", "--shard=1/2"),
             "The gate merge does not use --shard",
         ),
