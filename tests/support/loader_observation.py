@@ -128,7 +128,7 @@ def child(root: Path, machine: dict[str, Any]) -> dict[str, Any]:
     messages = []
     tools["enter"](root, machine)
     tools["hide"](machine["hidden"])
-    tools["redirect"](str(root), machine["absent"])
+    tools["redirect"](str(root))
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
         if event == "ctypes.dlopen":

@@ -23,7 +23,6 @@ def gemm_f8e4m3fnuz(x, y):
 @program(
     "f8e4m3fn[256,256]",
     "f8e4m3fn[256,256]",
-    corpus="small",
 )
 def gemm_f8e4m3fn(x, y):
     """Multiply matrices of fp8 e4m3 of the Open Compute Project."""

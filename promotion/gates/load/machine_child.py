@@ -9,13 +9,13 @@ imports them. Native code sees the real files, which the stubs of ROCm never rea
 The arguments are the word `machines`, a folder for temporary files, and the machines in
 JSON: name -> `gpus` (the properties of each GPU in KFD's topology), `env` (variables),
 `unset` (variables that are not set), `system` (folder in place of /opt/rocm), `packages`
-(folders with further Python packages), `absent` (folders of packages that the machine
-lacks) and `hidden` (libraries that the system must not offer). The last line of output is
-the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax,
-the `preferred` platform, the ROCm majors that jaxlib has `listed` and those `acting`,
-`variables` that the loader set, `lost` handlers and types that did not reach jax, and the
-reasons of the loader with another jaxlib (`skew`) and with a post release (`post`). Each
-machine is a fork of one process that has imported what does not depend on a GPU.
+(folders with further Python packages) and `hidden` (libraries that the system must not
+offer). The last line of output is the answer in JSON: name -> `devices` or `error`,
+`warnings` of the loader, `log` of jax, the `preferred` platform, the ROCm majors that
+jaxlib has `listed` and those `acting`, `variables` that the loader set, `lost` handlers
+and types that did not reach jax, and the reasons of the loader with another jaxlib
+(`skew`) and with a post release (`post`). Each machine is a fork of one process that has
+imported what does not depend on a GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +88,8 @@ POST = ".post1"
 """End of the version of a jaxlib that each wheel must accept (ROCm/rocm-jax#130)."""
 
 
-def redirect(root: str, absent: Sequence[str]) -> None:
-    """Make Python's file functions look for the paths of a simulated machine below `root`.
-
-    Args:
-        absent: paths that the machine lacks.
-    """
-    simulated = (*_SIMULATED, *absent)
+def redirect(root: str) -> None:
+    """Make Python's file functions look for the paths of a simulated machine below `root`."""
 
     def moved(path: object) -> object:
         if not isinstance(path, (str, bytes, os.PathLike)):
@@ -102,7 +97,7 @@ def redirect(root: str, absent: Sequence[str]) -> None:
         text = os.fsdecode(path)
         return (
             root + text
-            if any(text == top or text.startswith(f"{top}/") for top in simulated)
+            if any(text == top or text.startswith(f"{top}/") for top in _SIMULATED)
             else path
         )
 
@@ -168,7 +163,7 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     """Import jax on a machine and request devices of ROCm or JAX_PLATFORMS."""
     enter(root, machine)
     hide(machine["hidden"])
-    redirect(str(root), machine["absent"])
+    redirect(str(root))
     loader = _Messages("jax_plugins")
     others = _Messages("jax")
     answer: Answer = {"warnings": loader.texts, "log": others.texts}
@@ -208,10 +203,6 @@ def enter(root: Path, machine: Mapping[str, Any]) -> None:
             for library in Path(machine["system"]).glob(f"lib/**/{name}"):
                 ctypes.CDLL(str(library))
     sys.path += machine["packages"]
-    modules: dict[str, Any] = sys.modules
-    for name in map(os.path.basename, machine["absent"]):
-        # The import system does not use the functions that `redirect` replaces.
-        modules[name] = modules[f"jax_plugins.{name}"] = None
 
 
 def record_registrations(names: set[str]) -> None:

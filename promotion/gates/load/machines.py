@@ -18,7 +18,6 @@ from promotion.gates.common.gate_site import LOADER_SENTENCE, NO_DEVICE
 from promotion.gates.load.child_probe import how_it_ended, shortened
 from promotion.gates.load.machine_child import OTHER_JAXLIB, POST
 from promotion.gates.load.other_major import (
-    installed_wheels,
     needed_by_xla,
     other_major,
     write_foreign_wheels,
@@ -78,7 +77,6 @@ class Machine:
         libraries: LD_LIBRARY_PATH.
         packages: folders with Python packages of ROCm or of another major, in search
             order.
-        absent: folders of the site that the machine does not have.
         acts: ROCm majors that can be used, of which the first in jaxlib's list must act;
             empty if any may act.
         blocker: ROCm major whose modules jaxlib loads if its list has it before those in
@@ -96,7 +94,6 @@ class Machine:
     system: Path | None = None
     libraries: tuple[Path, ...] = ()
     packages: tuple[Path, ...] = ()
-    absent: tuple[Path, ...] = ()
     acts: tuple[int, ...] = ()
     blocker: int = 0
     refusal: tuple[str, ...] | None = None
@@ -212,7 +209,7 @@ def machines_of_majors(
     sonames = {own: frozenset(libraries)}
     sonames[other] = write_other_rocm(prefix, libraries, majors)
     needed = {own: needed_by_xla(site, own), other: needed_by_xla(wheels, other)}
-    installs = ((own,), (other,), (own, other))
+    installs = ((own,), (own, other))
     rocms = ((own,), (other,), (own, other), ())
     for installed, present in itertools.product(installs, rocms):
         if installed == (own,) and present in ((own,), ()):
@@ -230,7 +227,6 @@ def machines_of_majors(
             gpus=gpus,
             rocm=prefix if other in present else None,
             packages=tuple(packages),
-            absent=() if own in installed else tuple(installed_wheels(site, own)),
             acts=acts,
             refusal=None if acts else tuple(sorted(lacking)),
         )
@@ -268,7 +264,6 @@ def as_json(rows: Iterable[Machine], rocm_version: str) -> str:
             "unset": sorted(_LOCATIONS),
             "system": str(row.system or ""),
             "packages": [str(folder) for folder in row.packages],
-            "absent": [str(folder) for folder in row.absent],
             "hidden": sorted(hidden),
         }
     return json.dumps(values)

@@ -93,13 +93,6 @@ def write_other_rocm(
     return frozenset(files)
 
 
-def installed_wheels(site: Path, major: int) -> list[Path]:
-    """Return the folders of both wheels of a major in a folder of packages."""
-    folders = [site / f"jax_plugins/xla_rocm{major}", site / f"jax_rocm{major}_plugin"]
-    folders += site.glob(f"jax_rocm{major}_*.dist-info")
-    return [folder for folder in folders if folder.is_dir()]
-
-
 def needed_by_xla(site: Path, major: int) -> frozenset[str]:
     """Return the ROCm libraries that the pjrt wheel of a major records as needed."""
     file = site / f"jax_plugins/xla_rocm{major}" / _BUILD_INFO
@@ -112,7 +105,10 @@ def needed_by_xla(site: Path, major: int) -> frozenset[str]:
 
 def write_other_wheels(folder: Path, site: Path, majors: OtherMajor) -> None:
     """Write the other major's wheels: the set's files, with needs of the other major."""
-    for place in installed_wheels(site, majors.own.major):
+    major = majors.own.major
+    places = [site / f"jax_plugins/xla_rocm{major}", site / f"jax_rocm{major}_plugin"]
+    places += site.glob(f"jax_rocm{major}_*.dist-info")
+    for place in filter(Path.is_dir, places):
         target = folder / majors.in_names(str(place.relative_to(site)))
         target.mkdir(parents=True)
         for file in place.iterdir():

@@ -206,17 +206,13 @@ WITH_GPU = {
 }
 OWN_ON_10 = "wheels for ROCm 7 and ROCm 10"
 OWN_ON_BOTH = "wheels for ROCm 7 and ROCm 7 and 10"
-OTHERS = "wheels for ROCm 10 and "
-OTHER_ON_BOTH = f"{OTHERS}ROCm 7 and 10"
-OTHER = {f"{OTHERS}ROCm 7", f"{OTHERS}ROCm 10", OTHER_ON_BOTH, f"{OTHERS}no ROCm"}
 TWO = "wheels for ROCm 7 and 10 and "
 TWO_ON_7 = f"{TWO}ROCm 7"
 TWO_ON_BOTH = f"{TWO}ROCm 7 and 10"
 UNUSABLE = "unusable wheels of others for ROCm 10"
-MAJORS = {OWN_ON_10, OWN_ON_BOTH, *OTHER, TWO_ON_7, TWO_ON_BOTH, UNUSABLE}
+MAJORS = {OWN_ON_10, OWN_ON_BOTH, TWO_ON_7, TWO_ON_BOTH, UNUSABLE}
 MAJORS |= {f"{TWO}ROCm 10", f"{TWO}no ROCm"}
-STARTED = {OWN_ON_BOTH, f"{OTHERS}ROCm 10", OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH}
-STARTED |= {f"{TWO}ROCm 10"}
+STARTED = {OWN_ON_BOTH, TWO_ON_7, TWO_ON_BOTH, f"{TWO}ROCm 10"}
 
 
 DIAGNOSIS = f"{PJRT}/_diagnosis.py"
@@ -251,12 +247,12 @@ WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
     # openxla/xla#8679, ROCm/xla#142 and ROCm/TheRock#8163.
     (
         (ROCM, "PLUGIN_INTERNAL_LLD_PATH", "LLD_PATH"),
-        {ONE, PACKAGES, SYSTEM, OWN_ON_BOTH, OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
+        {ONE, PACKAGES, SYSTEM, OWN_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
         "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH",
     ),
     (
         (ROCM, 'BITCODE_FOLDERS = ("lib/llvm/amdgcn/bitcode", ', "BITCODE_FOLDERS = ("),
-        {ONE, PACKAGES, SYSTEM, OWN_ON_BOTH, OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
+        {ONE, PACKAGES, SYSTEM, OWN_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
         "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH",
     ),
     ((ROCM, 'ROOT / "opt/rocm"', 'ROOT / "rocm"'), {SYSTEM}, "BITCODE_PATH to /opt"),
@@ -278,7 +274,7 @@ WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
     ),
     (
         (ROCM, '"_rocm_sdk_core"', '"rocm"'),
-        {PACKAGES, OWN_ON_BOTH, OTHER_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
+        {PACKAGES, OWN_ON_BOTH, TWO_ON_7, TWO_ON_BOTH},
         HIP,
     ),
     (
