@@ -23,7 +23,6 @@ from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate_runs import run_gates
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.device_cluster import make_merge_gate
 from promotion.gates.device.device_evidence import first_lines
 from promotion.gates.device.device_request import (
     DeviceRequest,
@@ -34,11 +33,10 @@ from promotion.gates.device.device_run import make_gate
 from promotion.gates.device.gpu_machine import detect_machine
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.run_check import RUN
-from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, suite_id
 from promotion.policy.families import load_families
 from promotion.policy.promotion_policy import load_exceptions
-from promotion.stage import read_staged, refuse_changed_files
+from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
@@ -76,7 +74,6 @@ def parse_config(
         suite=suite_id(source),
         devices=device_counts(request),
         listed=tuple(request.tests),
-        shard=parse_shard(request.shard) if request.shard else None,
         python=request.python,
         bucket=bucket,
         signer=signer,
@@ -118,11 +115,8 @@ def check_options(request: DeviceRequest) -> None:
                 f"--{name.replace('_', '-')} requires --jax-tests.",
                 hint="Give --jax-tests too.",
             )
-    for name in ("size", "shard"):
-        if getattr(request, name) and request.tests:
-            raise RequestError(
-                f"--{name} contradicts --test.", hint="Give one of them."
-            )
+    if request.size and request.tests:
+        raise RequestError("--size contradicts --test.", hint="Give one of them.")
     parse_suite_env(request.suite_env)
     if request.image:
         if platform is JaxPlatform.CUDA:
@@ -168,7 +162,7 @@ def run(
     redo: bool,
     channel: str,
 ) -> tuple[Evidence, ...]:
-    """Run the gate, and store its result as evidence or, with --shard, as a shard.
+    """Run the gate, and store its result as evidence, or as a shard of a cluster.
 
     Args:
         channel: channel whose policy limits the age of reused evidence; that of an
@@ -190,33 +184,6 @@ def run(
         targets=targets,
         redo=redo,
         max_age=None if days is None else timedelta(days=days),
-        signer=config.signer,
-    )
-
-
-def join(
-    config: DeviceGateConfig,
-    staged: StagedSet,
-    bucket: Bucket,
-    reporter: Reporter,
-    runner: Runner,
-) -> tuple[Evidence, ...]:
-    """Create evidence from the results of all shards."""
-    wheel_set = read_staged(bucket, staged)
-    refuse_changed_files(bucket, staged, wheel_set)
-    targets = covered_targets(config, wheel_set)
-    config = with_known_tests(config, wheel_set)
-    shards = collect_shards(
-        bucket, staged, config.gate_name, config.settings, targets, config.signer
-    )
-    return run_gates(
-        bucket,
-        staged,
-        [make_merge_gate(config, shards)],
-        runner,
-        reporter,
-        targets=targets and (shards[0].target,),
-        redo=True,
         signer=config.signer,
     )
 
@@ -278,12 +245,7 @@ def show(
         reporter.table(columns, rows, numeric=range(3, 10))
     for line in failure_lines(evidences):
         reporter.line(line)
-    if config.shard:
-        reporter.line(
-            f"  shard {config.shard} is stored beside the set; `gate merge` creates"
-            " evidence from all shards"
-        )
-    elif config.listed:
+    if config.listed:
         reporter.line("  only part of the suite ran; no evidence was stored")
     else:
         reporter.line(f"  `ci_build ci policy {staged}` shows what blocks the set")
@@ -294,10 +256,9 @@ def _verdict_rows(evidences: Sequence[Evidence]) -> Iterator[tuple[str, ...]]:
     for evidence, check in _checks(evidences):
         if check.get("name") == RUN:
             verdicts = check.get("verdicts", {})
-            shard = check.get("shard", "")
             numbers = (str(verdicts.get(verdict.value, 0)) for verdict in TestVerdict)
             yield (
-                f"{evidence.gate} {shard}".strip(),
+                evidence.gate,
                 evidence.target,
                 evidence.outcome.value,
                 *numbers,

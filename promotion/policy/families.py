@@ -49,13 +49,8 @@ class TriggerSettings:
     """The tests of a trigger; see `families.toml`."""
 
     size: Size
-    shards: int
     multi: bool
     minutes: int
-
-    def __post_init__(self) -> None:
-        if self.shards < 1:
-            raise ValueError("shards is below 1")
 
 
 @frozen

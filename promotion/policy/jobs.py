@@ -1,7 +1,4 @@
-"""The matrix of test jobs for a CI service.
-
-Jobs that test a set, and jobs that merge the results of shards.
-"""
+"""The matrix of jobs of a CI service that test a set."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ class Job:
         runs_on: label of the runner.
         suite: `smoke`, or the size of JAX's own suite.
         devices: `single` or `multi`.
-        shard: number of the shard and count of shards, such as 1/2.
         run: command to run in the root of the checkout, as a line of a shell script.
     """
 
@@ -67,24 +63,7 @@ class Job:
     python: str
     suite: str
     devices: str
-    shard: str
     minutes: int
-    run: str
-
-
-@frozen
-class MergeJob:
-    """A job that merges the results of all shards into evidence, on any machine.
-
-    Attributes:
-        shards: names of the jobs of the shards.
-        run: see `Job`.
-    """
-
-    name: str
-    family: str
-    python: str
-    shards: tuple[str, ...]
     run: str
 
 
@@ -94,13 +73,11 @@ class JobMatrix:
 
     Attributes:
         jobs: jobs that run tests.
-        merges: jobs that merge the shards of a run.
         without_runner: families of the set that have no machine.
         without_family: targets of the set that no family of `families.toml` tests.
     """
 
     jobs: tuple[Job, ...]
-    merges: tuple[MergeJob, ...]
     without_runner: tuple[str, ...]
     without_family: tuple[str, ...]
 
@@ -137,21 +114,16 @@ def job_matrix(
             f"The set does not support Python {', '.join(absent)}.", hint=hint
         )
     jobs: list[Job] = []
-    merges: list[MergeJob] = []
     chosen = _families_of_set(families, when, wheel_set, names)
     occasion = families.occasions[when]
     for family in chosen:
         for python in pythons or wheel_set.python_versions:
-            found = [*_jobs(family, python, occasion, wheel_set, options)]
-            jobs += found
-            if len(found) > 1:
-                merges.append(_merge(found, wheel_set, options))
+            jobs += _jobs(family, python, occasion, wheel_set, options)
     tested = set[str]()
     for family in families.families.values():
         tested.update(_shared(family, wheel_set))
     return JobMatrix(
         jobs=tuple(jobs),
-        merges=tuple(merges),
         without_runner=tuple(
             family.name for family in chosen if not family.single and not family.multi
         ),
@@ -168,7 +140,6 @@ def joined(matrices: Iterable[JobMatrix]) -> JobMatrix:
     targets = chain.from_iterable(matrix.without_family for matrix in found)
     return JobMatrix(
         jobs=tuple(chain.from_iterable(matrix.jobs for matrix in found)),
-        merges=tuple(chain.from_iterable(matrix.merges for matrix in found)),
         without_runner=tuple(dict.fromkeys(names)),
         without_family=tuple(dict.fromkeys(targets)),
     )
@@ -200,11 +171,9 @@ def _shared(family: Family, wheel_set: WheelSet) -> tuple[str, ...]:
     )
 
 
-def _command(
-    gate: str, job: Job, wheel_set: WheelSet, options: JobOptions
-) -> list[str]:
-    """Return the words that the commands of all shards and of the merge have in common."""
-    words = ["python3", "build/ci_build", "gate", gate]
+def _command(job: Job, wheel_set: WheelSet, options: JobOptions) -> list[str]:
+    """Return the words of a job's command that do not depend on its machine."""
+    words = ["python3", "build/ci_build", "gate", GATE]
     words += [f"{wheel_set.index}/{wheel_set.digest}", "--platform", "rocm"]
     words += ["--family", job.family, "--python", job.python]
     if job.suite != SANITY:
@@ -214,17 +183,6 @@ def _command(
     if options.bucket:
         words += ["--bucket", options.bucket]
     return words
-
-
-def _merge(shards: Sequence[Job], wheel_set: WheelSet, options: JobOptions) -> MergeJob:
-    first = shards[0]
-    return MergeJob(
-        name=f"{options.prefix}{first.family} py{first.python} {first.suite} merge",
-        family=first.family,
-        python=first.python,
-        shards=tuple(job.name for job in shards),
-        run=shlex.join(_command("merge", first, wheel_set, options)),
-    )
 
 
 def _jobs(
@@ -239,31 +197,27 @@ def _jobs(
     # A machine with several accelerators also runs the tests for one.
     several = bool(occasion.multi and family.multi)
     devices, runners = ("multi", family.multi) if several else ("single", family.single)
-    shards = 1 if several or smoke else occasion.shards
-    for number in range(1, shards + 1 if runners else 1):
-        shard = f"{number}/{shards}"
-        seed = f"{options.seed}:{family.name}:{python}:{devices}:{shard}"
-        weights = {label: machines.weight for label, machines in runners.items()}
-        label = draw(weights, seed)
-        job = Job(
-            name=f"{options.prefix}{family.name} py{python} {suite} {devices} {shard}",
-            family=family.name,
-            targets=_shared(family, wheel_set),
-            runs_on=label,
-            python=python,
-            suite=suite,
-            devices=devices,
-            shard=shard,
-            minutes=family.minutes or occasion.minutes,
-            run="",
-        )
-        words = _command(GATE, job, wheel_set, options)
-        words += ["--devices", str(runners[label].devices)]
-        if ROCM_LOCK in wheel_set.files:
-            words.append("--rocm=set")
-        if shards > 1:
-            words += ["--shard", shard]
-        yield replace(job, run=shlex.join(words))
+    if not runners:
+        return
+    seed = f"{options.seed}:{family.name}:{python}:{devices}"
+    weights = {label: machines.weight for label, machines in runners.items()}
+    label = draw(weights, seed)
+    job = Job(
+        name=f"{options.prefix}{family.name} py{python} {suite} {devices}",
+        family=family.name,
+        targets=_shared(family, wheel_set),
+        runs_on=label,
+        python=python,
+        suite=suite,
+        devices=devices,
+        minutes=family.minutes or occasion.minutes,
+        run="",
+    )
+    words = _command(job, wheel_set, options)
+    words += ["--devices", str(runners[label].devices)]
+    if ROCM_LOCK in wheel_set.files:
+        words.append("--rocm=set")
+    yield replace(job, run=shlex.join(words))
 
 
 def draw(runners: Mapping[str, int], text: str) -> str:

@@ -17,9 +17,6 @@ from tests.support.sets import wheel_set
 V = TestVerdict
 
 
-BINARY = "\x00\x1b[31m\udcff\ufffe ends here"
-
-
 def result(name: str, verdict: TestVerdict, message: str = "") -> TestResult:
     return TestResult(
         id=f"tests/a_test.py::{name}",

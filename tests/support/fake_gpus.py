@@ -64,9 +64,7 @@ def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
             run={},
             at=now(),
         )
-        upload_shard(
-            context.bucket, context.staged, config.gate_name, result, config.signer
-        )
+        upload_shard(context.bucket, context.staged, config.gate_name, result)
         yield Check(name="run", target=context.targets[0])
 
     settings = {**config.settings, "part": str(shard)}

@@ -52,14 +52,13 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 
 _T = TypeVar("_T")
-_DEVICE, _MERGE = "device", "merge"
+_DEVICE = "device"
 _SET = "set"
 """Value of --rocm for the ROCm in the set's rocm.lock."""
 _SUMMARIES = {
     **{name: row.summary for name, row in GATES.items()},
     STRUCTURE: "Run all of the above.",
     _DEVICE: "Run JAX's own suite or the smoke suite on this machine's devices.",
-    _MERGE: "Join the shards that `gate device --shard` stored.",
 }
 _HELP = "\n".join(
     (
@@ -144,12 +143,6 @@ _DEVICE_OPTIONS = (
         ),
         default="",
     ),
-)
-"""Options that select a run of the device gate, whose shards `merge` joins."""
-_RUN_OPTIONS = (
-    option(
-        "--shard I/N", "Run shard I of N; `gate merge` joins the shards.", default=""
-    ),
     option(
         "--devices N",
         (
@@ -181,19 +174,17 @@ _RUN_OPTIONS = (
         type=FOLDER,
     ),
 )
-"""Options that control a run of the device gate."""
+"""Options of a run of the device gate."""
 
 
 _CLUSTER = "Cluster options"
 _GROUPS = {
     _DEVICE: {
-        "Gates device and merge",
         "Gate device",
         "Images and containers",
         "Output",
         _CLUSTER,
     },
-    _MERGE: {"Gates device and merge"},
     "compile": {"Output", _CLUSTER},
     STRUCTURE: {"Output", _CLUSTER},
 }
@@ -263,8 +254,7 @@ def _rocm(
 @bucket_option
 @signing_key_option
 @cloup.option_group("Gates without a GPU", *_STRUCTURE_OPTIONS)
-@cloup.option_group("Gates device and merge", *_DEVICE_OPTIONS)
-@cloup.option_group("Gate device", *_RUN_OPTIONS)
+@cloup.option_group("Gate device", *_DEVICE_OPTIONS)
 @chosen_options(*_IMAGE_OPTIONS)
 @cluster_options
 @click.pass_obj
@@ -281,12 +271,7 @@ def gate(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
                 hint="Give the folder of a ROCm.",
             )
         values["rocm"] = None
-    if name == _MERGE:
-        # Start-up time: the gates load auditwheel.
-        from ci_build.release import device_gate
-
-        _test_devices(state, values, device_gate.join)
-    elif name != _DEVICE:
+    if name != _DEVICE:
         _check_structure(state, values, cluster)
     elif cluster is not None:
         _test_on_cluster(state, values, cluster)
@@ -303,7 +288,7 @@ def _refuse_unused(name: str) -> None:
         RequestError: an option has no effect on this gate.
     """
     groups = _GROUPS.get(name, {"Output"})
-    used = {"redo"} if name != _MERGE else set()
+    used = {"redo"}
     if name == _DEVICE:
         used.update(_OF_SOME_GATES)
     for row in GATES.values():
@@ -471,7 +456,7 @@ def _gate_runner(options: DeviceRequest, reporter: Reporter) -> HostRunner:
 def _test_devices(
     state: State, values: Values, run: Callable[..., tuple[Evidence, ...]]
 ) -> None:
-    """Run the device gate on this machine or a cluster, or merge its shards."""
+    """Run the device gate on this machine or a cluster."""
     # Start-up time: the gates load auditwheel.
     from ci_build.release import device_gate, gating
 

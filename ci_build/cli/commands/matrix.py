@@ -160,8 +160,7 @@ def tests(
     digest, or INDEX/N with the number of its ledger entry. Only families with targets
     of a set get jobs.
 
-    `include` is the matrix for the CI service. `merge` lists the jobs that join the
-    shards of a run afterwards, on any machine. Families in `without_runner` have no
+    `include` is the matrix for the CI service. Families in `without_runner` have no
     runner, and targets in `without_family` no family, so a promotion needs an exception
     for them. Runners are listed in promotion/policy/families.toml.
     """
@@ -208,7 +207,6 @@ def tests(
         "without_family": jobs.without_family,
     }
     if as_json:
-        print_json({"include": jobs.jobs, "merge": jobs.merges, **notes})
+        print_json({"include": jobs.jobs, **notes})
         return
-    matrices_of_jobs = {"matrix": jobs.jobs, "merge": jobs.merges}
-    click.echo("\n".join(github_outputs(matrices_of_jobs, notes)))
+    click.echo("\n".join(github_outputs({"matrix": jobs.jobs}, notes)))

@@ -25,7 +25,7 @@ from promotion.gates.device.suite import SUITE_FILE, SuiteSource, suite_sizes
 from promotion.policy.exceptions import PolicyException
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
-_NOT_REPEATED: Mapping[str, Any] = {"size": "", "tests": (), "shard": "", "inside": ""}
+_NOT_REPEATED: Mapping[str, Any] = {"size": "", "tests": (), "inside": ""}
 """Defaults of options that do not affect how a single test runs."""
 
 
@@ -42,12 +42,12 @@ class DeviceGateConfig:
         suite: identity of the suite, as returned by `suite.suite_id`.
         devices: accepted numbers of devices; empty accepts any.
         listed: files and tests to run; their evidence is not stored.
-        shard: shard for this runner, whose results are stored; None runs all tests.
-        python: Python version to test with; empty when shards are merged.
+        shard: shard for this worker of a cluster; None runs all tests.
+        python: Python version to test with.
         known: ledger entries about tests.
         exceptions: valid exceptions of the set, for any channel.
         bucket: value of `--bucket`, for the command that reproduces a test.
-        signer: signer of shards; `run_gates` signs evidence.
+        signer: signer of the evidence.
     """
 
     request: DeviceRequest

@@ -1,7 +1,7 @@
 """The gate device on several machines.
 
-The results of shards are merged. On a cluster, shards are tasks for workers that offer
-GPUs as resources.
+Shards of the tests are tasks for the workers of a cluster that offer GPUs as resources,
+and their results are merged.
 """
 
 from __future__ import annotations
@@ -31,17 +31,6 @@ from promotion.gates.device.shards import (
     load_shard,
 )
 from promotion.stage import fetch_set
-
-
-def make_merge_gate(config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Gate:
-    """Return a gate that merges the shards of other runners and judges their tests."""
-    return Gate(
-        name=config.gate_name,
-        tier=config.tier,
-        per_target=config.platform is JaxPlatform.ROCM,
-        run=lambda context: merged_checks(context, config, shards),
-        settings=shards[0].settings,
-    )
 
 
 def merged_checks(
@@ -91,7 +80,6 @@ Some for each worker, so that slow ones get fewer.
 """
 NOT_SENT = (
     "tests",
-    "shard",
     "also",
     "rocm",
     "rocm_of_set",
@@ -193,7 +181,7 @@ def _tasks(context: GateContext, config: DeviceGateConfig) -> Sequence[Task]:
     tasks = []
     for number in range(1, SHARDS + 1):
         shard = f"{number}/{SHARDS}"
-        request = replace(config.request, python=config.python, shard=shard)
+        request = replace(config.request, python=config.python)
         task = Task(
             kind=KIND,
             label=f"{config.gate_name} {target} shard {shard}",
@@ -201,6 +189,7 @@ def _tasks(context: GateContext, config: DeviceGateConfig) -> Sequence[Task]:
                 "gfx": gfx,
                 "bucket": config.bucket_anywhere,
                 "request": request_json(request),
+                "shard": shard,
             },
             inputs={"set": folder},
             resources=resources,

@@ -45,7 +45,6 @@ class DeviceRequest:
     suite_env: tuple[str, ...] = ()
     size: str = ""
     tests: tuple[str, ...] = ()
-    shard: str = ""
     import_limit: int = 600
     python: str = ""
     also: Path | None = None

@@ -232,9 +232,7 @@ class _GateRun:
                 at=now(),
                 warnings=tuple((finding.code, finding.message) for finding in warnings),
             )
-            upload_shard(
-                context.bucket, context.staged, config.gate_name, stored, config.signer
-            )
+            upload_shard(context.bucket, context.staged, config.gate_name, stored)
 
     def _preflight(self, checks: Iterable[Check]) -> Iterator[Check]:
         failed: dict[str, list[str]] = {}

@@ -292,39 +292,18 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("site")
-def test_merge_joins_shards_into_evidence(place: Place) -> None:
+def test_evidence_of_a_good_suite_is_reused(place: Place) -> None:
     source = f"--jax-tests={place.repository}@{place.good}"
-    status, _, said = place.gate("merge", source)
-    assert status == 2, said
-    seen: dict[str, str] = {}
-    for number in (1, 2):
-        status, (evidence,), said = place.gate("device", source, f"--shard={number}/2")
-        assert (status, f"shard {number}/2 is stored beside the set" in said) == (
-            0,
-            True,
-        ), said
-        part = place.results(evidence)
-        assert 3 <= len(part) <= 6
-        assert not part.keys() & seen.keys()
-        seen |= part
-        if number == 1:
-            assert place.gate("merge", source)[0] == 15
-    assert seen == GOOD
-    status, (evidence,), said = place.gate("merge", source)
+    status, (evidence,), said = place.gate("device", source)
     assert status == 0, said
     assert place.results(evidence) == GOOD
     assert evidence["outcome"] == "passed"
     assert evidence["counts"]["passed"] == 7
     assert validate_bucket(place.folder / "bucket")["evidence.schema.json"] > 0
-    # That evidence counts for the gate from now on.
     status, (again,), said = place.gate("device", source)
     assert status == 0
     assert again == evidence
     assert "passed before" in said
-    # With more runners than tests, a runner without tests does not fail.
-    status, (evidence,), said = place.gate("device", source, "--shard=12/12")
-    assert (status, evidence["outcome"]) == (0, "skipped"), said
-    assert "there are more shards than tests" in evidence["findings"][0]["message"]
 
 
 def test_gate_without_gpu_fails_before_installation(

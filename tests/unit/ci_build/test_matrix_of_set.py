@@ -92,7 +92,7 @@ def test_matrix_tests_runs_the_suite_of_the_set(
     suite = f"https://github.com/jax-ml/jax@{load_pins().tags['0.10.2']}"
     words = ("multi-arch/1", "--when=nightly", "--python-versions=3.12")
     body = printed(capsys, *words)
-    for job in (*body["include"], *body["merge"]):
+    for job in body["include"]:
         at = job["run"].split().index("--jax-tests")
         assert job["run"].split()[at : at + 4] == [
             "--jax-tests",
@@ -101,7 +101,6 @@ def test_matrix_tests_runs_the_suite_of_the_set(
             "large",
         ]
     smoke = printed(capsys, *words, "--jax-tests=smoke")
-    assert smoke["merge"] == []
     assert not any("--jax-tests" in job["run"].split() for job in smoke["include"])
 
 
@@ -191,8 +190,8 @@ def test_matrix_tests_passes_image_and_bucket_to_every_job(
     words = ("multi-arch/1", "--when=nightly", "--jax-tests=/jax", f"--image={IMAGE}")
     for bucket, given in (("bucket", False), (where, True)):
         body = printed(capsys, *words, f"--bucket={bucket}")
-        assert body["merge"]
-        for job in (*body["include"], *body["merge"]):
+        assert body["include"]
+        for job in body["include"]:
             command = job["run"]
             assert f"--image {IMAGE}" in command
             assert (f"--bucket {where}" in command) == given

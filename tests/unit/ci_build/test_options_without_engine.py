@@ -67,8 +67,8 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             "is not a folder",
         ),
         (
-            ("gate", "merge", "set", "--shard=1/2"),
-            "The gate merge does not use --shard",
+            ("gate", "structure", "set", "--family=gfx942"),
+            "The gate structure does not use --family",
         ),
         (
             ("gate", "compile", "set", "--jobs=2", *CLUSTER),

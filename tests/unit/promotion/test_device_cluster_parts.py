@@ -69,7 +69,7 @@ class FakeTasks:
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
         self.tasks = [*tasks]
         for task in reversed(tasks):
-            shard = task.arguments["request"]["shard"]
+            shard = task.arguments["shard"]
             folder = work / shard[0]
             if shard in self.failed:
                 yield TaskResult(
@@ -95,7 +95,7 @@ class FakeTasks:
             )
             changed = self.change(result) if shard.startswith("2") else result
             other = DirBucket(work / f"bucket-{shard[0]}")
-            key = upload_shard(other, self.staged, self.config.gate_name, changed, None)
+            key = upload_shard(other, self.staged, self.config.gate_name, changed)
             (folder / "device/gfx942").mkdir(parents=True)
             (Path(other.root) / key).rename(folder / "device/gfx942" / Path(key).name)
             (folder / "device/gfx942" / f"{shard[0]}.log.gz").write_text("log")
@@ -159,8 +159,8 @@ def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
         "size": "small",
         "devices": 2,
         "python": "3.12",
-        "shard": "1/2",
     }
+    assert first.arguments["shard"] == "1/2"
     logs = [
         key
         for key in context.bucket.list(context.staged.evidence)
@@ -258,6 +258,7 @@ def test_task_whose_gate_made_no_shard_fails(
                 "request": {"platform": "cpu"},
                 "gfx": "",
                 "bucket": "",
+                "shard": "1/8",
             },
             context,
         )

@@ -19,12 +19,12 @@ from promotion.policy.jobs import JobOptions, draw, job_matrix
 from tests.support.wheel_sets import make_set
 
 OCCASIONS = "".join(
-    f'[when.{name}]\nsize = "{size}"\nshards = {shards}\nmulti = {multi}\nminutes = 60\n'
-    for name, size, shards, multi in (
-        ("presubmit", "small", 1, "false"),
-        ("postsubmit", "medium", 1, "false"),
-        ("nightly", "large", 3, "false"),
-        ("weekly", "large", 3, "true"),
+    f'[when.{name}]\nsize = "{size}"\nmulti = {multi}\nminutes = 60\n'
+    for name, size, multi in (
+        ("presubmit", "small", "false"),
+        ("postsubmit", "medium", "false"),
+        ("nightly", "large", "false"),
+        ("weekly", "large", "true"),
     )
 )
 
@@ -139,28 +139,20 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     nightly = job_matrix(
         two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, options=LARGE
     ).jobs
-    shards = [
-        (job.shard, job.devices)
-        for job in nightly
-        if (job.family, job.python) == ("gfx942", "3.12")
-    ]
-    assert shards == [
-        ("1/3", "single"),
-        ("2/3", "single"),
-        ("3/3", "single"),
-    ]
+    (single,) = (
+        job for job in nightly if (job.family, job.python) == ("gfx942", "3.12")
+    )
+    assert single.devices == "single"
     multi = next(job for job in jobs if job.devices == "multi")
     assert multi.runs_on == "eight"
     assert multi.minutes == 77
     assert multi.suite == "large"
-    assert multi.shard == "1/1"
     # The gate reports a machine with another number of devices as unfit.
     assert multi.run.endswith("--jax-tests URL@c --size large --devices 8")
     built = replace(PYTHONS, files={**PYTHONS.files, ROCM_LOCK: "1" * 64})
     own = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=built, options=LARGE)
     assert all("--rocm=set" in job.run for job in own.jobs)
     assert not any("--rocm=set" in job.run for job in nightly)
-    assert not any("--rocm=set" in merge.run for merge in own.merges)
     smoke = next(job for job in jobs if job.family == "gfx1151")
     assert smoke.suite == "smoke"
     assert "--jax-tests" not in smoke.run
@@ -219,21 +211,3 @@ def test_job_matrix_refuses_what_the_set_lacks() -> None:
 def test_draw_respects_weights() -> None:
     drawn = [draw({"often": 9, "seldom": 1}, str(number)) for number in range(2000)]
     assert 0.86 < drawn.count("often") / 2000 < 0.94
-
-
-def test_job_matrix_merges_shards(tmp_path: Path) -> None:
-    two = families(
-        tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True)
-    )
-    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, options=LARGE)
-    assert [(one.family, one.python) for one in nightly.merges] == [
-        ("gfx942", "3.11"),
-        ("gfx942", "3.12"),
-    ]
-    assert nightly.merges[1].run == (
-        f"python3 build/ci_build gate merge multi-arch/{PYTHONS.digest}"
-        " --platform rocm --family gfx942 --python 3.12 --jax-tests URL@c --size large"
-    )
-    assert (
-        job_matrix(two, when=Trigger.WEEKLY, wheel_set=SET, options=LARGE).merges == ()
-    )
