@@ -165,21 +165,6 @@ def test_promotion_records_signers_and_pages_link_attestations(
         assert f'data-provenance="{seen[wheel.filename]["provenance"]}"' in html
 
 
-def test_promote_refuses_attestation_of_other_bytes(
-    bucket: DirBucket, staged: StagedSet
-) -> None:
-    attest(bucket, staged, sign, Silent())
-    name = sorted(ours(bucket, staged))[0]
-    path = bucket.root / staged.file(provenance_name(name))
-    path.chmod(0o644)
-    path.write_bytes(sign(name, "0" * 64))
-    (reason,) = check(bucket, staged, POLICY, verify=vouched).blocked_by
-    assert reason.startswith(
-        f"{name}.provenance is not the provenance of its wheel: it names {name} with"
-        " sha256 0000"
-    )
-
-
 def test_attest_refuses_stored_file_of_other_wheel(
     bucket: DirBucket, staged: StagedSet
 ) -> None:
