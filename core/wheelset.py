@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import parse_wheel_filename
 
 from core.digests import sha256_of
@@ -18,7 +17,6 @@ from core.model import (
     SBOM,
     SHA256SUMS,
     WHEELS_JSON,
-    Wheel,
     WheelSet,
 )
 from core.wheels_json import load_wheel_set
@@ -42,8 +40,7 @@ def read_set(folder: Path) -> WheelSet:
     """Read a set from its folder without checking the wheels.
 
     Raises:
-        WheelSetError: wheels.json is missing or invalid, or a wheel requires what is
-            not a requirement.
+        WheelSetError: wheels.json is missing or invalid.
     """
     path = folder / WHEELS_JSON
     try:
@@ -53,22 +50,7 @@ def read_set(folder: Path) -> WheelSet:
         raise WheelSetError(
             f"{path} cannot be read: {error.strerror}.", hint=hint
         ) from error
-    for wheel in wheel_set.wheels:
-        _check_requirements(wheel, path)
     return wheel_set
-
-
-def _check_requirements(wheel: Wheel, where: Path) -> None:
-    """Raise WheelSetError if a wheel has an invalid requirement (PEP 508)."""
-    for text in wheel.requires_dist:
-        try:
-            Requirement(text)
-        except InvalidRequirement as error:
-            raise WheelSetError(
-                f"{where} is not a valid wheels.json: {wheel.filename} requires"
-                f" {text!r}, which is not a requirement.",
-                hint="Correct Requires-Dist in its METADATA and build the set again.",
-            ) from error
 
 
 def sha256sums(wheel_set: WheelSet) -> bytes:

@@ -27,7 +27,7 @@ from core.errors import (
 )
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from core.number_ranges import NumberRanges
-from core.wheels_json import load_wheel_set
+from core.wheels_json import dump_wheel_set, load_wheel_set
 from promotion.check import check
 from promotion.evidence.evidence import EvidenceFile, dump_evidence
 from promotion.evidence.signing import SUFFIX, Signer
@@ -164,6 +164,15 @@ def other_sums(world: World) -> None:
     stage(world.bucket, folder)
 
 
+def invalid_requirement(world: World) -> None:
+    """Release a set with another digest whose wheel has an invalid requirement."""
+    wheels = [replace(one.wheel, requires_dist=("a b",)) for one in world.sound]
+    changed = replace(make_set(world.sound), wheels=tuple(wheels))
+    staged = StagedSet(index=changed.index, digest=changed.digest)
+    world.put(staged.file(WHEELS_JSON), dump_wheel_set(changed).encode())
+    world.promote(staged)
+
+
 def outside(world: World) -> None:
     """Release a set with a file outside of its folder."""
     made = make_set(world.sound)
@@ -285,6 +294,12 @@ BUILDER = [
         "not JSON",
         written('"size":', '"size": 1e400, "size":'),
         FormatError,
+    ),
+    Attack(
+        "requirement that breaks the pages",
+        "is not a requirement",
+        invalid_requirement,
+        WheelSetError,
     ),
     Attack("SHA256SUMS of the folder", "disagree", other_sums, WheelSetError),
     Attack(
