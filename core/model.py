@@ -92,11 +92,11 @@ class RocmVersion:
 
     def __post_init__(self) -> None:
         # Start-up time: `packaging` takes longer to import than this module.
-        from packaging.version import InvalidVersion, Version
+        from packaging.version import Version
 
         try:
             parsed = Version(self.text)
-        except InvalidVersion as error:
+        except ValueError as error:  # or a number of more than 4300 digits
             raise RequestError(
                 f"{self.text!r} is not a ROCm version.",
                 hint="Write it like 7.2.0 or 7.10.0a20251120.",
@@ -442,7 +442,7 @@ class Verdict:
         warnings: problems that do not block the promotion.
         attested: signer -> file names of the attested wheels.
         provenances: file name of a wheel -> sha256 of its verified attestations.
-        evidence: key -> sha256 of the evidence and signatures that were read.
+        evidence: key -> sha256 of the evidence that counts, and of its signatures.
         requirements: all evidence that the policy requires.
     """
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from core.defaults import defaults
 from core.frozen import frozen
@@ -57,6 +57,8 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
             f"The index {wheel_set.index} is neither {MULTI_ARCH} nor a family, so its"
             " required targets are unknown."
         )
+    if not _is_version(wheel_set.jax_version):
+        yield f"The set has no version of jax: {wheel_set.jax_version[:40]!r}."
     if not wheel_set.targets:
         yield "The set names no gfx target."
     if not wheel_set.python_versions:
@@ -112,10 +114,9 @@ def _required_pythons(wheel_set: WheelSet, policy: Policy) -> tuple[str, ...]:
     if policy.python_versions is not None:
         return policy.python_versions
     supported = tuple(defaults()["pythons"]["supported"])
-    try:
-        allowed = SpecifierSet(requires_python(wheel_set.jax_version))
-    except InvalidVersion:
+    if not _is_version(wheel_set.jax_version):
         return supported
+    allowed = SpecifierSet(requires_python(wheel_set.jax_version))
     return tuple(version for version in supported if version in allowed)
 
 
@@ -282,7 +283,7 @@ def _split(version: str) -> tuple[str, str]:
     """
     try:
         words = (Version(version).local or "").split(".")
-    except InvalidVersion:
+    except ValueError:
         return version, ""
     at = next(
         (number for number, word in enumerate(words) if _VARIANT.match(word)),
@@ -299,7 +300,7 @@ def _by_project(wheel_set: WheelSet) -> Sequence[tuple[str, Wheel]]:
 def _is_version(text: str) -> bool:
     try:
         Version(text)
-    except InvalidVersion:
+    except ValueError:  # or a number of more than 4300 digits
         return False
     return True
 
