@@ -27,7 +27,7 @@ from promotion.index.rocm_packages import package_problems
 from promotion.policy.content_rules import conflicts, content_problems
 from promotion.policy.promotion_policy import Policy
 from promotion.policy.set_rules import Offer
-from promotion.policy.tier_requirements import has_accepted_key
+from promotion.policy.tier_requirements import EvidenceCase
 from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
 from promotion.storage.bucket import Bucket
@@ -69,13 +69,16 @@ def check(
     wheel_set = read_staged(bucket, staged)
     files = tuple(read_all(bucket, staged).values())
     head, entries = read_head(bucket, released, policy.authority())
+    time = now()
+    case = EvidenceCase(wheel_set=wheel_set, files=files, policy=policy, now=time)
+    counted = [file for file in files if not case.refusal(file)]
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
     decision = verdict(
         wheel_set,
         files,
         policy,
-        now=now(),
+        now=time,
         offer=_offer(head, entries, wheel_set),
         attested=attested,
         allow_lower=allow_lower,
@@ -93,9 +96,7 @@ def check(
     reasons = (
         *decision.blocked_by,
         *refused,
-        *_log_problems(
-            bucket, staged, (file for file in files if has_accepted_key(file, policy))
-        ),
+        *_log_problems(bucket, staged, counted),
         *_staged_problems(bucket, staged, wheel_set),
         *content_problems(wheel_set),
         *_conflicts(head, entries, wheel_set),
@@ -103,7 +104,7 @@ def check(
         *_rocm_conflicts(head, entries, wheel_set),
     )
     digests: dict[str, str] = {}
-    for file in files:
+    for file in counted:
         digests.update(file.digests)
     return dataclasses.replace(
         decision,

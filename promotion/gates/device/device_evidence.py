@@ -243,5 +243,6 @@ def results_names(evidence: Evidence) -> Iterator[str]:
     """Yield the names of the files with a run's results, relative to the folder of the evidence."""
     for check in check_records(evidence):
         files = check.get("files")
-        if isinstance(files, dict) and RESULTS in files:
-            yield str(files[RESULTS]["name"])
+        results = files.get(RESULTS) if isinstance(files, dict) else None
+        if isinstance(results, dict) and "name" in results:
+            yield str(results["name"])

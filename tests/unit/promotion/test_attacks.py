@@ -301,6 +301,11 @@ BUILDER = [
         invalid_requirement,
         WheelSetError,
     ),
+    Attack(
+        "version that breaks the pages",
+        "has no version of jax",
+        of_set(jax_version="9" * 5000),
+    ),
     Attack("SHA256SUMS of the folder", "disagree", other_sums, WheelSetError),
     Attack(
         "option in a pin",
@@ -429,6 +434,14 @@ def page_beside_evidence(world: World) -> None:
     world.bucket.get(RELEASED.set_file(staged.digest, "evidence/install.html"))
 
 
+def unsigned_tests(world: World) -> None:
+    """Look for evidence that nobody signed in the released set."""
+    staged = world.vouch(world.stage(tools={"tests": "2"}), signer=None)
+    world.promote(staged)
+    key = staged.evidence_file("inspection", "any", "x.json")
+    world.bucket.get(RELEASED.set_file(staged.digest, key.removeprefix(staged.root)))
+
+
 def signed_as_entry(world: World) -> None:
     """Sign evidence as an entry of a ledger."""
     staged = world.stage(tools={"tests": "2"})
@@ -510,6 +523,9 @@ TESTER = [
     Attack("evidence of another set", "another set", vouched(set_digest="0" * 64)),
     Attack("NaN as a count", UNREADABLE, with_count("NaN")),
     Attack("boolean as a count", UNREADABLE, with_count("true")),
+    Attack(
+        "unsigned tests in the report", "is not in the", unsigned_tests, BucketError
+    ),
     Attack("page beside evidence", "is not in the", page_beside_evidence, BucketError),
     # Attempts to block a release or to fail a sound set.
     Attack(
