@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.digests import sha256_of
@@ -445,14 +446,14 @@ def signature_problems(
     if authority.keys is None:
         return
     own = reader.bucket.identity
-    foreign = [entry for entry in entries if entry.key and entry.bucket != own]
-    if foreign:
-        key = reader.released.ledger_entry(foreign[0].number)
-        yield (
-            f"{key} was signed for the bucket {foreign[0].bucket}, not for {own}:"
-            " a renamed bucket or a mirror is opened with ?signed_as=NAME, a moved"
-            " folder through a link."
-        )
+    for name in sorted({entry.bucket for entry in entries if entry.key}):
+        # Links give a folder several paths.
+        if Path(name).resolve() != Path(own).resolve():
+            yield (
+                f"The ledger of {reader.released.index} was signed for the bucket"
+                f" {name}, not for {own}: open a renamed bucket or a mirror with"
+                " ?signed_as=NAME, and link the old path of a moved folder to it."
+            )
     latest = ""
     for entry in entries:
         latest = max(latest, entry.time)

@@ -50,8 +50,7 @@ class DirBucket(Bucket):
     key exists. Temporary names start with a dot; keys never do.
 
     Args:
-        root: the folder, which is created with the first object. Links in its path are
-            not resolved, so that a folder that was moved keeps its name behind a link.
+        root: the folder, which is created with the first object.
         lock_seconds: maximum time to wait for another process that replaces an object.
     """
 

@@ -849,6 +849,17 @@ def carried(world: World) -> None:
     world.bucket.identity = "s3://other"
 
 
+def behind_link(world: World) -> None:
+    """Move the bucket, and leave a link at its old path."""
+    moved = world.folder / "moved"
+    moved.mkdir()
+    (world.folder / world.bucket.identity).symlink_to(moved)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(world.folder)
+        world.bucket.identity = str(moved)
+        world.verify()
+
+
 def backdated(world: World) -> None:
     """Sign an earlier entry with a key that expired."""
     world.append(time="2025-12-01T00:00:00Z")
@@ -925,6 +936,7 @@ WRITER = [
     Attack("wheel replaced", "was expected", put(PACKAGE, b"evil")),
     Attack("wheel removed", "is missing", put(PACKAGE, None)),
     Attack("ledger of another bucket", "signed for the bucket", verified(carried)),
+    Attack("bucket that was moved", "", behind_link, None),
     Attack("entry without signature", "is not signed", appended(None)),
     Attack("entry by a stranger", "does not list", appended(STRANGER)),
     Attack("entry by a key of evidence", "does not list", appended(RUNNER)),
