@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -12,7 +11,7 @@ from core.model import WHEELS_JSON, Channel
 from promotion.index import set_lookup
 from promotion.index.operations import Clock, utc_now
 from promotion.index.publish import read_head
-from promotion.index.set_lookup import SHORTEST_DIGEST
+from promotion.index.set_lookup import SHORTEST_DIGEST, digest_with
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import (
@@ -50,34 +49,23 @@ def find_set(bucket: Bucket, text: str) -> StagedSet:
     """
     index, _, name = text.rpartition("/")
     name = name.lower()
-    is_entry = name.isdecimal() and len(name) < SHORTEST_DIGEST
-    if not index or not (
-        is_entry or re.fullmatch(rf"[0-9a-f]{{{SHORTEST_DIGEST},64}}", name)
-    ):
+    if not index:
         hint = (
             f"Give INDEX/ and the digest, at least {SHORTEST_DIGEST} first digits of"
             " it, or a ledger entry."
         )
         raise RequestError(f"{text!r} is not the name of a set.", hint=hint)
-    released = ReleasedIndex(index=index)
     staged = [key for key, names in _folders(bucket, index) if WHEELS_JSON in names]
-    matches = [digest for digest in staged if digest.startswith(name) and not is_entry]
-    if len(matches) > 1:
-        raise RequestError(
-            f"The digests of several sets of {index} start with {name}.",
-            hint="Give more digits.",
-        )
-    if not matches:
-        head, entries = read_head(bucket, released)
-        matches = [
-            entries.set(set_lookup.find_set(name, head.state, entries)).set_digest
-        ]
-    if matches[0] not in staged:
+    digest = digest_with(name, staged, index)
+    if not digest:
+        head, entries = read_head(bucket, ReleasedIndex(index=index))
+        digest = entries.set(set_lookup.find_set(name, head.state, entries)).set_digest
+    if digest not in staged:
         hint = "Stage the set again with `ci_build set stage`."
         raise RequestError(
-            f"{index}/{matches[0]} was released and is no longer staged.", hint=hint
+            f"{index}/{digest} was released and is no longer staged.", hint=hint
         )
-    return StagedSet(index=index, digest=matches[0])
+    return StagedSet(index=index, digest=digest)
 
 
 def staged_folders(

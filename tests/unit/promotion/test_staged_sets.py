@@ -78,7 +78,7 @@ def test_find_set_accepts_digest_first_digits_and_ledger_entry(
     ("name", "problem"),
     [
         ("abcdef", "'abcdef' is not the name of a set"),
-        ("multi-arch/abcde", "'multi-arch/abcde' is not the name of a set"),
+        ("multi-arch/abcde", "The index multi-arch has no set abcde"),
         ("multi-arch/7", "The index multi-arch has no set 7"),
         ("multi-arch/000000", "The index multi-arch has no set 000000"),
     ],
