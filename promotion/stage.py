@@ -40,8 +40,6 @@ from promotion.storage.object_keys import (
 )
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
-_MAX_UPLOADS = 4
-"""Number of concurrent uploads."""
 
 
 def stage(
@@ -85,7 +83,7 @@ def stage(
             report.advance(done, total)
 
     first = [name for name in files if name not in _LAST]
-    map_concurrently(put, first, most=_MAX_UPLOADS)
+    map_concurrently(put, first)
     for name in _LAST:
         put(name)
     raise_if_any(stored_problems(bucket, staged.file, digests), BucketError)

@@ -15,12 +15,9 @@ _Result = TypeVar("_Result")
 
 
 def map_concurrently(
-    function: Callable[[_Item], _Result],
-    items: Iterable[_Item],
-    *,
-    most: int = MAX_REQUESTS,
+    function: Callable[[_Item], _Result], items: Iterable[_Item]
 ) -> tuple[_Result, ...]:
-    """Call a function for each item, up to `most` at once, and return ordered results.
+    """Call a function for each item, up to MAX_REQUESTS at once, and return ordered results.
 
     After a failure no further call starts. When the running calls have ended, the first
     failure in the items' order is raised.
@@ -39,6 +36,6 @@ def map_concurrently(
             failed.set()
             raise
 
-    with ThreadPoolExecutor(min(most, len(items))) as pool:
+    with ThreadPoolExecutor(min(MAX_REQUESTS, len(items))) as pool:
         # Every call that did not start follows a failure, which is raised here.
         return cast("tuple[_Result, ...]", tuple(pool.map(call, items)))

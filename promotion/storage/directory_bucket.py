@@ -38,6 +38,7 @@ _NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 _CHUNK = 1 << 30
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _LOCK_SECONDS = 60.0
+"""Maximum time to wait for another process that replaces an object."""
 _IMMUTABLE = 0o444
 _REPLACEABLE = 0o644
 
@@ -51,13 +52,11 @@ class DirBucket(Bucket):
 
     Args:
         root: the folder, which is created with the first object.
-        lock_seconds: maximum time to wait for another process that replaces an object.
     """
 
-    def __init__(self, root: Path, *, lock_seconds: float = _LOCK_SECONDS) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.identity = str(self.root)
-        self._lock_seconds = lock_seconds
 
     def exists(self) -> bool:
         """Return whether the folder exists."""
@@ -222,11 +221,11 @@ class DirBucket(Bucket):
         """Exclude other processes that replace objects of this bucket."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(hold_lock(self.root / ".lock", self._lock_seconds))
+                stack.enter_context(hold_lock(self.root / ".lock", _LOCK_SECONDS))
             except TimeoutError as error:
                 raise BusyError(
                     f"The bucket {self.root} is still locked by another process after"
-                    f" {self._lock_seconds:g} s.",
+                    f" {_LOCK_SECONDS:g} s.",
                     hint="Wait for that process to end, then run the command again.",
                 ) from error
             yield

@@ -11,17 +11,13 @@ import pytest
 from core.digests import sha256_of
 from core.errors import BucketError, BusyError
 from promotion.index.audit import verify
+from promotion.storage import directory_bucket
 from promotion.storage.bucket import ConflictError
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.bucket_contract import SharedBucketContract, put
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> DirBucket:
-    return DirBucket(tmp_path / "bucket", lock_seconds=5)
 
 
 def leftovers(bucket: DirBucket) -> list[str]:
@@ -168,9 +164,10 @@ def test_verify_reports_unreadable_file(
     assert all(line.endswith("cannot be read: Is a directory.") for line in found)
 
 
-def test_put_reports_held_lock(tmp_path: Path) -> None:
+def test_put_reports_held_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory_bucket, "_LOCK_SECONDS", 0.05)
     first = DirBucket(tmp_path)
-    second = DirBucket(tmp_path, lock_seconds=0.05)
+    second = DirBucket(tmp_path)
     with first._locked(), pytest.raises(BusyError, match=r"locked .* 0\.05 s"):
         second.put_if_match("page", b"", etag=None)
 
