@@ -33,7 +33,7 @@ from promotion.gates.device.gpu_machine import (
     detect_machine,
 )
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
-from promotion.gates.device.shards import SHARD_FILE, parse_shard
+from promotion.gates.device.shards import SHARD_FILE, Shard
 from promotion.policy.families import load_families
 from promotion.stage import read_staged, stage
 from promotion.storage.bucket import Bucket
@@ -137,7 +137,8 @@ def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
     reporter = Reporter(terminal=False)
     with leased(arguments["gfx"], request.devices or 1, context.runner) as environ:
         config = device_gate.parse_config(request, environ, context.runner, None, "")
-        shard = parse_shard(arguments["shard"])
+        number, count = arguments["shard"]
+        shard = Shard(number=number, count=count)
         config = replace(config, bucket=arguments["bucket"], shard=shard)
         (evidence, *_) = device_gate.run(
             config, staged, bucket, reporter, context.runner, redo=True, channel="local"

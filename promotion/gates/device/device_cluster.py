@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +45,13 @@ def merged_checks(
     """
     results = join_results(shards)
     target = shards[0].target
-    options: dict[str, Sequence[str]] = {}
     found: list[tuple[str, str]] = []
     problems: list[str] = []
     for shard in shards:
-        used = shard.run.get("options", config.words)
-        options |= {result.id: used for result in shard.results}
         found += [(NOTE, note) for note in shard.notes]
         found += shard.warnings
         problems += [f"shard {shard.shard}: {problem}" for problem in shard.problems]
-
-    def again(test: str) -> str:
-        return reproduce(options[test], str(context.staged), test)
-
+    again = partial(reproduce, config.words, str(context.staged))
     yield from checks_of_tests(results, target, again, config.exceptions)
     yield run_check(
         context,
@@ -180,16 +175,15 @@ def _tasks(context: GateContext, config: DeviceGateConfig) -> Sequence[Task]:
         memory_mb = devices * RAM_SHARE // 1_000_000
     tasks = []
     for number in range(1, SHARDS + 1):
-        shard = f"{number}/{SHARDS}"
         request = replace(config.request, python=config.python)
         task = Task(
             kind=KIND,
-            label=f"{config.gate_name} {target} shard {shard}",
+            label=f"{config.gate_name} {target} shard {number}/{SHARDS}",
             arguments={
                 "gfx": gfx,
                 "bucket": config.bucket_anywhere,
                 "request": request_json(request),
-                "shard": shard,
+                "shard": [number, SHARDS],
             },
             inputs={"set": folder},
             resources=resources,

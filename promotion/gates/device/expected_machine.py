@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -134,16 +135,14 @@ def check_libraries(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
 def check_rocm(mapped: Sequence[str], version: str) -> Check:
     """Check the release of the loaded ROCm."""
     hip = _hip(mapped)
+    problem = "no libamdhip64.so was loaded"
+    facts = {}
+    if hip is not None:
+        problem = other_rocm(mapped, version)
+        facts = {"hip": str(hip), "version": _version_above(hip.resolve())}
+    note = "" if facts.get("version") else "its ROCm has no version file"
     remedy = f"Install ROCm {version}, which the set was built with."
-    if hip is None:
-        return preflight_check("ROCm", "no libamdhip64.so was loaded", remedy)
-    release = _version_above(hip.resolve())
-    facts = {"hip": str(hip), "version": release}
-    if not release:
-        return preflight_check(
-            "ROCm", note=f"the ROCm of {hip} has no version file", facts=facts
-        )
-    return preflight_check("ROCm", other_rocm(mapped, version), remedy, facts=facts)
+    return preflight_check("ROCm", problem, remedy, note=note, facts=facts)
 
 
 def other_rocm(mapped: Sequence[str], version: str) -> str:
@@ -174,36 +173,21 @@ def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
         note = "the set has no manifest of its ROCm, so only the release was compared"
         return preflight_check(title, note=note)
     problems = []
-    same = {}
-    for file in map(Path, mapped):
+    loaded = {}
+    for file, library in product(map(Path, mapped), expected.rocm.values()):
         # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the
         # soname libamdhip64.so.7.
-        name = f"{file.name}."
-        libraries = expected.rocm.values()
-        library = next(
-            (
-                lib
-                for lib in libraries
-                if lib.sha256 and name.startswith(f"{lib.soname}.")
-            ),
-            None,
-        )
-        if library is None:
-            continue
-        try:
-            same[library.soname] = sha256_of(file)
-        except OSError as problem:
-            problems.append(f"cannot read {file}: {problem}")
-            continue
-        if same[library.soname] != library.sha256:
-            problems.append(f"{file} has another sha256 than in the set's ROCm")
-    if not problems and not same:
+        if library.sha256 and f"{file.name}.".startswith(f"{library.soname}."):
+            loaded[library.soname] = sha256_of(file)
+            if loaded[library.soname] != library.sha256:
+                problems.append(f"{file} has another sha256 than in the set's ROCm")
+    if not loaded:
         problems.append("no library of the set's ROCm was loaded")
     remedy = (
         f"Install the ROCm {expected.rocm_version} build that the set was built with,"
         " name it with `--rocm`, or give `--rocm=set`."
     )
-    facts = {"rocm_libraries": same}
+    facts = {"rocm_libraries": loaded}
     return preflight_check(title, "; ".join(problems), remedy, facts=facts)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.digests import sha256_of
-from core.errors import GateError, RequestError
+from core.errors import GateError
 from core.frozen import frozen
 from core.model import to_json
 from core.records import read_json
@@ -74,21 +73,6 @@ class _StoredShard:
     set: str
     gate: str
     result: ShardResult
-
-
-def parse_shard(text: str) -> Shard:
-    """Parse a shard such as 2/4.
-
-    Raises:
-        RequestError: the text is not a valid shard.
-    """
-    match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise RequestError(
-            f"The shard is invalid: {text!r}.",
-            hint="Write it like 2/4 for the second of four shards.",
-        )
-    return Shard(number=int(match[1]), count=int(match[2]))
 
 
 def digest_of_tests(collected: Sequence[str]) -> str:

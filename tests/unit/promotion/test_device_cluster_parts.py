@@ -35,9 +35,9 @@ from promotion.gates.device.device_cluster import (
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.gpu_machine import KUBE, MachineInfo
 from promotion.gates.device.shards import (
+    Shard,
     ShardResult,
     digest_of_tests,
-    parse_shard,
     upload_shard,
 )
 from promotion.stage import read_staged
@@ -69,7 +69,8 @@ class FakeTasks:
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
         self.tasks = [*tasks]
         for task in reversed(tasks):
-            shard = task.arguments["shard"]
+            number, count = task.arguments["shard"]
+            shard = f"{number}/{count}"
             folder = work / shard[0]
             if shard in self.failed:
                 yield TaskResult(
@@ -81,7 +82,7 @@ class FakeTasks:
                 )
                 continue
             result = ShardResult(
-                shard=parse_shard(shard),
+                shard=Shard(number=number, count=count),
                 target="gfx942",
                 settings=self.config.settings,
                 tests=digest_of_tests(["a.py::x", "a.py::y"]),
@@ -160,7 +161,7 @@ def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
         "devices": 2,
         "python": "3.12",
     }
-    assert first.arguments["shard"] == "1/2"
+    assert first.arguments["shard"] == [1, 2]
     logs = [
         key
         for key in context.bucket.list(context.staged.evidence)
@@ -258,7 +259,7 @@ def test_task_whose_gate_made_no_shard_fails(
                 "request": {"platform": "cpu"},
                 "gfx": "",
                 "bucket": "",
-                "shard": "1/8",
+                "shard": [1, 8],
             },
             context,
         )

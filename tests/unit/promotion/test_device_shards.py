@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.errors import GateError, RequestError
+from core.errors import GateError
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.device.shards import (
     Shard,
@@ -15,19 +15,11 @@ from promotion.gates.device.shards import (
     digest_of_tests,
     join_results,
     load_shard,
-    parse_shard,
     upload_shard,
 )
 from promotion.storage.object_keys import StagedSet
 from tests.support.device_results import result
 from tests.support.memory_bucket import MemoryBucket
-
-
-@pytest.mark.parametrize("text", ["0/4", "5/4", "a/b"])
-def test_parse_shard_refuses_invalid_shard(text: str) -> None:
-    with pytest.raises(RequestError):
-        parse_shard(text)
-
 
 V = TestVerdict
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)

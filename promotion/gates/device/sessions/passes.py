@@ -97,12 +97,12 @@ def passes(
         single: a lease for each worker.
         whole: the lease of all devices.
     """
-    by_name = {
-        ALL: Pass(name=ALL, marks="", leases=tuple(single)),
-        SINGLE: Pass(name=SINGLE, marks=f"not {MARK}", leases=tuple(single)),
-        MULTI: Pass(name=MULTI, marks=MARK, leases=(whole,)),
-    }
-    return tuple(by_name[name] for name in names)
+    made = []
+    for name in names:
+        marks = {ALL: "", SINGLE: f"not {MARK}", MULTI: MARK}[name]
+        leases = (whole,) if name == MULTI else tuple(single)
+        made.append(Pass(name=name, marks=marks, leases=leases))
+    return tuple(made)
 
 
 def base_env(platform: JaxPlatform, suite: Mapping[str, str]) -> dict[str, str]:

@@ -263,25 +263,30 @@ class PytestSession:
 
     def _death(self, worker: Worker, what: str) -> Attempt:
         reason, text = self._crash(worker.name)
-        hung = worker.name in self.hung
-        if hung:
+        status = self.journal.exits.get(worker.name)
+        seconds = max(0.0, worker.last_at - worker.started_at)
+        ending = Ending.CRASHED
+        if worker.name in self.hung:
             limit = self.limits.test if worker.running else self.limits.collect
             message = f"It was still running after {limit:g} s and was ended."
+            ending = Ending.HUNG
+            seconds = seconds or self.limits.test
         elif reason:
             message = f"Its process died: {reason}."
         elif self.leader_killed:
             message = "The process that started its worker was killed while it ran."
+        elif status is None:
+            message = "Its process ended silently: os._exit, or killed from outside."
+        elif status >= 0:
+            message = f"Its process exited with status {status}: it called os._exit."
+        elif status == -signal.SIGKILL:
+            ending = Ending.KILLED
+            by = "by the system, an operator or itself"
+            message = f"Its process was killed with SIGKILL, {by}."
+            if self.oom_kills:
+                message = f"{OUT_OF_MEMORY}."
         else:
-            message = self._silent_end(worker.name)
-        killed = (
-            not (hung or reason or self.leader_killed)
-            and self.journal.exits.get(worker.name) == -signal.SIGKILL
-        )
-        seconds = max(0.0, worker.last_at - worker.started_at)
-        ending = Ending.KILLED if killed else Ending.CRASHED
-        if hung:
-            ending = Ending.HUNG
-            seconds = seconds or self.limits.test
+            message = f"Its process was killed with {signal_name(-status)}."
         return Attempt(
             id=what,
             ending=ending,
@@ -291,25 +296,6 @@ class PytestSession:
             worker=f"{self.folder.name}/{worker.name}",
             device=worker.device,
         )
-
-    def _silent_end(self, worker: str) -> str:
-        """Return a sentence about a process's end without traceback, by wait status."""
-        status = self.journal.exits.get(worker)
-        if status is None:
-            return (
-                "Its process ended silently: it called os._exit, or was killed from"
-                " outside."
-            )
-        if status >= 0:
-            return f"Its process exited with status {status}: it called os._exit."
-        if status == -signal.SIGKILL and self.oom_kills:
-            return f"{OUT_OF_MEMORY}."
-        by = (
-            ", by the system, an operator or itself"
-            if status == -signal.SIGKILL
-            else ""
-        )
-        return f"Its process was killed with {signal_name(-status)}{by}."
 
 
 def _bounded_writer(log: TextIO) -> Callable[[str], None]:
