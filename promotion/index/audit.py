@@ -121,7 +121,11 @@ def verify(
         )
         return
     yield from _sweeps(ledger)
-    inventory = read_inventory(ledger)
+    try:
+        inventory = read_inventory(ledger)
+    except ValueError as error:  # such as an invalid version or requirement
+        yield f"The ledger of {released.index} does not describe pages: {error}."
+        return
     for done, (key, sha256) in enumerate(sorted(inventory.files.items()), start=1):
         if progress is not None:
             progress.advance(done, len(inventory.files))

@@ -43,7 +43,7 @@ def promotion_problems(
         files = recorded_evidence(bucket, released, promoted)
         recorded = with_recorded_rules(policy, released.index, entry.policy)
         at_entry, at_check = _judged(entry, wheel_set, files, policy, recorded)
-    except (CiBuildError, ValueError) as error:
+    except (CiBuildError, ValueError, OverflowError) as error:
         yield (
             f"The verdict of {key} cannot be recomputed:"
             f" {getattr(error, 'message', error)}"

@@ -788,6 +788,13 @@ def more_wheels(world: World) -> None:
     world.release(wheels=(*world.released().wheels, row))
 
 
+def broken_pages(world: World) -> None:
+    """Sign an entry with an invalid requirement, and verify the index."""
+    first, *others = world.released().wheels
+    wheels = (replace(first, requires_dist=("a b",)), *others)
+    world.forge(promoted=world.released(wheels=wheels)).verify()
+
+
 def other_metadata(world: World) -> None:
     """Sign an entry with other core metadata of a wheel."""
     first, *others = world.released().wheels
@@ -986,6 +993,8 @@ KEY = [
         "belongs to channel release",
         appended(channel="release"),
     ),
+    Attack("invalid requirement", "does not describe pages", broken_pages),
+    Attack("first year", "cannot be recomputed", appended(time="0001-01-01T00:00:00Z")),
     Attack("entry of another index", "wrong entry", appended(index="gfx94X-dcgpu")),
     Attack("entry of another bucket", "signed for the", appended(bucket="s3://b")),
     Attack("entry from the future", "in the future", appended(time=FUTURE)),
