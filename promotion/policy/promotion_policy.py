@@ -275,7 +275,12 @@ def _read(file: Path) -> tuple[bytes, Mapping[str, Any]]:
 def _parse(data: bytes, source: str) -> Mapping[str, Any]:
     # Parsing takes most of the time of `load_policy`, and commands load the policies of
     # all channels.
-    return parse_toml(data, dict[str, Any], source, schema=_SCHEMA_VERSION)
+    tables = parse_toml(data, dict[str, Any], source, schema=_SCHEMA_VERSION)
+    for name, table in _channels(tables).items():
+        for part in ("gates", "index"):
+            place = f"{source}: {name}.{part}"
+            convert(table.get(part, {}), dict[str, dict[str, Any]], place)
+    return tables
 
 
 def _values(

@@ -53,6 +53,7 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
         ("tiers = {}", 'tiers = { "gfx94X-dcgpu" = "device" }'),
         ("tiers = {}", 'tiers = { gfx942 = "cpu" }'),
         ("[local]", '[local]\nlike = "local"'),
+        ("[local]", "[other]\ngates = 5\n\n[local]"),
         (
             'ledger_keys = "any"',
             f'ledger_keys = {{ ci = {{ key = "{KEY}", expires = "soon" }} }}',
