@@ -97,16 +97,12 @@ def apply(
         sets = _plan(head, entries, rule, now()).retire
         return Change(kind=EntryKind.RETIRE, sets=sets, reason=reason) if sets else None
 
-    removing: dict[str, str] = {}
-
     def sweep(head: Head, entries: Entries) -> Change | None:
         claim.renew()
         fresh = _plan(head, entries, rule, now())
-        removing.clear()
-        removing.update(fresh.remove)
         if not fresh.sweep:
             return None
-        keys = tuple(sorted(removing))
+        keys = tuple(sorted(fresh.remove))
         return Change(
             kind=EntryKind.SWEEP, sets=fresh.sweep, reason=reason, removed=keys
         )
@@ -119,7 +115,7 @@ def apply(
         change_ledger(
             bucket, released, sweep, actor=actor, now=now, authority=authority
         )
-        _remove(bucket, removing)
+        _complete_sweep(bucket, released, authority)
     publish(bucket, released, authority=authority)
     return retention
 
@@ -127,7 +123,7 @@ def apply(
 def _complete_sweep(
     bucket: Bucket, released: ReleasedIndex, authority: Authority
 ) -> None:
-    """Remove what the newest sweep left if it was interrupted.
+    """Remove the objects of the newest sweep, which may have been interrupted.
 
     Each retention completes the one before it.
     """
@@ -138,8 +134,9 @@ def _complete_sweep(
             swept = {number: entries.set(number) for number in entry.sets}
             others = entries.sets(head.state.held.without(swept))
             digests = bytes_of(released, swept, others)
-            removing = {key: digests[key] for key in entry.removed if key in digests}
-            _remove(bucket, removing)
+            for key in entry.removed:
+                if key in digests:
+                    bucket.delete(key, sha256=digests[key])
         if entry.kind in (EntryKind.SWEEP, EntryKind.RETIRE):
             return
 
@@ -207,9 +204,3 @@ def bytes_of(
                 for name, sha256 in gone.files.items()
             }
     return remove
-
-
-def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
-    """Remove objects, given as key -> sha256."""
-    for key, sha256 in sorted(removing.items()):
-        bucket.delete(key, sha256=sha256)
