@@ -1,7 +1,8 @@
-"""Render the pages of an index: PEP 503 HTML and PEP 691 JSON with the same content.
+"""Render the pages of an index: PEP 503 HTML and PEP 691 JSON of the same files.
 
-Both contain hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 714). Links
-to stored files are relative, so an index can be moved, mirrored, or opened from a folder.
+Both contain hashes, Requires-Python and core metadata (PEP 714), and JSON sizes (PEP
+700). Links to stored files are relative, so an index can be moved, mirrored, or opened
+from a folder.
 Wheels of ROCm have absolute links to AMD's server, and no core metadata.
 """
 
@@ -219,10 +220,7 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
 
 
 def project_html(project: str, rows: Sequence[IndexedWheel]) -> str:
-    """Return a project's page in the format of PEP 503.
-
-    Attributes such as `data-size` are extensions.
-    """
+    """Return a project's page in the format of PEP 503."""
     return _document(f"Links for {project}", [_anchor(row) for row in rows])
 
 
@@ -233,10 +231,6 @@ def _anchor(row: IndexedWheel) -> str:
         "data-core-metadata": (
             f"sha256={row.wheel.metadata_sha256}" if row.wheel.metadata_sha256 else ""
         ),
-        "data-size": str(row.wheel.size or ""),
-        "data-upload-time": row.uploaded,
-        "data-tiers": tiers_text(row.tiers),
-        "data-set": row.set_digest,
         "data-yanked": row.yanked,
         "data-provenance": (
             f"{row.href}{PROVENANCE_SUFFIX}" if row.wheel.provenance else ""
