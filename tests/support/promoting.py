@@ -15,6 +15,7 @@ from promotion.promote import Promotion, promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
+from tests.support.memory_bucket import MemoryBucket
 from tests.support.wheel_sets import (
     SetWheel,
     make_set,
@@ -74,6 +75,18 @@ def staged_releases(bucket: Bucket, folder: Path, *minors: int) -> list[StagedSe
 def go(bucket: Bucket, staged: StagedSet) -> Promotion:
     """Promote a set, in any order of versions."""
     return promote(bucket, staged, POLICY, now=lambda: NOW, allow_lower=True)
+
+
+class Scene:
+    """An index of one set in memory, and two staged sets that share its jaxlib."""
+
+    def __init__(self, folder: Path) -> None:
+        self.start = MemoryBucket()
+        self.sets = staged_releases(self.start, folder, 2, 3, 4)
+        self.promote(self.start, 0)
+
+    def promote(self, bucket: Bucket, number: int, now: datetime = NOW) -> None:
+        promote(bucket, self.sets[number], POLICY, now=lambda: now, allow_lower=True)
 
 
 def objects(bucket: Bucket) -> dict[str, bytes]:

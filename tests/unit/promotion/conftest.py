@@ -1,4 +1,4 @@
-"""An index of two sets, which each test may change."""
+"""Small indexes: each test may change a copy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.promoting import go, staged_releases
+from tests.support.promoting import Scene, go, staged_releases
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +17,11 @@ def template_of_two_sets(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
     for staged in staged_releases(made, folder, 2, 3):
         go(made, staged)
     return made
+
+
+@pytest.fixture(scope="session")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return Scene(tmp_path_factory.mktemp("scene"))
 
 
 @pytest.fixture

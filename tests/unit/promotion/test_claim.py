@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +29,8 @@ from tests.support.promoting import (
     NOW,
     POLICY,
     RELEASED,
+    Scene,
     objects,
-    staged_releases,
 )
 
 DAY = timedelta(days=1)
@@ -48,23 +47,6 @@ class DeadBucket(FaultyBucket):
         if self.writes > self._at:
             raise KilledError
         return super()._write(write)
-
-
-class Scene:
-    """An index of one set, and two staged sets that share its jaxlib."""
-
-    def __init__(self, folder: Path) -> None:
-        self.start = MemoryBucket()
-        self.sets = staged_releases(self.start, folder, 2, 3, 4)
-        self.promote(self.start, 0, NOW)
-
-    def promote(self, bucket: Bucket, number: int, now: datetime) -> None:
-        promote(bucket, self.sets[number], POLICY, now=lambda: now, allow_lower=True)
-
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    return Scene(tmp_path_factory.mktemp("scene"))
 
 
 def problems(bucket: Bucket) -> list[str]:
@@ -96,7 +78,7 @@ def test_take_at_the_same_time_succeeds_once(expired: bool, bucket: DirBucket) -
 def test_claim_excludes_promotion_repair_and_sweep(scene: Scene) -> None:
     bucket = scene.start.copied()
     with pytest.raises(KilledError):
-        scene.promote(FaultyBucket(bucket, Fault.KILLED, 5), 1, NOW)
+        scene.promote(FaultyBucket(bucket, Fault.KILLED, 5), 1)
     rule = RetentionRule(days=0, keep_newest=0, grace_days=0)
     apply(bucket, RELEASED, rule, actor="tests", now=lambda: NOW + DAY)
     before = objects(bucket)
@@ -117,7 +99,7 @@ def test_claim_excludes_promotion_repair_and_sweep(scene: Scene) -> None:
 def test_promotion_of_offered_set_needs_no_claim(scene: Scene) -> None:
     bucket = scene.start.copied()
     with claimed(bucket, RELEASED, "repair", now=lambda: NOW):
-        scene.promote(bucket, 0, NOW)
+        scene.promote(bucket, 0)
 
 
 def test_holder_that_confirms_keeps_its_claim() -> None:
@@ -144,7 +126,7 @@ def test_holder_that_confirms_keeps_its_claim() -> None:
 def test_damaged_claim_blocks_nobody(scene: Scene, data: bytes) -> None:
     bucket = scene.start.copied()
     bucket.damage(RELEASED.claim, data)
-    scene.promote(bucket, 1, NOW)
+    scene.promote(bucket, 1)
     assert problems(bucket) == []
 
 
@@ -166,7 +148,7 @@ def test_holder_recognises_its_own_repeated_write(scene: Scene, at: int) -> None
 def test_killed_holders_block_nobody_after_their_term(scene: Scene) -> None:
     bucket = scene.start.copied()
     with pytest.raises(KilledError):
-        scene.promote(DeadBucket(bucket, Fault.KILLED, 9), 1, NOW)
+        scene.promote(DeadBucket(bucket, Fault.KILLED, 9), 1)
     with pytest.raises(BusyError):
         scene.promote(bucket, 2, NOW + TERM / 2)
     with pytest.raises(KilledError):
@@ -264,10 +246,9 @@ def late(start: MemoryBucket, act: Act, other: Act, *, clock_runs: bool = True) 
 
 
 def promoting(scene: Scene, number: int) -> Act:
-    def act(bucket: Bucket, now: Callable[[], datetime]) -> None:
-        promote(bucket, scene.sets[number], POLICY, now=now, allow_lower=True)
-
-    return act
+    return lambda bucket, now: promote(
+        bucket, scene.sets[number], POLICY, now=now, allow_lower=True
+    )
 
 
 def repairing(bucket: Bucket, now: Callable[[], datetime]) -> None:
@@ -296,7 +277,7 @@ def test_late_promotion_writes_nothing_after_another(scene: Scene) -> None:
 def test_late_repair_writes_nothing_after_promotion(scene: Scene) -> None:
     start = scene.start.copied()
     with pytest.raises(KilledError):
-        scene.promote(FaultyBucket(start, Fault.KILLED, 9), 1, NOW)
+        scene.promote(FaultyBucket(start, Fault.KILLED, 9), 1)
     assert late(start, repairing, promoting(scene, 1)) > 5
 
 
@@ -316,7 +297,7 @@ def test_late_entry_is_refused_between_claim_and_ledger(scene: Scene) -> None:
 
     done: list[str] = []
     with pytest.raises(BusyError, match="has taken the claim"):
-        scene.promote(Stopping(bucket, Fault.KILLED, -1), 1, NOW)
+        scene.promote(Stopping(bucket, Fault.KILLED, -1), 1)
     kinds = [str(entry.kind) for entry in read_ledger(bucket, RELEASED).entries]
     assert done == [RELEASED.ledger_entry(2)]
     assert kinds == ["promote", "repair"]

@@ -21,7 +21,7 @@ from core.errors import BucketError, PromotionBlockedError
 from core.model import Tier
 from promotion import stage as promotion_stage
 from promotion.evidence.evidence import record
-from promotion.index.audit import verify
+from promotion.index.audit import repair, verify
 from promotion.index.ledger import read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback
@@ -264,6 +264,7 @@ def test_gap_and_foreign_file_stop_everything(
         lambda: mark(bucket, RELEASED, EntryKind.PIN, ["2"], reason="x", actor="me"),
         lambda: rollback(bucket, RELEASED, to=1, reason="x", actor="me"),
         lambda: publish(bucket, RELEASED, everything=True),
+        lambda: repair(bucket, RELEASED),
         lambda: read_ledger(bucket, RELEASED),
     ):
         with pytest.raises(BucketError, match=name):

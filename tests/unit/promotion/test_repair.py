@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,32 +23,25 @@ from promotion.index.claim import Claim, claimed
 from promotion.index.ledger import read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.retention import RetentionRule, apply
-from promotion.promote import promote
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.object_keys import StagedSet
-from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
+from tests.support.memory_bucket import Fault, FaultyBucket, KilledError
 from tests.support.promoting import (
-    POLICY,
+    NOW,
     RELEASED,
+    Scene,
     objects,
-    staged_releases,
 )
 
 pytestmark = pytest.mark.usefixtures("clean_main")
 
-NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def promoting(bucket: Bucket, staged: StagedSet, now: datetime = NOW) -> None:
-    promote(bucket, staged, POLICY, now=lambda: now, allow_lower=True)
-
-
-def killed(bucket: Bucket, staged: StagedSet, at: int) -> bool:
+def killed(scene: Scene, bucket: Bucket, at: int) -> bool:
     """Kill a promotion at one of its writes; return whether it has so many."""
     try:
-        promoting(FaultyBucket(bucket, Fault.KILLED, at), staged)
+        scene.promote(FaultyBucket(bucket, Fault.KILLED, at), 1)
     except KilledError:
         return True
     return False
@@ -73,24 +64,12 @@ def problems(bucket: Bucket) -> list[str]:
     return [*verify(bucket, RELEASED)]
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> tuple[MemoryBucket, StagedSet]:
-    """Return an index with one set, and a second staged set."""
-    bucket = MemoryBucket()
-    first, second = staged_releases(bucket, tmp_path, 2, 3)
-    promoting(bucket, first)
-    return bucket, second
-
-
-def test_promotion_killed_anywhere_is_repaired_and_repeated(
-    scene: tuple[MemoryBucket, StagedSet],
-) -> None:
-    start, staged = scene
-    whole = start.copied()
-    promoting(whole, staged)
+def test_promotion_killed_anywhere_is_repaired_and_repeated(scene: Scene) -> None:
+    whole = scene.start.copied()
+    scene.promote(whole, 1)
     for at in itertools.count():
-        bucket = start.copied()
-        if not killed(bucket, staged, at):
+        bucket = scene.start.copied()
+        if not killed(scene, bucket, at):
             assert at > 20
             return
         done = mended(bucket)
@@ -98,17 +77,17 @@ def test_promotion_killed_anywhere_is_repaired_and_repeated(
         assert done.kept == {}
         # Either the set was promoted before the kill, or nothing of it is left.
         promoted = len(read_ledger(bucket, RELEASED).entries[-1].state.visible) == 2
-        assert stored(bucket) == stored(whole if promoted else start)
-        promoting(bucket, staged, NOW + DAY)
+        assert stored(bucket) == stored(whole if promoted else scene.start)
+        scene.promote(bucket, 1, NOW + DAY)
         assert problems(bucket) == []
         assert stored(bucket).keys() == stored(whole).keys()
 
 
 def test_promotion_that_was_checked_before_a_repair_is_refused(
-    scene: tuple[MemoryBucket, StagedSet], monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bucket, staged = scene
-    killed(bucket, staged, 9)
+    bucket = scene.start.copied()
+    killed(scene, bucket, 9)
 
     def check_and_repair(*words: Any, **more: Any) -> Verdict:
         verdict = check(*words, **more)
@@ -118,21 +97,21 @@ def test_promotion_that_was_checked_before_a_repair_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr("promotion.promote.check", check_and_repair)
         with pytest.raises(BusyError, match="Another repair changed"):
-            promoting(bucket, staged)
+            scene.promote(bucket, 1)
     mended(bucket)
     assert problems(bucket) == []
 
 
 def test_repair_keeps_files_that_were_promoted_before_its_claim(
-    scene: tuple[MemoryBucket, StagedSet], monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bucket, staged = scene
-    killed(bucket, staged, 9)
+    bucket = scene.start.copied()
+    killed(scene, bucket, 9)
 
     def promote_and_claim(
         *words: Any, **more: Any
     ) -> contextlib.AbstractContextManager[Claim]:
-        promoting(bucket, staged, NOW + DAY)
+        scene.promote(bucket, 1, NOW + DAY)
         return claimed(*words, **more)
 
     monkeypatch.setattr("promotion.index.audit.claimed", promote_and_claim)
@@ -241,9 +220,9 @@ def retain(bucket: Bucket, day: int) -> None:
     apply(bucket, RELEASED, RULE, actor="me", now=lambda: NOW + day * DAY)
 
 
-def test_interrupted_sweep_is_completed(scene: tuple[MemoryBucket, StagedSet]) -> None:
-    start, staged = scene
-    promoting(start, staged)
+def test_interrupted_sweep_is_completed(scene: Scene) -> None:
+    start = scene.start.copied()
+    scene.promote(start, 1)
     retain(start, 1)
     states = set()
     for at in itertools.count():
@@ -261,17 +240,6 @@ def test_interrupted_sweep_is_completed(scene: tuple[MemoryBucket, StagedSet]) -
 
 
 # Refusals
-
-
-def test_repair_refuses_unknown_index_and_damaged_ledger(index: DirBucket) -> None:
-    put(index, "packages/evil/evil-1-py3-none-any.whl")
-    with pytest.raises(RequestError, match="has no index gfx94X-dcgpu"):
-        repair(index, replace(RELEASED, index="gfx94X-dcgpu"))
-    index.path(RELEASED.ledger_entry(1)).unlink()
-    before = objects(index)
-    with pytest.raises(BucketError, match="a gap"):
-        repair(index, RELEASED)
-    assert objects(index) == before
 
 
 def test_repair_removes_nothing_from_cut_ledger(index: DirBucket) -> None:
