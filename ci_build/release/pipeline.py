@@ -392,3 +392,6 @@ def plan_lines(options: ReleaseOptions) -> Iterator[str]:
             f"promote: the set is copied to {bucket}/v2/<index>/ if"
             " promotion/policy.toml allows it; ledger, then pages"
         )
+    if ReleaseStep.CHECK in options.steps and options.public_url != NO_URL:
+        url = options.public_url or "a server of this machine"
+        yield f"check: pip and uv install the released set from {url}"

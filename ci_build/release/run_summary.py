@@ -92,7 +92,6 @@ class SetSummary:
     set: str = ""
     jax: str = ""
     rocm: str = ""
-    pythons: tuple[str, ...] = ()
     entry: int = 0
     baseline: str = ""
     targets: tuple[TargetSummary, ...] = ()
@@ -151,7 +150,6 @@ def summarize(
         set=str(staged),
         jax=wheel_set.jax_version,
         rocm=wheel_set.rocm_version,
-        pythons=wheel_set.python_versions,
         entry=outcome.entry.number if outcome.entry else 0,
         baseline=old.set_digest if old else "",
         targets=tuple(_targets(wheel_set, old, tiers, failing, verdict)),

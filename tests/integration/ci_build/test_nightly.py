@@ -241,6 +241,7 @@ def test_dry_run_of_a_night_writes_nothing(
     assert "jax 0.10.2, ROCm 7.2.0, lock " in out
     assert "were not done yet" in out
     assert "promote: the set is copied" in out
+    assert "check: pip and uv install" in out
     assert night(nights, "--dry-run", "--steps=build") == 0
     assert "promote: " not in capsys.readouterr().out
     assert not [*nights.bucket.iterdir()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -91,10 +90,3 @@ def test_only_the_default_bucket_may_be_absent(
     assert cli.run(["status", cache]) == 0
     for name in ("none", "ftp://x/y"):
         assert cli.run(["status", f"--bucket={name}", cache]) == RequestError.exit_code
-
-
-def test_url_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    opened = Mock(return_value=DirBucket(tmp_path / "absent"))
-    monkeypatch.setattr("ci_build.cli.commands.status.open_bucket", opened)
-    assert cli.run(["status", "--bucket=s3://x", f"--cache-dir={tmp_path}"]) == 0
-    assert opened.call_args.args[0] == "s3://x"
