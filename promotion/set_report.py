@@ -53,7 +53,6 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
 from promotion.website.render import render
 
-_GPU_GATE = "device"
 _ORDER = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
 _MOST = 200
 """Number of tests of one kind, or findings, in a report; the evidence has all of them."""
@@ -173,29 +172,26 @@ def report_page(
     rows = []
     findings = []
     unread = []
+    tests = []
+    known = []
     for key, checked in sorted(checks.items(), key=_worst_first):
         evidence = checked.evidence
         file = key.removeprefix(staged.root)
-        row = {"evidence": evidence, "file": file, "seconds": seconds_of(evidence)}
-        rows.append(row)
-        findings += [(row, finding) for finding in evidence.findings]
+        seconds = seconds_of(evidence)
+        rows.append({"evidence": evidence, "file": file, "seconds": seconds})
+        findings += [(evidence, finding) for finding in evidence.findings]
         if not checked.results and [*results_names(evidence)]:
             unread.append(file)
+        tests += [(evidence.target, result) for result in checked.results]
+        for check in checked.checks:
+            if check.outcome == "known":
+                known.append((evidence.target, check))
     severities = list(Severity)
     findings.sort(key=lambda item: severities.index(item[1].severity))
-    tests = []
-    skipped = []
-    for checked in checks.values():
-        target = checked.evidence.target
-        tests += [(target, result) for result in checked.results]
-        skipped += [(target, check) for check in checked.checks]
-    failed = [
-        (t, r)
-        for t, r in tests
-        if r.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)
-    ]
-    flaky = [(t, r) for t, r in tests if r.verdict is TestVerdict.FLAKY]
-    known = [(t, c) for t, c in skipped if c.outcome == "known"]
+
+    def tests_with(*verdicts: TestVerdict) -> list[tuple[str, TestResult]]:
+        return [(target, test) for target, test in tests if test.verdict in verdicts]
+
     files = (*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written)
     return render(
         "report.html",
@@ -206,31 +202,19 @@ def report_page(
             ),
             "staged": staged,
             "set": wheel_set,
-            "size": sum(wheel.size for wheel in wheel_set.wheels),
             "tiers": sorted(tiers.items(), key=lambda item: natural_key(item[0])),
             "policy": policy,
             "rows": rows,
-            "findings": findings[:_MOST],
-            "failed": [*_shortened(failed)],
-            "flaky": [*_shortened(flaky)],
-            "known": known[:_MOST],
+            "findings": findings,
+            "failed": tests_with(TestVerdict.FAILED, TestVerdict.CRASHED),
+            "flaky": tests_with(TestVerdict.FLAKY),
+            "unproven": tests_with(TestVerdict.ENVIRONMENT, TestVerdict.NOT_RUN),
+            "known": known,
             "unread": unread,
             "sentences": TIERS,
-            "counts": {
-                "failed": len(failed),
-                "flaky": len(flaky),
-                "known": len(known),
-                "findings": len(findings),
-                "unproven": sum(
-                    r.verdict in (TestVerdict.ENVIRONMENT, TestVerdict.NOT_RUN)
-                    for _, r in tests
-                ),
-            },
             "most": _MOST,
+            "shortened": _shortened,
             "summary": summary,
-            "tested": any(
-                checked.evidence.gate == _GPU_GATE for checked in checks.values()
-            ),
             "wheels": [
                 {
                     "filename": wheel.filename,
