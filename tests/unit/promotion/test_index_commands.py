@@ -76,6 +76,16 @@ def test_rollback_and_undo_restore_index(
     assert (verified["head"].partition(":")[0], verified["problems"]) == ("4", [])
 
 
+def test_rollback_names_what_it_cannot_restore(
+    bucket: DirBucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(bucket, "quarantine", "multi-arch/1", "--reason=bad") == 0
+    assert run(bucket, "rollback", "multi-arch", "2", "--reason=x") == 0
+    assert "entry 1 is quarantined (bad)" in capsys.readouterr().err
+    alone = run(bucket, "rollback", "multi-arch", "1", "--reason=x")
+    assert alone == RequestError.exit_code
+
+
 @pytest.mark.parametrize("kind", ["yank", "quarantine", "pin"])
 def test_mark_commands_change_index(
     bucket: DirBucket, kind: str, capsys: pytest.CaptureFixture[str]
