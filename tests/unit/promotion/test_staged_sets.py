@@ -42,18 +42,25 @@ def made(bucket: DirBucket, folder: Path, minor: int, *, age: float) -> StagedSe
     return staged
 
 
-def kept(bucket: DirBucket) -> dict[str, str]:
-    folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
-    return {folder.staged.digest: folder.kept for folder in folders}
-
-
-def test_old_sets_go_and_others_stay(bucket: DirBucket, tmp_path: Path) -> None:
-    old, young = (
-        made(bucket, tmp_path, minor, age=age) for minor, age in ((2, 31), (3, 29))
+def test_old_sets_go_and_used_or_pinned_ones_stay(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    ages = {2: 31, 3: 29, 4: 99, 5: 99}
+    old, young, pinned, gated = (
+        made(bucket, tmp_path, minor, age=age) for minor, age in ages.items()
     )
-    assert kept(bucket) == {
+    foreign = "v2-staging/multi-arch/notes/readme.txt"
+    bucket.put_if_absent(foreign, b"", sha256=sha256_of(b""))
+    go(bucket, pinned)
+    mark(bucket, RELEASED, EntryKind.PIN, ["1"], reason="customer", actor="me")
+    for key in bucket.list(gated.evidence):
+        os.utime(bucket.path(key), (NOW.timestamp(), NOW.timestamp()))
+    folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
+    assert {folder.staged.digest: folder.kept for folder in folders} == {
         old.digest: "",
         young.digest: "used less than 30 days ago",
+        pinned.digest: "pinned: customer",
+        gated.digest: "used less than 30 days ago",
     }
 
 
@@ -116,24 +123,6 @@ def test_find_set_refuses_released_set_that_is_no_longer_staged(
     for name in ("1", staged.digest):
         with pytest.raises(RequestError, match="was released and is no longer staged"):
             find_set(bucket, f"multi-arch/{name}")
-
-
-def test_gated_set_and_foreign_objects_stay(bucket: DirBucket, tmp_path: Path) -> None:
-    staged = made(bucket, tmp_path, 2, age=99)
-    bucket.put_if_absent(
-        "v2-staging/multi-arch/notes/readme.txt", b"", sha256=sha256_of(b"")
-    )
-    assert kept(bucket) == {staged.digest: ""}
-    for key in bucket.list(staged.evidence):
-        os.utime(bucket.path(key), (NOW.timestamp(), NOW.timestamp()))
-    assert kept(bucket) == {staged.digest: "used less than 30 days ago"}
-
-
-def test_pinned_set_stays(bucket: DirBucket, tmp_path: Path) -> None:
-    staged = made(bucket, tmp_path, 2, age=99)
-    go(bucket, staged)
-    mark(bucket, RELEASED, EntryKind.PIN, ["1"], reason="customer", actor="me")
-    assert kept(bucket) == {staged.digest: "pinned: customer"}
 
 
 def test_remove_leaves_released_set(bucket: DirBucket, tmp_path: Path) -> None:
