@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -133,14 +133,6 @@ def summarize(
     if old:
         key = released.set_file(old.set_digest, WHEELS_JSON)
         old_set = load_wheel_set(bucket.get(key), key)
-    tiers: Mapping[str, str] = {}
-    failing: Mapping[str, str] = {}
-    if verdict is not None:
-        tiers = verdict.tiers
-        failing = verdict.failing
-    elif promoted is not None:
-        tiers = promoted.tiers
-        failing = promoted.policy.get("failing", {})
     before = _sizes(old_set)
     now = _sizes(wheel_set)
     names = sorted(before.keys() | now.keys())
@@ -152,7 +144,7 @@ def summarize(
         rocm=wheel_set.rocm_version,
         entry=outcome.entry.number if outcome.entry else 0,
         baseline=old.set_digest if old else "",
-        targets=tuple(_targets(wheel_set, old, tiers, failing, verdict)),
+        targets=tuple(_targets(wheel_set.targets, old, promoted, verdict)),
         blocked_by=verdict.blocked_by if verdict else (),
         missing=report.missing if report else (),
         changed=differences(old_set, wheel_set) if old_set else {},
@@ -223,10 +215,9 @@ def _fields(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _targets(
-    wheel_set: WheelSet,
+    targets: Sequence[str],
     old: PromotedSet | None,
-    tiers: Mapping[str, str],
-    failing: Mapping[str, str],
+    promoted: PromotedSet | None,
     verdict: Verdict | None,
 ) -> Iterator[TargetSummary]:
     """Yield the targets of both sets.
@@ -234,18 +225,21 @@ def _targets(
     A target that only the last promoted set has is reported as gone.
     """
     before = old.tiers if old else {}
-    for target in sorted({*wheel_set.targets, *before}):
-        reasons = verdict.blocked_by if verdict else ()
-        own = tuple(text for text in reasons if target in text.split())
-        now = "not in this set"
-        if target in wheel_set.targets:
-            now = tiers.get(target, NO_TIER)
+    now = dict.fromkeys(targets, NO_TIER)
+    if judged := verdict or promoted:
+        now.update(judged.tiers)
+    failing = promoted.policy.get("failing", {}) if promoted else {}
+    reasons: tuple[str, ...] = ()
+    if verdict:
+        failing = verdict.failing
+        reasons = verdict.blocked_by
+    for target in sorted({*targets, *before}):
         yield TargetSummary(
             target=target,
             before=before.get(target, NO_TIER),
-            now=now,
+            now=now.get(target, "not in this set"),
             failing=failing.get(target, ""),
-            blocked_by=own,
+            blocked_by=tuple(text for text in reasons if target in text.split()),
         )
 
 
