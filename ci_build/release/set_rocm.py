@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.rocm.lock import RocmLock, parse_lock, write_lock
+from ci_build.rocm.lock import RocmLock, parse_lock
 from ci_build.rocm.rocm_request import (
     PipIndex,
     RocmRequest,
@@ -60,27 +59,23 @@ def with_rocm_of_set(
             why = "has no lock of its ROCm"
         reporter.line(f"{staged} {why}: the tests use the ROCm that the loader finds.")
         return request
-    with tempfile.TemporaryDirectory(prefix="rocm-lock-") as folder:
-        file = Path(folder, ROCM_LOCK)
-        write_lock(file, lock)
-        # A build needs only some of the files; tests also load rocBLAS's kernels.
-        wanted = RocmRequest(
-            source=source,
-            version=lock.version,
-            lock=file,
-            pinned=lock,
-            locked=True,
-            full=True,
-        )
-        try:
-            check_request(wanted)
-            rocm = obtain_rocm(wanted, storage, reporter, runner, connect)
-        except (InputError, RequestError) as error:
-            problem = error.message.replace(str(file), ROCM_LOCK)
-            raise type(error)(
-                f"The ROCm of {staged} cannot be used: {problem}",
-                hint="Restore it, or give another one with --rocm.",
-            ) from error
+    # A build needs only some of the files; tests also load rocBLAS's kernels.
+    wanted = RocmRequest(
+        source=source,
+        version=lock.version,
+        lock=Path(ROCM_LOCK),  # for messages; it is not read again
+        pinned=lock,
+        locked=True,
+        full=True,
+    )
+    try:
+        check_request(wanted)
+        rocm = obtain_rocm(wanted, storage, reporter, runner, connect)
+    except (InputError, RequestError) as error:
+        raise type(error)(
+            f"The ROCm of {staged} cannot be used: {error.message}",
+            hint="Restore it, or give another one with --rocm.",
+        ) from error
     return replace(request, rocm=rocm.root)
 
 
