@@ -60,7 +60,6 @@ class ContainerSpec:
         engine: path of the engine's client, such as /usr/bin/docker.
         image: name with digest, or id, of a local image; missing images are not pulled.
         mounts: bind mounts.
-        workdir: working directory of the commands.
         env: environment of the commands; variables with an empty value are omitted.
         env_files: files with further variables, one KEY=VALUE per line; unlike `env`,
             process lists do not show them.
@@ -77,7 +76,6 @@ class ContainerSpec:
     engine: str
     image: str
     mounts: tuple[Mount, ...] = ()
-    workdir: str = "/"
     env: Mapping[str, str] = field(default_factory=dict)
     env_files: tuple[Path, ...] = ()
     network: str = "host"
@@ -95,20 +93,13 @@ def make_spec(
     image: str,
     *,
     mounts: Sequence[Mount] = (),
-    env: Mapping[str, str] | None = None,
-    workdir: str = "/",
 ) -> ContainerSpec:
     """Return the specification of a container whose output files belong to the caller."""
     return ContainerSpec(
         engine=engine.program,
         image=image,
         mounts=tuple(mounts),
-        workdir=workdir,
-        env={
-            "HOME": "/tmp/home",  # noqa: S108
-            "USER": "builder",
-            **(env or {}),
-        },
+        env={"HOME": "/tmp/home", "USER": "builder"},  # noqa: S108 - inside the container
         user=engine.user(os.getuid(), os.getgid()),
         userns=engine.userns,
         security=engine.security,
@@ -120,7 +111,7 @@ def container_argv(
     argv: Sequence[str],
     env: Mapping[str, str] | None = None,
     *,
-    cwd: str | None = None,
+    cwd: str = "/",
     name: str = "",
 ) -> tuple[str, ...]:
     """Return the engine's command that runs a command in a container.
@@ -130,7 +121,7 @@ def container_argv(
         env: changes to the specification's environment; variables with an empty value
             are omitted. Process lists show the values, so secrets must be passed in
             `spec.env_files`.
-        cwd: working directory instead of `spec.workdir`.
+        cwd: working directory; the root by default.
         name: name of the container; empty lets the engine choose one.
 
     Raises:
@@ -158,7 +149,7 @@ def container_argv(
     options += [("--env-file", str(path)) for path in spec.env_files]
     for key, value in sorted(merge_environment(spec.env, env or {}).items()):
         options.append(("--env", f"{key}={value}" if value else ""))
-    options.append(("--workdir", cwd or spec.workdir))
+    options.append(("--workdir", cwd))
     # Without it, the image's entry point would receive the command as arguments.
     options.append(("--entrypoint", argv[0]))
     words = [spec.engine, "run", "--rm", "--init", "--read-only"]
@@ -245,7 +236,7 @@ class ContainerRunner:
                     self._say(f"removed container {name}, left behind by a killed run")
         name = f"{_prefix(self.spec.engine)}{uuid.uuid4().hex}"
         with lock_file(_locks() / name):
-            words = container_argv(self.spec, argv, env, cwd=cwd, name=name)
+            words = container_argv(self.spec, argv, env, cwd=cwd or "/", name=name)
             try:
                 done = self._host.run(
                     words,

@@ -195,14 +195,8 @@ def choose(
                 " page."
             )
             check_age(version, today, hint)
-        if (
-            len(
-                same := [
-                    build.url for build in fitting if build.name == fitting[0].name
-                ]
-            )
-            > 1
-        ):
+        same = [build.url for build in fitting if build.name == fitting[0].name]
+        if len(same) > 1:
             raise RequestError(
                 f"The listing has several {fitting[0].name}:"
                 f" {', '.join(map(without_credentials, same))}.",

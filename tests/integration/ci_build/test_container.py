@@ -76,10 +76,9 @@ def test_outputs_belong_to_caller_and_rest_is_read_only(
         grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status
         echo hello > /out/file
     """)
-    somebody = ContainerRunner(
-        host, replace(spec, user="1234:1235", mounts=mounts, workdir="/given")
-    )
-    done = somebody.run(["sh", "-c", script], env={"GREETING": "a  $b"})
+    somebody = ContainerRunner(host, replace(spec, user="1234:1235", mounts=mounts))
+    greeting = {"GREETING": "a  $b"}
+    done = somebody.run(["sh", "-c", script], env=greeting, cwd="/given")
     assert done.stdout.split("\n")[:5] == [
         "1234",
         "1235",

@@ -34,7 +34,6 @@ SPEC = ContainerSpec(
         Mount(Path("/src/rocm"), "/opt/rocm"),
         Mount(Path("/src/out"), "/out", writable=True),
     ),
-    workdir="/jax",
     env={
         "HOME": "/tmp/home",
         "GONE": "x",
@@ -83,7 +82,7 @@ def test_container_argv_has_least_privilege_and_argv_list() -> None:
         "type=bind,source=/src/rocm,target=/opt/rocm,readonly",
         "type=bind,source=/src/out,target=/out",
     ]
-    assert values(argv, "--workdir") == ["/jax"]
+    assert values(argv, "--workdir") == ["/"]
     assert values(container_argv(SPEC, ["true"], cwd="/xla"), "--workdir") == ["/xla"]
 
 
