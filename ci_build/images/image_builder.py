@@ -26,6 +26,7 @@ from core.errors import InputError, ProcessError
 from core.frozen import frozen
 from core.model import Progress
 from core.process import HostRunner, render, without_credentials
+from core.store import ContentStore, mark_used
 
 if TYPE_CHECKING:
     from core.http.client import Connect
@@ -279,26 +280,23 @@ class ImageBuilder:
         Raises:
             InputError: the download fails, or the file has another digest than its pin.
         """
-        folder = self.cache / "images" / "files" / pin.digest
-        path = folder / "file"
-        folder.mkdir(parents=True, exist_ok=True)
-        # Mark the entry as used, for `ci_build cache`.
-        os.utime(folder)
-        if path.exists():
-            return path
-        self.progress.step(f"fetching {pin.name} {pin.version} for {pin.arch}")
-        with TemporaryDirectory(prefix=".part-", dir=folder) as part:
-            download = Path(part, "file")
-            with download.open("wb") as file:
-                digest = self.download(pin.origin, file.write)
-            if digest != pin.digest:
-                raise InputError(
-                    f"{without_credentials(pin.origin)} has sha256 {digest}, but"
-                    f" {pin.label} is pinned to {pin.digest}.",
-                    hint="Do not use the file: find out why it changed.",
-                )
-            download.rename(path)
-        return path
+        store = ContentStore(self.cache / "images" / "files")
+        folder = store.folder(pin.digest)
+        if not folder.is_dir():
+            self.progress.step(f"fetching {pin.name} {pin.version} for {pin.arch}")
+            store.sweep()
+            with store.scratch() as work:
+                with (work / "file").open("wb") as file:
+                    digest = self.download(pin.origin, file.write)
+                if digest != pin.digest:
+                    raise InputError(
+                        f"{without_credentials(pin.origin)} has sha256 {digest}, but"
+                        f" {pin.label} is pinned to {pin.digest}.",
+                        hint="Do not use the file: find out why it changed.",
+                    )
+                store.publish(work, pin.digest)
+        mark_used(folder)
+        return folder / "file"
 
     def download(
         self, url: str, write: Callable[[memoryview], object] = lambda _: None
