@@ -87,7 +87,7 @@ GROUPS = {
         "tests": ("matrix", "Print the test jobs of staged sets."),
         "policy": ("policy", "Check whether the policy lets a set be promoted."),
         "keys": ("keys", "Create or show a key that signs evidence."),
-        "docs": ("docs", "Build and publish the documentation site."),
+        "docs": ("docs", "Build the documentation site."),
     },
 }
 """Name of a group -> its commands."""

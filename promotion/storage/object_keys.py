@@ -19,7 +19,6 @@
 - `v2/_claims/<index>.json`: the promotion or repair that changes the index now
 - `v2/_upkeep/<index>/<work>.txt`: when `index verify`, `index retention --apply` and
   `set collect --apply` ended last
-- `docs/`: the documentation site (`ci_build ci docs`)
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ PROVENANCE_SUFFIX = ".provenance"
 EVIDENCE_FOLDER = "evidence"
 SETS_FOLDER = "sets"
 NIGHTS_FOLDER = "_nights"
-DOCS = "docs/"
-"""Folder of the documentation site; its pages keep their file names on every store."""
 PAGES = ("index.html", "index.json")
 UPKEEP = ("verify", "retention", "collect")
 """Kinds of work that keep an index in order."""

@@ -33,7 +33,7 @@ from promotion.storage.bucket import (
     object_info,
     size_of,
 )
-from promotion.storage.object_keys import DOCS, LASTING, content_type
+from promotion.storage.object_keys import LASTING, content_type
 from promotion.storage.s3_client import RefusalError, bucket_errors, call, call_paged
 from promotion.storage.s3_conditions import PROBES, Conditions, beside, unless_busy
 
@@ -228,10 +228,7 @@ class S3Bucket(Bucket):
     def _name(self, key: str) -> str:
         name = self.prefix + check_key(key)
         # The store's own endpoint serves folders only under the key of the folder.
-        # Links of the documentation name the files of pages.
-        if name.endswith(f"/{_PAGE}") and not key.startswith(DOCS):
-            return name.removesuffix(_PAGE)
-        return name
+        return name.removesuffix(_PAGE) if name.endswith(f"/{_PAGE}") else name
 
     def _source(self, key: str) -> Mapping[str, str]:
         """Return the source of a copy."""

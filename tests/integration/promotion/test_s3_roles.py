@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError
 from ci_build import cli
 from core.errors import BucketError
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.object_keys import DOCS, ReleasedIndex, StagedSet
+from promotion.storage.object_keys import ReleasedIndex, StagedSet
 from promotion.storage.roles import Role, bucket_policy
 from promotion.storage.s3_client import connect
 from tests.support import ceph
@@ -56,7 +56,7 @@ KEPT = {
     "overview": INDEX.root,
     "probe": "v2/_probes/v2/conditional-writes",
 }
-SITE = {"page of the site": f"{DOCS}docs/tutorial.html"}
+SITE = {"page of the site": "docs/docs/tutorial.html"}
 PROBE = {"staging probe": "v2-staging/_probes/v2-staging/conditional-writes"}
 OTHERS = {
     "other folder": "v3/x",

@@ -89,11 +89,6 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             ),
             "The targets belong to the index gfx94X-dcgpu, not gfx1151",
         ),
-        (("ci", "docs"), "No place for the site was given"),
-        (
-            ("ci", "docs", "--out=site", "--dry-run"),
-            "--dry-run has no effect without --bucket",
-        ),
         (("images", "update", "absent"), "has no absent"),
         (("rocm", "absent.lock"), "absent.lock does not exist"),
         (("rocm", "--verify", "absent.lock"), "absent.lock does not exist"),

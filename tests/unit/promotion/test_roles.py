@@ -16,7 +16,7 @@ from promotion.index.audit import repair
 from promotion.index.retention import RetentionRule, apply
 from promotion.storage.bucket import ObjectInfo
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.object_keys import DOCS, ReleasedIndex, StagedSet, nights_folder
+from promotion.storage.object_keys import ReleasedIndex, StagedSet, nights_folder
 from promotion.storage.roles import Role, bucket_policy
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
 from tests.support.promoting import (
@@ -36,7 +36,7 @@ PACKAGE = RELEASED.wheel(
     "jaxlib", "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl"
 )
 LEDGER = RELEASED.ledger_entry(1)
-PAGE = f"{DOCS}index.html"
+PAGE = "docs/index.html"
 
 
 def may(policy: Mapping[str, Any], who: str, action: str, key: str) -> bool:
