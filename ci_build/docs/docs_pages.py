@@ -10,9 +10,8 @@ import re
 import shutil
 from pathlib import Path
 
-from ci_build.docs.docs_request import DocsRequest
 from ci_build.docs.markdown import page
-from ci_build.docs.reference import reference_pages
+from ci_build.docs.reference import DocsRequest, reference_pages
 from ci_build.docs.schema import SCHEMAS
 from core.errors import RequestError
 
@@ -51,8 +50,8 @@ def write_pages(request: DocsRequest, folder: Path) -> None:
         (reference / "schemas" / name).write_text(f"{text}\n", encoding="utf-8")
     tables = page(
         "Compatibility",
-        "This site was built without the tables of an index. `ci_build ci docs"
-        " --compatibility FILE` adds them.",
+        "This site was built without the tables of an index. `ci_build ci docs TABLES`"
+        " adds them.",
     )
     if request.compatibility is not None:
         tables = _tables(request.compatibility)

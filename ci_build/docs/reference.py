@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from ci_build.docs.docs_request import DocsRequest
 from ci_build.docs.findings_page import finding_entries
 from ci_build.docs.markdown import code, page, plain, table
 from ci_build.docs.schema import SCHEMAS
 from core import errors
 from core.errors import CiBuildError
+from core.frozen import frozen
 from promotion.storage import object_keys as keys
 
 EXIT_CODES = {
@@ -24,6 +25,21 @@ EXIT_CODES = {
     141: "The reader of standard output ended, as in `ci_build … | head`.",
 }
 """Exit codes that belong to no class of errors -> meaning."""
+
+
+@frozen
+class DocsRequest:
+    """The content of the site that the program does not find in its own files.
+
+    Attributes:
+        commands: title of a section of the help -> Markdown page of its commands.
+        project_keys: keys of `ci_build.toml` -> help text of their option.
+        compatibility: page with the compatibility tables of an index, or None.
+    """
+
+    commands: Mapping[str, str]
+    project_keys: Mapping[str, str]
+    compatibility: Path | None = None
 
 
 def reference_pages(request: DocsRequest) -> Mapping[str, str]:

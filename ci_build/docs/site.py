@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from ci_build.docs.docs_pages import write_pages
-from ci_build.docs.docs_request import DocsRequest
+from ci_build.docs.reference import DocsRequest
 from ci_build.wheelset.output_dir import replace_folder
 from core.errors import ProcessError, RequestError
 from core.model import Progress

@@ -28,7 +28,7 @@ def docs(
     # Start-up time: they load most of the program.
     from ci_build.cli import SECTIONS, main
     from ci_build.cli.command_help import project_keys, read_commands
-    from ci_build.docs.docs_request import DocsRequest
+    from ci_build.docs.reference import DocsRequest
     from ci_build.docs.site import build_site
 
     reporter = state.reporter({"cache_dir": cache_dir})
