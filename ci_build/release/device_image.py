@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci_build.containers.container import (
+    GPU_SHM_SIZE,
     ContainerRunner,
     ContainerSpec,
     Mount,
+    find_gpus,
     make_spec,
 )
 from ci_build.containers.engine import Engine, find_engine
-from ci_build.containers.gpus import SHM_SIZE, find_gpus
 from ci_build.images import engine_images as local
 from ci_build.release.release_request import ContainerSettings, SigningKey
 from core.errors import InputError, MachineError, RequestError
@@ -134,7 +135,7 @@ def run_in_image(
             env_files=(_env_file(variables, Path(secrets)),),
             devices=devices,
             groups=groups,
-            shm_size=SHM_SIZE,
+            shm_size=GPU_SHM_SIZE,
             args=settings.args,
         )
         reporter.step(f"gate in {image_name} with {engine.name} {engine.version}")

@@ -16,11 +16,11 @@ from ci_build.containers.container import (
     ContainerSpec,
     Mount,
     container_argv,
+    find_gpus,
     make_spec,
     mount_option,
 )
 from ci_build.containers.engine import Engine, find_engine, read_info
-from ci_build.containers.gpus import find_gpus
 from ci_build.wheelset.kernel_compilers import find_compilers
 from core.errors import MachineError, NoContainerEngineError, RequestError
 from core.model import KernelRequest
