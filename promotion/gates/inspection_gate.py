@@ -15,7 +15,7 @@ from isal import isal_zlib
 
 from core.digests import sha256_of
 from core.errors import ArchiveError
-from core.model import Finding, GfxTarget, Tier, Wheel
+from core.model import Finding, Tier, Wheel
 from promotion.gates.common.gate_context import Check, Gate, GateContext, error
 from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.recipe_check import ExpectedSet, check_files, check_wheel
@@ -35,7 +35,7 @@ from promotion.storage.object_keys import project_pages
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import as_published
 from wheelkit.inspect.inspection_model import WheelReport
-from wheelkit.inspect.inspector import Expectations, inspect_wheel
+from wheelkit.inspect.inspector import inspect_wheel
 from wheelkit.inspect.wheel_set import check_set
 
 _BLOCK = 1 << 20
@@ -58,17 +58,16 @@ def make_gate(expected: ExpectedSet | None = None) -> Gate:
 
 
 def _run(context: GateContext, expected: ExpectedSet | None) -> Iterator[Check]:
-    """Yield checks of the wheels, the set, its other files and the staged index."""
-    expectations = Expectations(
-        targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
-    )
+    """Yield checks of the wheels, the set, its other files and the staged index.
+
+    The gate coverage compares device code with the targets of the set.
+    """
     reports = []
     infos = []
     for wheel in context.wheel_set.wheels:
         path = context.wheel(wheel)
         report = inspect_wheel(
             path,
-            expectations,
             scratch=context.work,
             progress=context.progress,
             sha256=context.sha256(path),
