@@ -22,6 +22,7 @@ from core.rocm_layouts import rocm_with
 from promotion.gates.common.gate_context import error, warning
 from wheelkit.elf.snapshot import Elf, Symbol
 from wheelkit.findings import some
+from wheelkit.inspect.platform_rules import ROCM_SONAME
 from wheelkit.rocm_manifest import is_foreign
 
 _OF_ROCM = re.compile(r"_*(hip|roc|miopen|nccl|hsa|amdsmi|rsmi)\w+")
@@ -57,7 +58,9 @@ class LibraryExports:
 def unmet_needs(
     elf: Elf, known: Collection[str], exports: Mapping[str, LibraryExports], rocm: str
 ) -> Iterator[Finding]:
-    """Yield findings about NEEDED entries without a library.
+    """Yield findings about ROCm's libraries that a NEEDED entry names and the ROCm lacks.
+
+    The gate inspection reports other libraries that users lack.
 
     Args:
         elf: the library.
@@ -65,28 +68,19 @@ def unmet_needs(
         exports: libraries of the wheels and of ROCm by soname or file name.
         rocm: display name of the ROCm.
     """
-    for soname in elf.needed:
-        if "/" in soname:
-            text = f"needs {soname}, which is a path of the build machine."
-            yield error(
-                "needed-build-path", text, "Link by the library's name, not by path."
-            )
     missing = {}
-    for soname in elf.needed:
-        if soname not in known and soname not in exports and "/" not in soname:
+    for soname in filter(ROCM_SONAME.fullmatch, elf.needed):
+        if soname not in known and soname not in exports:
             stem = soname.partition(".so")[0]
             others = [name for name in exports if name.partition(".so")[0] == stem]
             available = f" (available: {', '.join(sorted(others))})" if others else ""
             missing[soname] = soname + available
     if missing:
         text = (
-            f"needs {', '.join(missing.values())}, which neither {rocm} nor the platform"
-            " nor a wheel of the set contains."
+            f"needs {', '.join(missing.values())}, which neither {rocm} nor a wheel of"
+            " the set contains."
         )
-        remedy = (
-            "Build against this ROCm and platform, link the needed library statically,"
-            " or add it to the wheel."
-        )
+        remedy = "Build against this ROCm."
         yield error("needed-unresolved", text, rocm_with([*missing]) or remedy)
 
 

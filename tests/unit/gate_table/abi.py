@@ -164,16 +164,6 @@ _EDITS: list[tuple[str, str, Callable[[Installed], object]]] = [
         ),
     ),
     ("needed-unresolved", "removed from ROCm", without_blas),
-    (
-        "needed-unresolved",
-        "library of nobody",
-        content(native(needed=(HIP, BLAS, "libnuma.so.1"))),
-    ),
-    (
-        "needed-build-path",
-        "path of Bazel",
-        content(native(needed=(HIP, BLAS, "bazel-out/bin/libown.so"))),
-    ),
     ("soname-taken", "of ROCm", content(native(soname=BLAS))),
     ("soname-taken", "of the platform", content(native(soname="libc.so.6"))),
     (

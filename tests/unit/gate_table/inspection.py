@@ -387,6 +387,11 @@ _EDITS: list[tuple[str, str, Break]] = [
     ("hip-needed-missing", "hipMalloc", link(TinySymbol("hipMalloc"))),
     (
         "needed-not-allowed",
+        "path of Bazel",
+        link(needed=("libc.so.6", "bazel-out/bin/libown.so")),
+    ),
+    (
+        "needed-not-allowed",
         "foreign library",
         link(needed=("libc.so.6", "libsurprise.so.1")),
     ),

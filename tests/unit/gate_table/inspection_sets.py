@@ -101,9 +101,7 @@ def plugin_for_one_target(wheels: dict[str, MadeWheel]) -> None:
 
 
 def pjrt_of_another_version(wheels: dict[str, MadeWheel]) -> None:
-    wheels["plugin"].replace(
-        "Requires-Dist", "jaxlib>=1.2", "jax-rocm7-pjrt==1.2.3.post1"
-    )
+    wheels["pjrt"].version = "1.2.4"
 
 
 def jaxlib_of_another_version(wheels: dict[str, MadeWheel]) -> None:

@@ -79,9 +79,9 @@ def test_library_outside_closure_provides_no_symbols() -> None:
 
 def test_symbols_of_missing_library_are_not_reported() -> None:
     user = elf(
-        TinySymbol("gone", "libgone.so.1", "V_1"),
+        TinySymbol("gone", "librocgone.so.1", "V_1"),
         TinySymbol("other"),
-        needed=(HIP, "libgone.so.1"),
+        needed=(HIP, "librocgone.so.1"),
     )
     assert told(user) == []
     (found,) = unmet_needs(user, SYSTEM, OFFERS, ROCM)
