@@ -433,6 +433,7 @@ class Verdict:
         tiers: gfx target -> strongest tier at which the target passed; exceptions do
             not raise the tier.
         failing: gfx target -> how many programs of the gate `compile` fail, and which.
+        tested: gfx target -> day and numbers of the tests that passed on its GPUs.
         excused: a sentence for each reason and failing test that an exception excuses,
             with the exception and the responsible person.
         missing_exceptions: the entry of the policy that would excuse each gate `device`
@@ -450,6 +451,7 @@ class Verdict:
     blocked_by: tuple[str, ...]
     tiers: Mapping[str, str]
     failing: Mapping[str, str] = field(default_factory=dict)
+    tested: Mapping[str, str] = field(default_factory=dict)
     excused: tuple[str, ...] = ()
     missing_exceptions: tuple[str, ...] = ()
     invalid_exceptions: tuple[str, ...] = ()

@@ -219,6 +219,7 @@ def _promoted(
         "sha256": policy.sha256,
         "stale_days": policy.stale_days,
         "failing": dict(verdict.failing),
+        "tested": dict(verdict.tested),
         "exceptions": list(verdict.excused),
         "attested": {who: list(names) for who, names in verdict.attested.items()},
     }

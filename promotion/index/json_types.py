@@ -14,6 +14,8 @@ class PolicyRecord(TypedDict, total=False):
     channel: str
     sha256: str
     stale_days: int
+    failing: dict[str, str]
+    tested: dict[str, str]
     exceptions: list[str]
     attested: dict[str, list[str]]
 

@@ -47,7 +47,8 @@ class PromotedSet:
     Attributes:
         tiers: gfx target -> tier of the target.
         policy: channel, sha256 of the policy, days until the index is stale, failing
-            programs by target, used exceptions, attested wheels by signer.
+            programs and passed tests by target, used exceptions, attested wheels by
+            signer.
         files: name -> sha256 of the files of the set other than wheels, including
             evidence.
         rocm_packages: wheels of the set's ROCm, which stay on AMD's server.

@@ -6,6 +6,7 @@ the policy accepts its key; a failed gate whose evidence does not count causes a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -92,6 +93,7 @@ def judge_evidence(case: EvidenceCase) -> Verdict:
         requirements=required,
         tiers=tiers,
         failing=_failing(counted),
+        tested=_tested(counted),
         blocked_by=(
             *_foreign_evidence(case),
             *(text for text, entry in applied if entry is None),
@@ -265,6 +267,22 @@ def _failing(counted: Iterable[Evidence]) -> Mapping[str, str]:
         if evidence.gate == "compile" and (text := failing_programs(evidence)):
             failing[evidence.target] = text
     return failing
+
+
+def _tested(counted: Iterable[Evidence]) -> Mapping[str, str]:
+    """Return gfx target -> day and numbers of the tests that passed on its GPUs."""
+    days: dict[str, str] = {}
+    counts: dict[str, Counter[str]] = {}
+    for evidence in counted:
+        if evidence.tier is Tier.DEVICE and evidence.outcome is Outcome.PASSED:
+            target = evidence.target
+            days[target] = max(evidence.ended[:10], days.get(target, ""))
+            counts.setdefault(target, Counter()).update(evidence.counts)
+    return {
+        target: f"{day}: {counts[target]['passed']:,} tests passed,"
+        f" {counts[target]['known']:,} known failures"
+        for target, day in days.items()
+    }
 
 
 def _invalid(

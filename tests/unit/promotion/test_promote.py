@@ -121,6 +121,7 @@ def test_promote_records_tier_of_each_target(
         record(bucket, staged, evidence)
     entry = promote(bucket, staged, policy, now=lambda: NOW).promoted
     assert entry.tiers == {"gfx942": "device", "gfx950": "structure"}
+    assert [*entry.policy["tested"]] == ["gfx942"]
     assert [file["_tiers"] for file in offered(bucket).values()] == [
         dict(entry.tiers)
     ] * len(wheels)

@@ -96,13 +96,18 @@ def test_verdict_needs_no_evidence_for_uncompilable_target(wheel_set: WheelSet) 
         assert word.tiers == {"gfx942": "compiled", "gfx1010": "structure"}
 
 
-def test_verdict_names_programs_that_fail(wheel_set: WheelSet) -> None:
+def test_verdict_names_failing_programs_and_passed_tests(wheel_set: WheelSet) -> None:
     outcomes = {"compiler": "known", "a.x": "passed", "a.y": "known", "b.z": "skipped"}
     checks = [{"name": name, "outcome": word} for name, word in outcomes.items()]
     evidence = passing_evidence(wheel_set)
     compiled = replace(one(evidence, "compile"), details={"checks": checks})
-    word = verdict(wheel_set, [*evidence, compiled], POLICY)
+    numbers = counts(passed=1_204, known=3)
+    device = replace(compiled, gate="device", tier=Tier.DEVICE, counts=numbers)
+    on_cpu = replace(device, target="gfx950", tier=Tier.CPU)
+    word = verdict(wheel_set, [*evidence, compiled, device, on_cpu], POLICY)
     assert word.failing == {compiled.target: "1 of 2 programs fail: a.y"}
+    tested = "2026-01-02: 1,204 tests passed, 3 known failures"
+    assert word.tested == {device.target: tested}
 
 
 # Requirements of the policy for evidence
