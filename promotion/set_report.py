@@ -40,7 +40,7 @@ from promotion.evidence.evidence import (
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.set_requirements import hashed, locked, wheels_for
 from promotion.gates.device.device_evidence import results_names
-from promotion.index.overview import TIERS, natural_key
+from promotion.index.overview import natural_key
 from promotion.index.rocm_packages import extras_of
 from promotion.index.set_summary import (
     REPORT,
@@ -211,7 +211,6 @@ def report_page(
             "unproven": tests_with(TestVerdict.ENVIRONMENT, TestVerdict.NOT_RUN),
             "known": known,
             "unread": unread,
-            "sentences": TIERS,
             "most": _MOST,
             "shortened": _shortened,
             "summary": summary,

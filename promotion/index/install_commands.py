@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from core.frozen import frozen
 from core.model import PYLOCK
+from core.versions import module_name, parse_package_name
 from promotion.index.json_types import SetRow
 from promotion.index.rocm_packages import with_extra
 from promotion.index.set_summary import REQUIREMENTS
@@ -43,8 +44,16 @@ class InstallCommand:
 _SOURCE = ("--extra-index-url", Here(path="simple/"))
 
 
+def gpu_extras(row: SetRow, gpus: Sequence[str]) -> tuple[str, ...]:
+    """Return the extras of a set that install the ROCm for some GPUs."""
+    extras = [f"device-{gpu}" for gpu in gpus]
+    return tuple(extra for extra in extras if extra in row["extras"])
+
+
 def install_commands(row: SetRow, gpus: Sequence[str]) -> Iterator[InstallCommand]:
     """Yield the commands that install a set, with its ROCm if that has wheels.
+
+    The first three are pip, uv and the check of the machine.
 
     Args:
         row: the set in status.json; see `status.set_row`.
@@ -52,31 +61,22 @@ def install_commands(row: SetRow, gpus: Sequence[str]) -> Iterator[InstallComman
     """
     # Users paste commands into a shell, so a name or version must not be more than one
     # word of it.
-    extras = [one for gpu in gpus if (one := f"device-{gpu}") in row["extras"]]
-    extra = extras[0] if extras else ""
-    plain = tuple(map(shlex.quote, row["install"].split()))
-    needs = tuple(map(shlex.quote, with_extra(row["install"].split(), extra)))
+    extra = next(iter(gpu_extras(row, gpus)), "")
+    requirements = row["install"].split()
+    plain = tuple(map(shlex.quote, requirements))
+    needs = tuple(map(shlex.quote, with_extra(requirements, extra)))
     source: tuple[str | Here, ...] = _SOURCE
     best: tuple[str, ...] = ()
     if extra and row["rocm_index"]:
         source = (*source, "--extra-index-url", shlex.quote(row["rocm_index"]))
         # Otherwise uv searches a project only in the first index that has it.
         best = ("--index-strategy", "unsafe-best-match")
-    rocm = _rocm_note(row, extras)
     optional = shlex.join(row["optional"].split())
-    note = (
-        f" AITER’s kernels are optional. To install them too, append {optional}."
-        if optional
-        else ""
-    )
-    yield InstallCommand(
-        name="pip", words=("pip", "install", *source, *needs), note=rocm + note
-    )
-    yield InstallCommand(
-        name="uv",
-        words=("uv", "pip", "install", *best, *source, *needs),
-        note=f"In a virtual environment (uv venv). {rocm}",
-    )
+    note = f"To install AITER’s kernels too, append {optional}." if optional else ""
+    yield InstallCommand(name="pip", words=("pip", "install", *source, *needs))
+    uv = ("uv", "pip", "install", *best, *source, *needs)
+    yield InstallCommand(name="uv", words=uv, note=note)
+    yield _check(requirements)
     of_rocm = f"{REQUIREMENTS}{extra}.txt"
     if of_rocm in row["files"]:
         yield from _locked(row, needs, of_rocm)
@@ -85,13 +85,12 @@ def install_commands(row: SetRow, gpus: Sequence[str]) -> Iterator[InstallComman
     yield _docker(row, plain)
 
 
-def _rocm_note(row: SetRow, extras: Sequence[str]) -> str:
-    """Return a sentence on the ROCm of a set, which the extras install."""
-    if not extras:
-        return f"ROCm {row['rocm']} must be installed before, as AMD’s system packages."
-    pinned = ", pinned by version only" if row["rocm_index"] else ""
-    note = f"{extras[0]} installs ROCm {row['rocm']} from AMD’s server{pinned}."
-    return f"{note} Other GPUs: {', '.join(extras[1:])}." if extras[1:] else note
+def _check(requirements: Sequence[str]) -> InstallCommand:
+    """Return the command of the diagnosis, which is part of the pjrt wheel."""
+    names = [parse_package_name(text.partition("==")[0]) for text in requirements]
+    majors = [name[1] for name in names if name]
+    words = ("python", "-m", module_name("pjrt", majors[0])) if majors else ()
+    return InstallCommand(name="Check your machine", words=words)
 
 
 def _locked(

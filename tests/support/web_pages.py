@@ -76,11 +76,13 @@ class Elements(HTMLParser):
         return [attributes[name] for _, attributes in self.tags if name in attributes]
 
 
+PANEL = re.compile(r'<div class="panel" id="([^"]*)">(.*?)</li>', re.DOTALL)
+"""Panel of a gfx target on the page of an index."""
+
+
 def sections(page: bytes) -> dict[str, str]:
-    """Return gfx target -> text of its section, with the commands."""
-    found = re.findall(
-        r'<details name="gpu" id="([^"]*)">(.*?)</details>', page.decode(), re.DOTALL
-    )
+    """Return gfx target -> text of its panel, with the commands."""
+    found = PANEL.findall(page.decode())
     return {target: unescape(re.sub(r"<[^>]*>", "", body)) for target, body in found}
 
 
@@ -274,12 +276,10 @@ def commands(page: bytes, url: str = "URL-of-this-page/") -> dict[str, dict[str,
     """
     text = page.decode()
     found = dict[str, dict[str, str]]()
-    parts = re.findall(
-        r'<details name="gpu" id="([^"]*)">(.*?)</details>', text, re.DOTALL
-    )
-    for target, part in (*parts, ("", text.rpartition('<h2 id="content">')[2])):
+    parts = PANEL.findall(text)
+    for target, part in (*parts, ("", text.rpartition('<h2 id="versions">')[2])):
         blocks = re.findall(
-            r"<h3>([^<]*)</h3>(?:\s*<p>[^<]*</p>)?\s*<pre[^>]*><code>(.*?)</code></pre>",
+            r"<h[34]>([^<]*)</h[34]>(?:\s*<p>[^<]*</p>)?\s*<div[^>]*><pre[^>]*><code>(.*?)</code>",
             part,
         )
         found[target] = {

@@ -46,6 +46,7 @@ ROCM = "7.14.0"
 """ROCm of the set for gfx942, which its extras install."""
 WHEELS_OF_ROCM = {one.project: ROCM for one in rocm_packages(ROCM)}
 INSTALLS = ("pip", "uv", "pip, hash-locked")
+CHECK = "Check your machine"
 UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.2:1/simple/", "PIP_RETRIES": "0"}
 
 
@@ -151,7 +152,7 @@ def installed(folder: Path) -> dict[str, str]:
 
 
 def test_every_command_of_the_page_has_a_test(site: Site) -> None:
-    tested = {*INSTALLS, "Offline: download", "Offline: install"}
+    tested = {*INSTALLS, CHECK, "Offline: download", "Offline: install"}
     docker = {"gfx950", *(["gfx942"] if OWN == UBUNTU else [])}
     assert {gpu: {*names} for gpu, names in site.page.items()} == {
         **{gpu: tested | ({"Docker"} if gpu in docker else set()) for gpu in VERSIONS},
@@ -186,6 +187,9 @@ def test_command_installs_newest_set_of_gpu(
         "0.10.2",
         "1.0",
     )
+    # The made wheels have no diagnosis, only its package.
+    package = site.page[gpu][CHECK].removeprefix("python -m ").replace(".", "/")
+    assert [*tmp_path.rglob(f"{package}/__init__.py")]
     rocm = {name: of for name, of in found.items() if name.startswith("rocm-sdk-")}
     assert rocm == (WHEELS_OF_ROCM if gpu == "gfx942" else {})
 
