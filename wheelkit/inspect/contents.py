@@ -21,17 +21,13 @@ from wheelkit.inspect.metadata_rules import JAX_ROCM
 _LIBRARY_SCHEME = re.compile(r"[^/]+\.data/(?:pure|plat)lib/")
 _OTHER_SCHEME = re.compile(r"[^/]+\.data/")
 _RUN_AT_START = re.compile(r"[^/]+\.pth|(?:site|user)customize(?:/.*|\..+)")
-_KIND = re.compile(r".+(\.pyi?|\.so(\.\d+)*|\.json|/(py\.typed)?)")
-"""Names of files in a pjrt or plugin package."""
 _PYTHONS = range(7, 30)
 """Minor numbers of Python 3 that a wheel may accept."""
 _MOST_BYTES = 4 << 20
 
 
 def check_places(project: str, names: Collection[str]) -> Iterator[Finding]:
-    """Check that files go into the project's packages only, and are of the needed kinds.
-
-    Builds leave copies, logs, and sometimes keys in their output folders.
+    """Check that files go into the project's packages only.
 
     Sources: PEP 427 (folders of .data), the module `site` of Python (*.pth,
     sitecustomize, usercustomize), PEP 420: `jax_plugins` is a namespace package, which
@@ -49,7 +45,6 @@ def check_places(project: str, names: Collection[str]) -> Iterator[Finding]:
     elif match:
         own = f"jax_rocm{match['major']}_plugin/"
     outside = []
-    others = []
     for name in names:
         installed = _LIBRARY_SCHEME.sub("", name)
         if _RUN_AT_START.fullmatch(installed):
@@ -60,14 +55,6 @@ def check_places(project: str, names: Collection[str]) -> Iterator[Finding]:
             )
         elif _OTHER_SCHEME.match(installed) or (own and not installed.startswith(own)):
             outside.append(name)
-        elif match and not _KIND.fullmatch(name):
-            others.append(name)
-    if others:
-        text = (
-            f"{len(others)} files are neither Python nor libraries nor JSON:"
-            f" {some(others)}."
-        )
-        yield finding("member-unexpected", text, member=others[0])
     if outside:
         where = f"outside of {own}" if own else "outside of packages"
         yield finding(

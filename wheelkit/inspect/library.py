@@ -108,7 +108,7 @@ def check_library(
         pythons: python tags of the wheel, such as cp312.
         abis: ABI tags of the wheel, such as cp312 or none.
     """
-    problems = (*_linking(elf), *_module_name(elf, pythons, abis), *_evenness(elf))
+    problems = (*_linking(elf), *_module_name(elf, pythons, abis))
     for code, text in problems:
         yield finding(code, text, member=elf.path)
     yield from check_search_path(elf.runpath, elf.path)
@@ -190,19 +190,6 @@ def _module_name(
         text = f"{name} needs one Python, the wheel's tag fits every Python."
     if text:
         yield "python-tag-wrong", text
-
-
-def _evenness(elf: ElfFacts) -> Iterator[Problem]:
-    """Check that all fat binaries of a library have code for the same targets."""
-    whole = elf.device.bundles
-    partial = [
-        f"{code.target} in {code.bundles}"
-        for code in elf.device.targets
-        if code.bundles < whole
-    ]
-    if partial:
-        text = f"code is present for {some(partial)} of {whole} fat binaries."
-        yield "bundles-uneven", text
 
 
 def check_device_code(

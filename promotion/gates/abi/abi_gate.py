@@ -143,16 +143,6 @@ def _rocm_checks(
                 continue
             checked.add(member.name)
             findings = list(unmet_needs(member.elf, system, exports, rocm_name))
-            if (soname := member.elf.soname) in rocm.libraries or soname in system:
-                text = (
-                    f"has the soname {soname}, which a library of ROCm or of the"
-                    " platform has."
-                )
-                remedy = (
-                    "Link it with another soname; the loader would take it for that"
-                    " library."
-                )
-                findings.append(error("soname-taken", text, remedy))
             if not unproved:
                 missing = [*unmet_symbols(member.elf, compared, system, rocm_name)]
                 # Wheels of others may need functions that no published wheel needs.

@@ -122,7 +122,6 @@ class LoadChecks:
     def run(self) -> Iterator[Check]:
         """Run the probes and yield all checks except the comparison with the golden lists."""
         python = f"Python {self.site.version}"
-        yield Check(name=f"{python}: wheels", findings=tuple(self._missing_wheels()))
         probes = list(self._probes())
         with ThreadPoolExecutor(min(_MOST_PROCESSES, os.cpu_count() or 1)) as pool:
             run = partial(run_probe, self.context.runner, self.site, self.env)
@@ -153,23 +152,6 @@ class LoadChecks:
             if wheel.as_published and wheel.filename in item.message:
                 return replace(item, remedy=REPORT_PUBLISHED)
         return item
-
-    def _missing_wheels(self) -> Iterator[Finding]:
-        for what, pattern in (
-            ("XLA's plugin (xla_rocm_plugin.so)", PJRT),
-            ("extension modules", PLUGIN),
-        ):
-            if not any(pattern.fullmatch(library.path) for library in self.libraries):
-                names = ", ".join(wheel.filename for wheel in self.wheels)
-                text = (
-                    f"No wheel for Python {self.site.version} has {what}; its wheels"
-                    f" are {names or 'none'}."
-                )
-                yield error(
-                    "wheel-missing",
-                    text,
-                    "Check the tags of the wheels and build the missing one.",
-                )
 
     def _probes(self) -> Iterator[Probe]:
         """Yield the probes, the longest one first and then those that load libraries.

@@ -164,8 +164,6 @@ _EDITS: list[tuple[str, str, Callable[[Installed], object]]] = [
         ),
     ),
     ("needed-unresolved", "removed from ROCm", without_blas),
-    ("soname-taken", "of ROCm", content(native(soname=BLAS))),
-    ("soname-taken", "of the platform", content(native(soname="libc.so.6"))),
     (
         "layout-unresolved",
         "folder of no layout",

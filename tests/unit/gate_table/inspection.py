@@ -457,7 +457,6 @@ _EDITS: list[tuple[str, str, Break]] = [
         code(fat_binary(["gfx942", "gfx950", "gfx9-4-generic"])),
     ),
     ("target-refused", "gfx906", code(fat_binary(["gfx906", "gfx942", "gfx950"]))),
-    ("bundles-uneven", "bundle for one target", code(GOOD, fat_binary(["gfx942"]))),
     ("device-code-missing", "no bundle", code()),
     ("metadata-unreadable", "not UTF-8", info("METADATA", b"Name: \xff")),
     ("metadata-unreadable", "BOM", info("METADATA", b"\xef\xbb\xbfName: x")),
@@ -548,9 +547,6 @@ _EDITS: list[tuple[str, str, Break]] = [
     ("member-outside", "package of others", file("jax/core.py", b"")),
     ("member-outside", "script", file("jax_rocm7_pjrt-1.2.3.data/scripts/pip", b"")),
     ("member-outside", "script of another project", other_project),
-    ("member-unexpected", "key", file(f"{PACKAGE}/deploy.pem", b"")),
-    ("member-unexpected", "copy", file(f"{PACKAGE}/x.so.bak", b"")),
-    ("member-unexpected", "bytecode", file(f"{PACKAGE}/__init__.pyc", b"")),
     ("python-invalid", "no syntax", file(f"{PACKAGE}/x.py", b"def f(:\n")),
     (
         "python-invalid",

@@ -155,12 +155,6 @@ def child(function: str, **changes: Any) -> Callable[[Children], object]:
     return lambda children: children.change(function, **changes)
 
 
-def without_pjrt(children: Children) -> None:
-    children.wheels = [
-        wheel for wheel in children.wheels if wheel.wheel.name != "jax-rocm7-pjrt"
-    ]
-
-
 def other_handler(children: Children) -> None:
     tables = {"tables": {"registrations": {"other": "execute"}}}
     children.change("module", values=tables)
@@ -197,7 +191,6 @@ _CHILD_EDITS: list[tuple[str, str, Callable[[Children], object]]] = [
         "import",
         child("handlers", values={"error": "cannot import name x"}),
     ),
-    ("wheel-missing", "no pjrt", without_pjrt),
     ("look-died", "signal", child("module", returncode=-11)),
     ("look-died", "no answer", child("module", values=[])),
     ("look-hangs", "time limit", child("module", hangs=True)),
