@@ -231,6 +231,89 @@ FILES: Mapping[str, BadFile] = {
         source="import pytest\npytest.skip('not here', allow_module_level=True)\n",
         verdicts={"": "skipped"},
     ),
+    "abort": _among_good("crashed", "def test_abort():\n    os.abort()", "Aborted"),
+    "exit": _among_good(
+        "crashed", "def test_exit():\n    os._exit(0)", "exited with status 0"
+    ),
+    "sys_exit": _among_good(
+        "failed", "def test_exit():\n    sys.exit(0)", "SystemExit"
+    ),
+    "terminate": _among_good(
+        "crashed",
+        "def test_kill():\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(9)",
+        "killed with SIGTERM",
+    ),
+    "interrupt": _among_good(
+        "failed", "def test_interrupt():\n    raise KeyboardInterrupt", "end pytest"
+    ),
+    "recurse": _among_good(
+        "failed", "def test_recurse():\n    test_recurse()", "Recursion"
+    ),
+    "allocate_host": _among_good(
+        "failed", "def test_allocate():\n    bytearray(1 << 50)", "MemoryError"
+    ),
+    "no_device": _among_good(
+        "environment", "def test_lost():\n    raise RuntimeError('hipErrorNoDevice')"
+    ),
+    "fail_with_device_error": _among_good(
+        "failed", "def test_fail():\n    pytest.fail('hipErrorNoDevice')"
+    ),
+    "setup": _among_good(
+        "failed",
+        "def test_setup(broken):\n    pass",
+        "in set-up",
+        "@pytest.fixture\ndef broken():\n    raise ValueError('in set-up')\n",
+    ),
+    "teardown": _among_good(
+        "failed",
+        "def test_teardown(broken):\n    pass",
+        "in tear-down",
+        "@pytest.fixture\ndef broken():\n    yield\n    raise ValueError('in tear-down')\n",
+    ),
+    "strict_xfail": _among_good(
+        "failed",
+        "@pytest.mark.xfail(strict=True)\ndef test_passes():\n    pass",
+        "XPASS",
+    ),
+    "flood": _among_good(
+        "failed",
+        "def test_flood():\n    print('x' * (1 << 24))\n    assert 0, 'end'",
+        "end",
+    ),
+    "close_files": _among_good(
+        "passed", "def test_close():\n    os.closerange(20, 4096)"
+    ),
+    "mock_functions": _among_good(
+        "passed",
+        "def test_mock():\n    time.monotonic = time.time = lambda: 0\n    os.write ="
+        " os.open = os.getcwd = None",
+    ),
+    "binary_text": _among_good(
+        "failed", "def test_text():\n    assert 0, 'a\\x00\\udcff\\x1b'", "a"
+    ),
+    "import_exit": BadFile(source="import os\nos._exit(3)\n", verdicts={"": "crashed"}),
+    "import_syntax": BadFile(
+        source="def (:\n", verdicts={"": "failed"}, says={"": "SyntaxError"}
+    ),
+    "unittest": BadFile(
+        source=(
+            "import unittest\n\nclass T(unittest.TestCase):\n"
+            "    def test_fail(self):\n        self.assertEqual(1, 2, 'hipErrorNoDevice')\n"
+        ),
+        verdicts={"T::test_fail": "failed"},
+    ),
+    "delete_folder": _among_good(
+        "passed",
+        "def test_delete(tmp_path):\n    os.chdir(tmp_path)\n    os.rmdir(tmp_path)",
+    ),
+    "raise_in_thread": _among_good(
+        "passed",
+        "def test_thread():\n    thread = threading.Thread(target=lambda: 1 // 0)\n"
+        "    thread.start()\n    thread.join()",
+    ),
+    "close_output": _among_good(
+        "failed", "def test_close():\n    sys.stdout.close()\n    print()"
+    ),
     "break_pytest": _among_good(
         "crashed", "def test_break():\n    os.environ = None", "INTERNALERROR"
     ),

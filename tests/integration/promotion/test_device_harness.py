@@ -84,8 +84,14 @@ def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
     assert results == {}
     assert report.problems == ()
     assert any("test_leave left 1 process" in note for note in report.notes)
-    (changed,) = [note for note in report.notes if "left its process changed" in note]
-    assert "test_leave_state.py::test_leave" in changed
+    changed = {}
+    for note in report.notes:
+        test, changes, parts = note.partition(" left its process changed: ")
+        if changes:
+            changed[test] = parts
+    assert changed.pop("test_delete_folder.py::test_delete") == "working folder"
+    (named,) = changed.items()
+    assert named[0] == "test_leave_state.py::test_leave"
     for part in (
         "working folder",
         "timer",
@@ -94,7 +100,7 @@ def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
         "jax_enable_x64",
         "sleeper",
     ):
-        assert part in changed
+        assert part in named[1]
     assert left(tmp_path / "run") == []
     daemon = (tmp_path / "suite" / "test_leave_daemon.pid").read_text()
     assert not alive(int(daemon))
@@ -165,6 +171,7 @@ def test_harness_blames_the_machine_for_memory_of_others(
         (bad_suite.FILES["import_segfault"].source, "Segmentation fault"),
         ("import time\ntime.sleep(600)\n", "still running after 3 s"),
     ],
+    ids=["crash", "hang"],
 )
 def test_harness_leaves_out_named_file_that_dies_on_import(
     tmp_path: Path, source: str, reason: str

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import resource
+import sys
 import time
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -232,8 +233,8 @@ class WorkerPlugin:
         used_up = "" if broken else self.leaks.memory()
         stayed = self.leaks.processes(item.nodeid)
         held = dict(self.leaks.holders())
-        unusable = f"The test left its device unusable: {broken}." if broken else ""
-        leaks = [unusable, used_up, held.pop(item.nodeid, "")]
+        poisoned = f"The test left its device unusable: {broken}." if broken else ""
+        leaks = [poisoned, used_up, held.pop(item.nodeid, "")]
         if any(leaks):
             ending = "failed"
             text = f"{' '.join(filter(None, leaks))}\n{text}"
@@ -255,7 +256,8 @@ class WorkerPlugin:
         # Even if the driver reports nothing: an error of these kinds lasts as long as
         # the process.
         lasting = broken or (ending == "failed" and LASTING.search(text))
-        if (used_up or lasting) and not self.plan["solo"]:
+        unusable = used_up or lasting or sys.stdout.closed
+        if unusable and not self.plan["solo"]:
             self.journal.write("retired")
             _leave(LOST)  # the exit releases all resources; xdist starts another worker
         return result

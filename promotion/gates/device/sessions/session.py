@@ -187,6 +187,8 @@ class PytestSession:
         for worker in busy:
             if why := self.check_worker(worker, pid, now):
                 return why
+        if sum(not alive(worker.pid) for worker in busy) > self.limits.crashes:
+            return f"lost more than {self.limits.crashes} workers"
         quiet = now - max(self._started, self.journal.changed)
         if quiet > max(self.limits.test, self.limits.collect) + 2 * self.limits.grace:
             return f"made no progress for {quiet:.0f} s"
