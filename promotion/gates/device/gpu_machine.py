@@ -171,30 +171,18 @@ def detect_allotment(environ: Mapping[str, str], root: Path = Path("/")) -> Allo
     Raises:
         MachineError: KUBE_CPU_REQUEST is not a number of cores.
     """
-    limits = [float(len(os.sched_getaffinity(0))), *quotas(root)]
-    if text := environ.get(KUBE):
-        limits.append(_cores(text))
-    return Allotment(cores=max(1, int(min(limits))), memory=memory(root))
-
-
-def quotas(root: Path) -> Iterator[float]:
-    """Yield the number of cores that each control group of this process allows."""
+    cores = [float(len(os.sched_getaffinity(0)))]
+    total = re.search(r"^MemTotal:\s*(\d+)", _text(root / "proc/meminfo"), re.MULTILINE)
+    memory = [int(total[1]) << 10 if total else 0]
     for folder in control_groups(root):
         quota, _, period = _text(folder / "cpu.max").partition(" ")
         if quota.isdecimal() and period.isdecimal() and int(period):
-            yield int(quota) / int(period)
-
-
-def memory(root: Path) -> int:
-    """Return the bytes of RAM that this process may use."""
-    total = re.findall(
-        r"^MemTotal:\s*(\d+)", _text(root / "proc/meminfo"), re.MULTILINE
-    )
-    limits = [int(number) << 10 for number in total]
-    for folder in control_groups(root):
+            cores.append(int(quota) / int(period))
         if (limit := _number(folder / "memory.max")) is not None:
-            limits.append(limit)
-    return min(limits, default=0)
+            memory.append(limit)
+    if text := environ.get(KUBE):
+        cores.append(_cores(text))
+    return Allotment(cores=max(1, int(min(cores))), memory=min(memory))
 
 
 def control_groups(root: Path) -> Iterator[Path]:

@@ -18,8 +18,6 @@ from promotion.gates.device.gpu_machine import (
     MachineInfo,
     detect_allotment,
     detect_machine,
-    memory,
-    quotas,
 )
 from promotion.gates.device.lease import GIB, JaxPlatform
 from tests.support.files import write_files
@@ -32,50 +30,26 @@ MEMINFO = "MemTotal:       67108864 kB\nMemFree: 1 kB\n"
 
 
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("files", "cores", "ram"),
     [
-        (
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/b/cpu.max": "max 100000",
-                "sys/fs/cgroup/a/cpu.max": "400000 100000",
-            },
-            [4.0],
-        ),
-        ({}, []),
+        ({}, 16, 64),
+        ({"a/b/cpu.max": "max 100000", "a/cpu.max": "400000 100000"}, 4, 64),
+        ({"memory.max": "max"}, 16, 64),
+        ({"memory.max": str(8 * GIB)}, 16, 8),
     ],
 )
-def test_quotas_of_control_groups(
-    tmp_path: Path, files: Mapping[str, str], expected: list[float]
+def test_detect_allotment_reads_control_groups(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: Mapping[str, str],
+    cores: int,
+    ram: int,
 ) -> None:
-    assert list(quotas(write_files(tmp_path, files))) == expected
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        (
-            {
-                "proc/meminfo": MEMINFO,
-                "proc/self/cgroup": "0::/\n",
-                "sys/fs/cgroup/memory.max": "max",
-            },
-            64 * GIB,
-        ),
-        (
-            {
-                "proc/meminfo": MEMINFO,
-                "proc/self/cgroup": "0::/\n",
-                "sys/fs/cgroup/memory.max": str(8 * GIB),
-            },
-            8 * GIB,
-        ),
-    ],
-)
-def test_memory_of_control_groups(
-    tmp_path: Path, files: Mapping[str, str], expected: int
-) -> None:
-    assert memory(write_files(tmp_path, files)) == expected
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 20)))
+    limits = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    more = {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/a/b\n"}
+    allotment = detect_allotment({}, root=write_files(tmp_path, {**limits, **more}))
+    assert (allotment.cores, allotment.memory) == (cores, ram * GIB)
 
 
 def test_detect_allotment_uses_smallest_limit(

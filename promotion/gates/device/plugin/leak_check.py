@@ -95,21 +95,11 @@ class LeakCheck:
         } | dict.fromkeys(new, test)
         return new
 
-    def holders(self, patience: float = 0.0) -> Iterator[tuple[str, str]]:
+    def holders(self) -> Iterator[tuple[str, str]]:
         """Kill processes left behind with an open device.
 
         Yield the test and a message for each process.
-
-        Args:
-            patience: seconds to wait for a living process to open a device.
         """
-        until = _clock() + patience
-        while _clock() < until and any(
-            self._nodes and not is_dying(pid) for pid in self._owners
-        ):
-            if any(self._held(pid) for pid in self._owners):
-                break
-            _sleep(0.05)
         for pid, test in [*self._owners.items()]:
             if node := self._held(pid):
                 del self._owners[pid]

@@ -31,8 +31,6 @@ LOST = 71
 TEXT_CHARACTERS = 48_000
 SECTION_CHARACTERS = 4_000
 _CLAIM_SECONDS = 30.0
-_SETTLE_SECONDS = 5.0
-"""Seconds to wait after a test that runs alone, until leftover processes end."""
 _SET_CHILD_SUBREAPER = 36
 """Makes orphans children of this process, so that daemons of a test are found; see prctl(2)."""
 # Copies of functions that tests may replace or mock.
@@ -329,9 +327,7 @@ class WorkerPlugin:
             self._break_down(
                 f"pytest ended during a test with exit status {int(exitstatus)}"
             )
-        self._write_holders(
-            dict(self.leaks.holders(_SETTLE_SECONDS if self.plan["solo"] else 0.0))
-        )
+        self._write_holders(dict(self.leaks.holders()))
         self.journal.write("finish", status=int(exitstatus))
 
     def _break_down(self, why: str) -> None:
