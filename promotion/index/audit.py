@@ -91,9 +91,8 @@ def verify(
         return
     entries = ledger.entries
     yield from _states(released, entries)
-    yield from _times(released, entries, now())
     yield from signature_problems(ledger.reader, entries)
-    yield from _policies(released, entries, authority.channel)
+    yield from _dates_and_policies(released, entries, authority.channel, now())
     contradicted = ledger.contradiction(since)
     if contradicted:
         yield contradicted
@@ -165,10 +164,10 @@ def _unnamed(
             yield f"{key} is no file of an index. Remove it by hand."
 
 
-def _times(
-    released: ReleasedIndex, entries: Sequence[LedgerEntry], now: datetime
+def _dates_and_policies(
+    released: ReleasedIndex, entries: Sequence[LedgerEntry], channel: str, now: datetime
 ) -> Iterator[str]:
-    """Yield a sentence for each entry from before the entry before it, or from the future."""
+    """Yield a sentence for each entry with a wrong time, of another channel or policy."""
     last = ""
     for entry in entries:
         key = released.ledger_entry(entry.number)
@@ -177,14 +176,6 @@ def _times(
         if datetime.fromisoformat(entry.time) > now + CLOCK_SKEW:
             yield f"{key} is of {entry.time}, in the future."
         last = entry.time
-
-
-def _policies(
-    released: ReleasedIndex, entries: Sequence[LedgerEntry], channel: str
-) -> Iterator[str]:
-    """Yield a sentence for each foreign entry and each promotion by another policy."""
-    for entry in entries:
-        key = released.ledger_entry(entry.number)
         policy = entry.promoted.policy if entry.promoted else {}
         for own in {entry.channel, policy.get("channel", "")} - {"", channel}:
             if channel:
