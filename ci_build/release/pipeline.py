@@ -17,7 +17,11 @@ from pathlib import Path
 from ci_build.cluster.connection import connected
 from ci_build.release import device_step, gating
 from ci_build.release import promotion_steps as steps
-from ci_build.release.index_authority import check_authority, policy_source
+from ci_build.release.index_authority import (
+    check_authority,
+    policy_source,
+    read_authority,
+)
 from ci_build.release.policy_report import PolicyReport
 from ci_build.release.release_request import (
     NO_URL,
@@ -41,11 +45,12 @@ from promotion.gates.common.gate_context import Check
 from promotion.gates.common.gate_report import raise_for_failures
 from promotion.gates.gate_table import GATES, GateOptions
 from promotion.index.ledger import LedgerEntry
+from promotion.index.publish import publish
 from promotion.index.serve import IndexServer
 from promotion.policy.families import GATE
 from promotion.policy.promotion_policy import load_policy
 from promotion.policy.tier_requirements import NEVER_RAN
-from promotion.promote import Promotion, promotion_of
+from promotion.promote import promotion_of
 from promotion.published_check import check_published, raise_for_checks, read_published
 from promotion.stage import locate, read_staged, stage
 from promotion.storage.bucket import Bucket
@@ -190,7 +195,12 @@ class Pipeline:
         state = SetState.UNCHANGED if visible else SetState.WITHDRAWN
         wheel_set, _ = locate(self.bucket, staged)
         if visible and ReleaseStep.PROMOTE in self.options.steps:
-            self._promote(staged)  # completes an interrupted promotion
+            released = ReleasedIndex(index=staged.index)
+            authority = read_authority(self.bucket, released, self.options.channel)
+            # Completes an interrupted promotion, also of a set that left staging.
+            publish(self.bucket, released, authority=authority)
+            number = entry.number
+            self.reporter.line(f"  {staged} was promoted before: ledger entry {number}")
         return SetOutcome(staged=staged, wheel_set=wheel_set, state=state, entry=entry)
 
     def _promoted(self, staged: StagedSet) -> SetOutcome:
@@ -223,26 +233,22 @@ class Pipeline:
             return self._refused(outcome, verdict)
         with self.reporter.group("promote"):
             try:
-                promotion = self._promote(staged)
+                promotion = steps.promote(
+                    staged,
+                    self.bucket,
+                    options.ledger,
+                    self.reporter,
+                    self.runner,
+                    options.actor,
+                    options.trust_config,
+                    allow_lower=options.allow_lower,
+                )
             except CiBuildError as error:
                 # Another run may have changed the index meanwhile.
                 is_blocked = isinstance(error, PromotionBlockedError)
                 state = SetState.BLOCKED if is_blocked else SetState.FAILED
                 return replace(outcome, state=state, error=error)
         return replace(outcome, state=SetState.PROMOTED, entry=promotion.entry)
-
-    def _promote(self, staged: StagedSet) -> Promotion:
-        options = self.options
-        return steps.promote(
-            staged,
-            self.bucket,
-            options.ledger,
-            self.reporter,
-            self.runner,
-            options.actor,
-            options.trust_config,
-            allow_lower=options.allow_lower,
-        )
 
     def _refused(self, outcome: SetOutcome, verdict: Verdict) -> SetOutcome:
         """Return the outcome of a set that the policy blocks."""

@@ -83,6 +83,7 @@ def test_night_promotes_and_second_run_does_nothing(
     assert one["upkeep"] == {"verify": "", "retention": "", "collect": ""}
     where = f"--bucket={nights.bucket}"
     assert cli.run(["index", "retention", INDEX, "--days=1", "--apply", where]) == 0
+    shutil.rmtree(nights.bucket / "v2-staging" / INDEX)  # as `set collect` does
     before = objects(nights)
     shutil.rmtree(tmp_path / "dist")  # another machine, without the set
     capsys.readouterr()

@@ -87,7 +87,7 @@ def test_release_twice_changes_nothing(
     }
     done = run("release", "--local", f"--cache-dir={work_cache}", cwd=tmp_path)
     assert "is up to date; nothing to do" in done.stderr
-    assert "was promoted before, nothing changed" in done.stderr
+    assert "was promoted before: ledger entry 1" in done.stderr
     after = {
         path: path.stat().st_mtime_ns
         for path in bucket.rglob("*")
