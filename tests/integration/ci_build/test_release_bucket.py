@@ -81,6 +81,10 @@ def test_release_from_changed_checkout_names_who_permits_it(
     assert entry.key
 
 
+def test_release_requires_bucket_or_local(nights: Nights) -> None:
+    assert nights.run("release", bucket=False) == RequestError.exit_code
+
+
 def test_release_never_promotes_withdrawn_set_again(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
