@@ -127,27 +127,24 @@ def test_adopt_refuses_changed_files_of_a_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "reasons"),
+    ("made", "reason"),
     [
         (
             [pjrt(), plugin(), plugin("0.10.2+rocm7.3.0", python="3.11")],
-            ["The wheels have 2 different versions: 0.10.2+rocm7.2.0"],
+            "The wheels have 2 different versions: 0.10.2+rocm7.2.0",
         ),
         (
             [pjrt(), plugin(), jaxlib(), jaxlib("0.12.0", "311")],
-            ["2 different versions of jaxlib: 0.10.2, 0.12.0"],
+            "2 different versions of jaxlib: 0.10.2, 0.12.0",
         ),
-        ([jaxlib()], ["There is no wheel of jax-rocm<N>-pjrt"]),
-        ([pjrt()], ["No wheel has the tag of a Python version"]),
+        ([jaxlib()], "There is no wheel of jax-rocm<N>-pjrt"),
+        ([pjrt()], "No wheel has the tag of a Python version"),
     ],
 )
 def test_adopt_refuses_wheels_that_form_no_set(
-    tmp_path: Path, made: list[MadeWheel], reasons: list[str]
+    tmp_path: Path, made: list[MadeWheel], reason: str
 ) -> None:
-    message = refused(written(tmp_path / "w", *made), tmp_path / "set")
-    for reason in reasons:
-        assert reason in message
-    assert "Give the wheels of one release" in message
+    assert reason in refused(written(tmp_path / "w", *made), tmp_path / "set")
 
 
 def test_adopt_refuses_other_files(tmp_path: Path) -> None:

@@ -69,37 +69,23 @@ def test_make_matrix_command_requests_cell(payload: Payload) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "text"),
+    ("change", "text"),
     [
-        (
-            {"families": ("gfx94X-dcgpu", "gfx94X-dcgpu")},
-            RequestError,
-            "duplicates: gfx94X-dcgpu",
-        ),
-        ({"families": ()}, RequestError, "has no families"),
-        (
-            {"jax_versions": ("newest",)},
-            RequestError,
-            "'newest' is not a version of jax",
-        ),
+        ({"families": ("gfx94X-dcgpu",) * 2}, "duplicates: gfx94X-dcgpu"),
+        ({"families": ()}, "has no families"),
+        ({"jax_versions": ("newest",)}, "'newest' is not a version of jax"),
         (
             {"jax_versions": ("0.11.0",), "pythons": ("3.11",)},
-            RequestError,
             "Every combination is excluded",
         ),
-        (
-            {"jax_versions": ("0.99.0",)},
-            RequestError,
-            "no pinned sources of jax 0.99.0",
-        ),
+        ({"jax_versions": ("0.99.0",)}, "no pinned sources of jax 0.99.0"),
     ],
 )
 def test_make_matrix_names_reason_of_exclusion(
-    change: dict[str, tuple[str, ...]], error: type[RequestError], text: str
+    change: dict[str, Any], text: str
 ) -> None:
-    changed: dict[str, Any] = {**change}
-    with pytest.raises(error, match=text):
-        make_matrix(replace(AXES, **changed), Payload.SOURCE)
+    with pytest.raises(RequestError, match=text):
+        make_matrix(replace(AXES, **change), Payload.SOURCE)
 
 
 def test_make_matrix_jax_folder_needs_no_pins() -> None:

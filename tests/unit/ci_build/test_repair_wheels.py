@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,9 +132,8 @@ def test_plan_repairs_keeps_records_of_own_wheels(tmp_path: Path) -> None:
 def test_plan_repairs_refuses_foreign_wheels(
     wheels: list[MadeWheel], changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(CiBuildError, match=r".") as raised:
+    with pytest.raises(CiBuildError, match=re.escape(said)):
         planned(tmp_path, *wheels, **changes)
-    assert said in str(raised.value)
 
 
 def test_plan_repairs_refuses_existing_wheel(tmp_path: Path) -> None:
