@@ -11,7 +11,7 @@ from ci_build.release.release_request import SERVE_PORT
 from tests.support.chromium import Tab
 from tests.support.terminal import ROOT
 
-WIDTH = 860
+WIDTH = 1100
 HEIGHT = 640
 
 
@@ -36,11 +36,6 @@ def screenshots(bucket: Path, tab: Tab) -> Mapping[str, bytes]:
                 tab.visit(
                     f"http://127.0.0.1:{SERVE_PORT}/{page.relative_to(bucket)}",
                     width=WIDTH,
-                )
-                tab.value(
-                    "for (const part of"
-                    " [...document.querySelectorAll('details')].slice(0, 1)) part.open"
-                    " = true"
                 )
                 found[name] = tab.picture(HEIGHT)
         finally:
