@@ -123,7 +123,7 @@ def _locked(
         f" {REQUIREMENTS}{f'.txt, {REQUIREMENTS}'.join(versions[:-1])}.txt."
     )
     note = (
-        f"For Python {versions[-1]}. pip accepts no other bytes than the tested ones."
+        f"For Python {versions[-1]}. pip accepts only the bytes of this set."
         f"{others if versions[:-1] else ''}"
         f"{'' if of_rocm else ' ROCm is not included.'}"
     )
