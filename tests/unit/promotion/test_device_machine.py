@@ -18,6 +18,7 @@ from promotion.gates.device.gpu_machine import (
     MachineInfo,
     detect_allotment,
     detect_machine,
+    free_memory,
 )
 from promotion.gates.device.lease import GIB, JaxPlatform
 from tests.support.files import write_files
@@ -109,6 +110,10 @@ def test_detect_machine_reads_topology_of_kfd(tmp_path: Path) -> None:
         "mem_info_vram_used",
     ]
     assert found.tenants == ("process 4711 uses an AMD GPU",)
+    free = free_memory(JaxPlatform.ROCM, NO_RUNNER, root)
+    assert free == {device.token: 191 * GIB for device in found.devices}
+    write_files(root, {"proc/meminfo": "MemAvailable: 2 kB\n"})
+    assert free_memory(JaxPlatform.CPU, NO_RUNNER, root) == {"": 2048}
     assert (
         detect_machine(JaxPlatform.ROCM, NO_RUNNER, tmp_path / "nothing").devices == ()
     )

@@ -21,6 +21,7 @@ from promotion.gates.device.results import (
     counts,
     executed,
     judge,
+    lacks_memory,
 )
 
 TEST = "tests/lax_test.py::LaxTest::test_add"
@@ -65,6 +66,9 @@ F = Round.RETRY
             [at(P, Ending.KILLED), at(F, Ending.KILLED, f"{OUT_OF_MEMORY}.")],
             TestVerdict.ENVIRONMENT,
         ),
+        ([at(P, Ending.STARVED), at(R, Ending.PASSED)], TestVerdict.PASSED),
+        ([at(P, Ending.STARVED), at(F, Ending.FAILED)], TestVerdict.FAILED),
+        ([at(P, Ending.FAILED), at(F, Ending.STARVED)], TestVerdict.ENVIRONMENT),
         ([at(P, Ending.FAILED, "hipErrorNoDevice")], TestVerdict.ENVIRONMENT),
         (
             [at(P, Ending.FAILED, "hipErrorNoDevice"), at(F, Ending.FAILED, "1 != 2")],
@@ -77,6 +81,23 @@ def test_verdicts(attempts: list[Attempt], verdict: TestVerdict) -> None:
     assert result.verdict is verdict
     assert result.attempts == len(attempts)
     assert result.file == "tests/lax_test.py"
+
+
+@pytest.mark.parametrize(
+    ("exception", "lacks"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.00GiB", True),
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes", False),
+        ("XlaRuntimeError: INTERNAL: Failed to get configs for gemm", True),
+        ("hipErrorOutOfMemory", True),
+        ("ValueError: cannot allocate 1 bytes", False),
+    ],
+)
+def test_lacks_memory_compares_allocation_with_device(
+    exception: str, lacks: bool
+) -> None:
+    assert lacks_memory(exception, 16 << 30) == lacks
+    assert lacks_memory(exception, 0) == ("ValueError" not in exception)
 
 
 def test_judge_blames_unfit_machine_for_failures() -> None:

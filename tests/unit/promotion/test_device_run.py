@@ -14,6 +14,7 @@ from core.process import HostRunner
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate_context import Check, error
+from promotion.gates.device import device_run
 from promotion.gates.device.blame import SET_UNUSABLE
 from promotion.gates.device.device_run import _GateRun, make_gate
 from promotion.gates.device.gpu_machine import MachineInfo
@@ -155,10 +156,17 @@ def test_preflight_error_belongs_to_set_or_machine() -> None:
     assert type(preflight_error(ENVIRONMENT, SET_UNUSABLE)) is MachineError
 
 
-def test_plan_has_the_import_limit_of_the_request(tmp_path: Path) -> None:
+def test_plan_has_the_import_limit_and_the_memory_of_own_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = {"": 1, "GPU-other": 2}
+    monkeypatch.setattr(device_run, "free_memory", lambda *_: memory)
     gate = _GateRun.__new__(_GateRun)
     gate.devices = ()
     gate.host = Allotment(cores=1, memory=GIB)
     gate.config = device_config(JaxPlatform.CPU, import_limit=9)
     suite = Suite(root=tmp_path, files=(".",), env={})
-    assert gate._plan(("python",), {}, suite).limits.collect == 9
+    gate.runner = HostRunner({})
+    plan = gate._plan(("python",), {}, suite)
+    assert plan.limits.collect == 9
+    assert plan.free_memory() == {"": 1}

@@ -283,7 +283,8 @@ class Harness:
 
     def _check_devices(self) -> None:
         """Warn once if idle devices have less free memory than before the run."""
-        if self._has_warned or self._memory_is_free(_GIVEN_BACK_SECONDS):
+        on_cpu = "" in self._idle  # other programs use RAM too
+        if self._has_warned or on_cpu or self._memory_is_free(_GIVEN_BACK_SECONDS):
             return
         self._has_warned = True
         for device, missing in self._taken().items():
