@@ -44,7 +44,7 @@ class TestResult:
     Attributes:
         id: pytest's node id, relative to the root of the suite; the file alone if it
             cannot be collected.
-        seconds: duration of the first attempt, by which shards are balanced.
+        seconds: duration of the first attempt.
         attempts: number of attempts.
         message: message of the deciding attempt.
         worker, device: worker and device of the deciding attempt.

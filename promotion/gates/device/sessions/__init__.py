@@ -1,1 +1,1 @@
-"""Sessions of pytest under supervision: planning, running, watching, resuming."""
+"""Sessions of pytest under supervision: planning, running, watching."""
