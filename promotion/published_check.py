@@ -25,6 +25,7 @@ from core.frozen import frozen
 from core.http.client import Client
 from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
+from core.records import read_json
 from core.units import parse_url
 from core.wheels_json import load_wheel_set
 from promotion.gates.common.gate_context import Check, error
@@ -32,10 +33,9 @@ from promotion.gates.common.pythons import find_pythons
 from promotion.gates.install.install_gate import supported
 from promotion.gates.install.installation import InstallationSource, InstallationTest
 from promotion.gates.install.installer_table import NEWEST, configured_installers
-from promotion.index.index_reader import PublishedIndex
-from promotion.index.json_types import SetRow
+from promotion.index.json_types import STATUS_SCHEMA, SetRow, StatusFile
 from promotion.index.ledger import PromotedSet, load_entry
-from promotion.storage.object_keys import ReleasedIndex
+from promotion.storage.object_keys import SETS_FOLDER, ReleasedIndex
 
 _REMEDY = (
     "Check the URL. If it is correct, stop using the index, run `ci_build index verify` and"
@@ -83,16 +83,20 @@ def read_published(url: str, client: Client, digest: str | None = None) -> Publi
             "The URL contains credentials.",
             hint="Give the public URL without credentials.",
         )
-    index = PublishedIndex(url.removesuffix("simple/"), client)
+    base = url.removesuffix("simple/")
+    name = f"{base}status.json"
     try:
-        status = index.status()
+        status = read_json(
+            _read(client, name), StatusFile, name, schema=STATUS_SCHEMA, hint=_REMEDY
+        )
         row = _listed(status["sets"], digest, url)
         listed = row["digest"]
-        wheel_set = load_wheel_set(index.read_set_file(listed, WHEELS_JSON))
-        entry = _promoted(index, status["index"], row["entry"])
-        lock = (
-            index.read_set_file(listed, PYLOCK) if PYLOCK in wheel_set.files else None
-        )
+        folder = f"{base}{SETS_FOLDER}/{listed}/"
+        wheel_set = load_wheel_set(_read(client, f"{folder}{WHEELS_JSON}"))
+        entry = _promoted(client, base, status["index"], row["entry"])
+        lock = None
+        if PYLOCK in wheel_set.files:
+            lock = _read(client, folder + PYLOCK)
     except InputError as problem:
         hint = "Check the network and the URL, and run the command again."
         raise MachineError(problem.message, hint=hint) from problem
@@ -224,11 +228,20 @@ def _listed(rows: Sequence[SetRow], digest: str | None, url: str) -> SetRow:
     )
 
 
-def _promoted(index: PublishedIndex, name: str, number: int) -> PromotedSet | None:
+def _promoted(client: Client, base: str, name: str, number: int) -> PromotedSet | None:
     """Return the set that an entry of the ledger promoted."""
     try:
         released = ReleasedIndex(index=name)
     except RequestError as problem:  # the name comes from the server
         raise BucketError(problem.message) from problem
     key = released.ledger_entry(number)
-    return load_entry(index.read(key.removeprefix(released.root)), key).promoted
+    return load_entry(
+        _read(client, base + key.removeprefix(released.root)), key
+    ).promoted
+
+
+def _read(client: Client, url: str) -> bytes:
+    text = client.text(url)
+    if text is None:
+        raise GateError(f"{url} does not exist.", hint=_REMEDY)
+    return text.encode()

@@ -20,8 +20,7 @@ from promotion.evidence.signing import SCHEMA_VERSION as SIGNATURE_VERSION
 from promotion.evidence.signing import Signature
 from promotion.index import ledger
 from promotion.index import set_summary as summary
-from promotion.index.index_reader import STATUS_SCHEMA
-from promotion.index.json_types import PolicyRecord, StatusFile
+from promotion.index.json_types import STATUS_SCHEMA, PolicyRecord, StatusFile
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ATTRIBUTE = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {8}.*)*)", re.MULTILINE)

@@ -10,8 +10,8 @@ from core.digests import sha256_of
 from core.frozen import frozen
 from core.versions import KERNELS_PROJECT
 from promotion.evidence.evidence import TIME, time_of
-from promotion.index.index_reader import STATUS_SCHEMA
 from promotion.index.json_types import (
+    STATUS_SCHEMA,
     HistoryRow,
     ListedIndex,
     PolicyRecord,

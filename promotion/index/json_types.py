@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+STATUS_SCHEMA = 4
+
 
 class PolicyRecord(TypedDict, total=False):
     """The policy of a promotion, as ledger and status.json record it; see `ledger.PromotedSet`."""

@@ -6,12 +6,14 @@ last, so the next publisher completes an interrupted update.
 
 from __future__ import annotations
 
+import json
+from itertools import chain
+
 from core.errors import BucketError, BusyError, FormatError
 from core.records import read_json
 from promotion.index.authority import ANYONE, Authority
-from promotion.index.index_reader import STATUS_SCHEMA, newest_set
 from promotion.index.index_status import index_pages
-from promotion.index.json_types import StatusFile
+from promotion.index.json_types import STATUS_SCHEMA, StatusFile
 from promotion.index.ledger import FIRST, Entries, Head, find_head
 from promotion.index.listing import update_listing
 from promotion.index.overview import overview_entry
@@ -116,8 +118,17 @@ def newest_shown(bucket: Bucket, released: ReleasedIndex) -> int:
     numbers = [overview_entry(page[0]) if page else 0]
     if published_entry(bucket, released)[0] == 0:
         keys = [key for key in bucket.list(released.simple) if key.endswith(PAGES[1])]
-        numbers += map(newest_set, map_concurrently(bucket.get, keys))
+        numbers += map(_newest_set, map_concurrently(bucket.get, keys))
     return max(numbers)
+
+
+def _newest_set(page: bytes) -> int:
+    """Return the highest number of a set on a JSON page; 0 in another format."""
+    try:
+        rows = json.loads(page)["files"]
+        return max(chain.from_iterable(row["_sets"] for row in rows), default=0)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0
 
 
 def check_not_cut(released: ReleasedIndex, last: int, shown: int) -> None:
