@@ -61,8 +61,8 @@ def report_lines(evidences: Sequence[Evidence], severity: Severity) -> list[str]
                 places.append(subject)
     lines = [*_limited(subjects)]
     if hidden:
-        gates = " and ".join(hidden)
-        lines.append(f"{hidden.total()} more errors of {gates} may be consequences.")
+        counts = ", ".join(f"{gate} {count}" for gate, count in hidden.items())
+        lines.append(f"Not shown, since they may be consequences: {counts}.")
     return lines
 
 

@@ -21,7 +21,6 @@ from promotion.gates.coverage.kernel_rules import (
     RULES_FILE,
     KernelRule,
     foreign_targets,
-    load_rules,
     missing_kernels,
     rules_for,
 )
@@ -81,7 +80,6 @@ class _LibraryCode:
 
 def run(context: GateContext) -> Iterator[Check]:
     """Yield for each target the checks of device libraries."""
-    rules = load_rules()
     major = str(RocmVersion(text=context.wheel_set.rocm_version).major)
     # Project -> libraries that must have code for every target by policy.
     owed = {}
@@ -101,7 +99,7 @@ def run(context: GateContext) -> Iterator[Check]:
                 context, wheel, archive, owed.get(wheel.name, ())
             ):
                 targets = targets_by_library.get(library.path, context.targets)
-                own_rules = rules_for(rules, context.wheel_set, library.path)
+                own_rules = rules_for(context.wheel_set, library.path)
                 yield from _checks(library, context.wheel_set, targets, own_rules)
 
 

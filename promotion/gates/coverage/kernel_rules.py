@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -41,20 +42,17 @@ class KernelRule:
 
 
 @frozen
-class _RuleFile:
+class KernelRules:
     """Content of `kernel_rules.toml`."""
 
     only: tuple[KernelRule, ...]
     alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
-    """Load the rules.
-
-    Raises:
-        FormatError: a field is missing, unknown or of the wrong type.
-    """
-    return read_toml(file, _RuleFile, schema=_SCHEMA_VERSION).only
+@functools.cache
+def load_rules() -> KernelRules:
+    """Load the rules."""
+    return read_toml(RULES_FILE, KernelRules, schema=_SCHEMA_VERSION)
 
 
 def foreign_targets(
@@ -65,24 +63,21 @@ def foreign_targets(
     Args:
         groups: targets with equal machine code.
     """
-    alike = read_toml(RULES_FILE, _RuleFile, schema=_SCHEMA_VERSION).alike
-    known = alike["xla" if "xla_rocm" in member else "small"]
+    known = load_rules().alike["xla" if "xla_rocm" in member else "small"]
     for group in groups:
         names = {name.partition(":")[0] for name in group}
         if len(names) > 1 and not any(names <= {*row.split()} for row in known):
             yield tuple(sorted(names))
 
 
-def rules_for(
-    rules: Iterable[KernelRule], wheel_set: WheelSet, member: str
-) -> tuple[KernelRule, ...]:
+def rules_for(wheel_set: WheelSet, member: str) -> tuple[KernelRule, ...]:
     """Return the rules for one library of a set."""
     # A development version has the number of the release that follows it.
     rocm = Version(Version(wheel_set.rocm_version).base_version)
     jax = Version(wheel_set.jax_version)
     return tuple(
         rule
-        for rule in rules
+        for rule in load_rules().only
         if rocm in rule.rocm
         and rule.jax.contains(jax, prereleases=True)
         and rule.member.replace("{major}", str(rocm.major)) == member

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from core.errors import FormatError
 from core.model import Evidence, Severity
 from promotion.evidence.evidence import check_records
 from promotion.gates.common.gate_runs import run_gates
@@ -172,10 +171,7 @@ def test_rules_apply_to_one_library_and_version_range(
     jax: str, rocm: str, member: str, count: int
 ) -> None:
     wheel_set = make_set([], jax_version=jax, rocm_version=rocm)
-    assert (
-        len(kernel_rules.rules_for(kernel_rules.load_rules(), wheel_set, member))
-        == count
-    )
+    assert len(kernel_rules.rules_for(wheel_set, member)) == count
 
 
 def test_gate_applies_kernel_rules(tmp_path: Path) -> None:
@@ -200,27 +196,6 @@ def test_gate_applies_kernel_rules(tmp_path: Path) -> None:
         )
         != []
     )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "schema = 2\nonly = []\n",
-        "schema = 1\nonly = []\nmore = 1\n",
-        (
-            'schema = 1\n[[only]]\nrocm = "7.12"\nmember = "x"\npattern = "x"\ntargets'
-            ' = ["gfx942"]\nreason = "y"\n'
-        ),
-        (
-            'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "("\ntargets'
-            ' = ["gfx942"]\nreason = "y"\n'
-        ),
-    ],
-)
-def test_load_rules_refuses_invalid_entries(tmp_path: Path, text: str) -> None:
-    (tmp_path / "rules.toml").write_text(text)
-    with pytest.raises(FormatError, match=r"rules\.toml: "):
-        kernel_rules.load_rules(tmp_path / "rules.toml")
 
 
 def test_evidence_has_size_of_device_code_by_target(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def problem(text: str, code: str = "x", **changes: Any) -> Finding:
             [
                 "x: It is odd. Fix it. [abi]",
                 "y: Bad. Fix it. [load]",
-                "1 more errors of load may be consequences.",
+                "Not shown, since they may be consequences: load 1.",
             ],
         ),
     ],
