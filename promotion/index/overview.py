@@ -20,12 +20,10 @@ from promotion.index.install_commands import (
 )
 from promotion.index.json_types import SetRow, StatusFile
 from promotion.index.ledger_wheel import LedgerWheel
+from promotion.index.page_diff import tier_rank
 from promotion.index.set_summary import REPORT, SetContent, written_with
 from promotion.storage.object_keys import SETS_FOLDER
 from promotion.website.render import render
-
-_WORST_FIRST = ("none", "structure", "compiled", "device")
-"""Tiers, weakest first."""
 
 
 @frozen
@@ -82,7 +80,9 @@ def overview_page(
             "status": status,
             "last": status["history"][0],
             "gpus": gpus,
-            "worst": sorted(gpus, key=_worst_first),
+            "worst": sorted(
+                gpus, key=lambda gpu: (not gpu.failing, tier_rank(gpu.tier))
+            ),
             "rows": sorted(sets, key=lambda row: row["entry"], reverse=True),
             "newest": newest,
             "wheels": [*_wheels(wheels, summary)],
@@ -137,12 +137,6 @@ def _gpus(offered: Sequence[SetRow]) -> Iterator[SupportedGpu]:
             extras=gpu_extras(row, covers),
             commands=tuple(install_commands(row, covers)),
         )
-
-
-def _worst_first(gpu: SupportedGpu) -> tuple[bool, int]:
-    """Return the sort key of a GPU in the table of evidence."""
-    known = gpu.tier in _WORST_FIRST
-    return not gpu.failing, _WORST_FIRST.index(gpu.tier) if known else 0
 
 
 def _wheels(
