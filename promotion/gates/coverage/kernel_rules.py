@@ -46,7 +46,7 @@ class KernelRules:
     """Content of `kernel_rules.toml`."""
 
     only: tuple[KernelRule, ...]
-    alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    alike: Mapping[str, tuple[str, ...]]
 
 
 @functools.cache
