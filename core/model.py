@@ -443,7 +443,8 @@ class Verdict:
         warnings: problems that do not block the promotion.
         attested: signer -> file names of the attested wheels.
         provenances: file name of a wheel -> sha256 of its verified attestations.
-        evidence: key -> sha256 of the evidence that counts, and of its signatures.
+        evidence: key -> sha256 of the evidence that counts, and of its signatures, logs
+            and results.
         requirements: all evidence that the policy requires.
     """
 

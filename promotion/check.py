@@ -15,7 +15,7 @@ from core.model import SHA256SUMS, Verdict, Wheel, WheelSet
 from core.wheelset import sha256sums
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.evidence.attestations import AttestationReport, provenance_name
-from promotion.evidence.evidence import EvidenceFile, read_all
+from promotion.evidence.evidence import EvidenceFile, files_beside, read_all
 from promotion.index.authority import PolicySource
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger import Entries, Head
@@ -106,6 +106,8 @@ def check(
     digests: dict[str, str] = {}
     for file in counted:
         digests.update(file.digests)
+        for name, sha256 in files_beside(file.evidence).items():
+            digests[staged.evidence + name] = sha256
     return dataclasses.replace(
         decision,
         blocked_by=reasons,
@@ -181,8 +183,8 @@ def metadata_of(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> bytes:
 def _log_problems(
     bucket: Bucket, staged: StagedSet, files: Iterable[EvidenceFile]
 ) -> Iterator[str]:
-    """Yield a sentence for each log that differs from its evidence."""
-    for logs in {tuple(sorted(file.evidence.logs.items())) for file in files}:
+    """Yield a sentence for each log or result that differs from its evidence."""
+    for logs in {tuple(sorted(files_beside(file.evidence).items())) for file in files}:
         yield from stored_problems(
             bucket, lambda name: staged.evidence + name, dict(logs)
         )

@@ -17,6 +17,7 @@ from core.frozen import frozen
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from core.number_ranges import NumberRanges
 from core.report import NoProgress
+from core.wheels_json import dump_wheel_set
 from core.wheelset import sha256sums
 from promotion.check import check, metadata_of, raise_if_blocked
 from promotion.evidence.attestation_verification import Verify
@@ -38,9 +39,6 @@ from promotion.stage import raise_if_any, read_staged, stored_problems
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.object_keys import ReleasedIndex, StagedSet
-
-_BESIDE_EVIDENCE = (".log", ".gz")
-"""Ends of the names of logs and test results, which lie beside evidence."""
 
 
 @frozen
@@ -203,15 +201,13 @@ def _promoted(
         PromotionBlockedError: the verdict blocks the promotion.
     """
     raise_if_blocked(staged, verdict)
-    # Whoever may store evidence may store other files there too, such as pages.
-    logs = (
-        key for key in bucket.list(staged.evidence) if key.endswith(_BESIDE_EVIDENCE)
-    )
-    digests = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
-    for info in map_concurrently(bucket.head, (staged.file(WHEELS_JSON), *logs)):
-        if info:
-            digests[info.key.removeprefix(staged.root)] = info.sha256
-    # Evidence that arrived or was replaced after the verdict did not count.
+    digests = {
+        **wheel_set.files,
+        SHA256SUMS: sha256_of(sha256sums(wheel_set)),
+        WHEELS_JSON: sha256_of(dump_wheel_set(wheel_set).encode()),
+    }
+    # Evidence that arrived or was replaced after the verdict did not count, and whoever
+    # may store evidence may store other files beside it, such as pages.
     for key, sha256 in verdict.evidence.items():
         digests[key.removeprefix(staged.root)] = sha256
     facts = {

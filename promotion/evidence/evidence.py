@@ -244,6 +244,17 @@ def failing_programs(evidence: Evidence) -> str:
     return f"{len(failing)} of {len(ran)} programs fail: {some(failing)}"
 
 
+def files_beside(evidence: Evidence) -> Mapping[str, str]:
+    """Return name -> sha256 of the logs and test results that lie beside evidence."""
+    beside = dict(evidence.logs)
+    for check in check_records(evidence):
+        files = check.get("files")
+        for file in files.values() if isinstance(files, dict) else ():
+            if isinstance(file, dict):
+                beside[str(file.get("name"))] = str(file.get("sha256"))
+    return beside
+
+
 def is_machine_failure(evidence: Evidence) -> bool:
     """Return whether a gate failed for reasons of the machine alone."""
     codes = {

@@ -427,11 +427,15 @@ def stored(data: bytes, **words: Any) -> Do:
     )
 
 
-def page_beside_evidence(world: World) -> None:
-    """Look for a page that a tester stored among evidence in the released set."""
-    staged = world.stage(tools={"tests": "2"})
-    world.put(f"{staged.evidence}install.html", b"evil").promote(staged)
-    world.bucket.get(RELEASED.set_file(staged.digest, "evidence/install.html"))
+def beside_evidence(name: str) -> Do:
+    """Look for a file that a tester stored among evidence in the released set."""
+
+    def do(world: World) -> None:
+        staged = world.stage(tools={"tests": "2"})
+        world.put(f"{staged.evidence}{name}", b"evil").promote(staged)
+        world.bucket.get(RELEASED.set_file(staged.digest, f"evidence/{name}"))
+
+    return do
 
 
 def unsigned_tests(world: World) -> None:
@@ -471,6 +475,7 @@ def with_count(value: str) -> Do:
 
 
 UNREADABLE = "evidence/inspection/any/x.json"
+GONE = "is not in the bucket"
 TESTER = [
     Attack(
         "R2 pass by a key of other targets",
@@ -526,7 +531,8 @@ TESTER = [
     Attack(
         "unsigned tests in the report", "is not in the", unsigned_tests, BucketError
     ),
-    Attack("page beside evidence", "is not in the", page_beside_evidence, BucketError),
+    Attack("page of a tester", GONE, beside_evidence("install.html"), BucketError),
+    Attack("archive of a tester", GONE, beside_evidence("load/x.gz"), BucketError),
     # Attempts to block a release or to fail a sound set.
     Attack(
         "R5 failure from the future",
