@@ -31,6 +31,7 @@ SET = [
 
 
 def gate(out: Path, bucket: Path) -> None:
+    bucket.mkdir()
     succeed("set", "stage", str(out), f"--bucket={bucket}")
     for name in ("inspection", "abi", "coverage"):
         succeed("gate", name, str(out), f"--bucket={bucket}")

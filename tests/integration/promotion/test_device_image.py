@@ -118,6 +118,7 @@ def place(
     made = adopt(
         wheels, out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent()
     )
+    (folder / "bucket").mkdir()
     tests = TESTS.format(bucket=str(folder / "bucket"))
     settings = "[tool.pytest.ini_options]\npython_files = '*_test.py'\n"
     files = {
