@@ -293,7 +293,6 @@ OTHER_KIND = bundle.pack(
     bundle.build([("openmp-amdgcn-amd-amdhsa--gfx942", whole_code())])
 )
 DAMAGED = GOOD[:24] + bytes(8) + GOOD[32:]
-MODEST = library(TinySymbol("malloc", "libc.so.6", "GLIBC_2.2.5"), fatbins=[GOOD])
 MUSL = library(TinySymbol("x"), fatbins=[GOOD], needed=("libc.musl-x86_64.so.1",))
 ENTRY_POINTS = b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm7\n"
 VECTOR = "_ZNSt6vectorIN3roc4BlobESaIS1_EE5shrinkEv"

@@ -39,7 +39,6 @@ from tests.support.wheel_sets import (
     set_wheel,
 )
 
-JAX_AITER = "jax_aiter-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
 ADD = "_Z3addPfS_"
 MUL = "_Z3mulPfS_"
 WAVE32 = "_ZN7rocprim17ROCPRIM_400500_NS6detail1xNS0_4arch9wavefront6targetE0EEEvT1_"

@@ -76,16 +76,6 @@ def test_rollback_and_undo_restore_index(
     assert (verified["head"].partition(":")[0], verified["problems"]) == ("4", [])
 
 
-def test_rollback_names_what_it_cannot_restore(
-    bucket: DirBucket, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(bucket, "quarantine", "multi-arch/1", "--reason=bad") == 0
-    assert run(bucket, "rollback", "multi-arch", "2", "--reason=x") == 0
-    assert "entry 1 is quarantined (bad)" in capsys.readouterr().err
-    alone = run(bucket, "rollback", "multi-arch", "1", "--reason=x")
-    assert alone == RequestError.exit_code
-
-
 @pytest.mark.parametrize("kind", ["yank", "quarantine", "pin"])
 def test_mark_commands_change_index(
     bucket: DirBucket, kind: str, capsys: pytest.CaptureFixture[str]
@@ -100,15 +90,6 @@ def test_mark_commands_change_index(
         assert done["ledger_entry"] == entry
     assert offered(bucket) == before
     assert run(bucket, "verify", "multi-arch") == 0
-
-
-def test_dry_run_lists_writes_without_writing(
-    bucket: DirBucket, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = objects(bucket)
-    assert run(bucket, "rollback", "multi-arch", "--reason", "to see", "--dry-run") == 0
-    assert f"would create {RELEASED.ledger_entry(3)}" in capsys.readouterr().err
-    assert objects(bucket) == before
 
 
 def test_retention_prints_plan_and_applies_it(

@@ -158,21 +158,6 @@ def test_promoter_may_do_what_retention_and_repair_do(
     ] == []
 
 
-@pytest.mark.parametrize("role", [Role.BUILDER, Role.TESTER, Role.PROMOTER])
-def test_writers_do_not_share_their_objects(
-    policy: Mapping[str, Any], role: Role
-) -> None:
-    """Ceph lets the writer of an object change its ACL and tags unless the bucket denies it."""
-    (denial,) = [
-        item
-        for item in policy["Statement"]
-        if item["Sid"] == f"{role.capitalize()}NeverShares"
-    ]
-    assert denial["Effect"] == "Deny"
-    assert denial["Resource"] == ["arn:aws:s3:::b/p/*"]
-    assert {"s3:PutObjectAcl", "s3:PutObjectTagging"} <= {*denial["Action"]}
-
-
 def test_requests_without_tls_are_denied(policy: Mapping[str, Any]) -> None:
     (statement,) = (row for row in policy["Statement"] if row["Sid"] == "Encrypted")
     assert (statement["Effect"], statement["Principal"]) == ("Deny", "*")

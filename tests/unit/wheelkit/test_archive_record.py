@@ -8,7 +8,7 @@ import pytest
 
 from core.errors import ArchiveError
 from tests.support.tiny_wheel import INFO, contents, make_wheel, record_line
-from wheelkit.archive.record import RecordEntry, format_record, parse_record
+from wheelkit.archive.record import RecordEntry
 from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.wheel_archive import WheelArchive
 
@@ -53,14 +53,3 @@ def test_record_refuses_ambiguous_rows(tmp_path: Path) -> None:
 def test_verify_record_accepts_signatures_without_row(tmp_path: Path) -> None:
     members = contents() | {f"{INFO}/RECORD.jws": b"{}"}
     assert findings(tmp_path, members) == {}
-
-
-def test_format_record_and_parse_record_round_trip() -> None:
-    entries = [
-        ("a,b.py", RecordEntry("ab" * 32, 5, "sha256")),
-        ('quo"te', RecordEntry("00" * 32, 0, "sha256")),
-        (RECORD, RecordEntry(None, None)),
-    ]
-    text = format_record(entries)
-    assert text.endswith(b",,\n")
-    assert parse_record(text.decode()) == (entries, [])
