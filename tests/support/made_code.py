@@ -55,7 +55,11 @@ def made_code(
     names = b"\0.note\0.text\0.shstrtab\0"
     rows = [bytes(64)]
     data = bytearray(64)
-    for name, kind, content in ((1, 7, body), (7, 1, END), (13, 3, names)):
+    for name, kind, content in (
+        (1, 7, body),
+        (7, 1, END),
+        (13, 3, names),
+    ):
         data += bytes(-len(data) % 16)
         rows.append(
             struct.pack(

@@ -13,7 +13,11 @@ from jax_aiter.gemm_i8 import LAYOUT, gemm_i8
 from jax_aiter.layouts import shuffle_weight
 from jax_aiter.mha import flash_attn_func, flash_attn_varlen
 
-Q = jax.random.normal(jax.random.key(0), (2, 16, 4, 32), jnp.float32)
+Q = jax.random.normal(
+    jax.random.key(0),
+    (2, 16, 4, 32),
+    jnp.float32,
+)
 STARTS = jnp.array([0, 12, 32], jnp.int32)
 PACKED = Q.reshape(32, 4, 32)
 Attention = Callable[..., Any]
@@ -105,7 +109,11 @@ def check_gemm_i8_takes_the_order_of_the_kernels(
     keys = jax.random.split(jax.random.key(1))
     a, b = (jax.random.randint(key, (64, 128), -128, 128, jnp.int8) for key in keys)
     shuffled = shuffle_weight(b, LAYOUT)
-    scales = (jnp.full((64, 1), 0.01), jnp.full((1, 64), 0.01), jnp.zeros((1, 64)))
+    scales = (
+        jnp.full((64, 1), 0.01),
+        jnp.full((1, 64), 0.01),
+        jnp.zeros((1, 64)),
+    )
     wanted = gemm_i8(a, b, *scales)
     assert (compat.gemm_i8(a, shuffled, *scales) == wanted).all()
     monkeypatch.setenv("JAX_AITER_COMPAT", "1")

@@ -123,7 +123,11 @@ def quantised_i8(
 
 
 @settings(max_examples=6)
-@given(st.integers(1, 20), st.integers(1, 3), st.integers(1, 3))
+@given(
+    st.integers(1, 20),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
 def check_int8_is_right_for_any_shape(
     m: int,
     n: int,

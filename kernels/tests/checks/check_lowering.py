@@ -240,14 +240,26 @@ def check_vmap_makes_more_rows_and_not_more_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
-    text = lowered(jax.vmap(rms_norm, (0, None)), S((3, 4, 64), F32), GAMMA)
+    text = lowered(
+        jax.vmap(rms_norm, (0, None)),
+        S((3, 4, 64), F32),
+        GAMMA,
+    )
     assert [call[1][0] for call in calls(text)] == ["12x64xf32"]
     assert "stablehlo.while" not in text
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
-    text = lowered(jax.vmap(gemm, (0, None)), S((3, 16, 128), BF16), B)
+    text = lowered(
+        jax.vmap(gemm, (0, None)),
+        S((3, 16, 128), BF16),
+        B,
+    )
     assert [call[1][0] for call in calls(text)] == ["48x128xbf16"]
     # One weight per element means one call per element.
-    text = lowered(jax.vmap(gemm), S((3, 16, 128), BF16), S((3, 256, 128), BF16))
+    text = lowered(
+        jax.vmap(gemm),
+        S((3, 16, 128), BF16),
+        S((3, 256, 128), BF16),
+    )
     assert [call[1][0] for call in calls(text)] == ["16x128xbf16"]
     assert "stablehlo.while" in text
 

@@ -37,7 +37,11 @@ def qkv(
     kv: int = 2,
     dtype: Any = jnp.float32,
 ) -> Any:
-    shapes = ((batch, sq, heads, 8), (batch, sk, kv, 8), (batch, sk, kv, 6))
+    shapes = (
+        (batch, sq, heads, 8),
+        (batch, sk, kv, 8),
+        (batch, sk, kv, 6),
+    )
     return tuple(made(i, shape, dtype) for i, shape in enumerate(shapes))
 
 

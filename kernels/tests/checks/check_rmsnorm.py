@@ -65,7 +65,14 @@ def check_sums_neither_vanish_nor_overflow_in_half_precision(scale: float) -> No
 @pytest.mark.usefixtures("x64")
 def check_gradients_are_those_of_finite_differences() -> None:
     x, residual, gamma = (
-        made(i, s, jnp.float64) for i, s in enumerate([(2, 3, 9), (2, 3, 9), (9,)])
+        made(i, s, jnp.float64)
+        for i, s in enumerate(
+            [
+                (2, 3, 9),
+                (2, 3, 9),
+                (9,),
+            ]
+        )
     )
     compare_gradients(lambda x, g: (rms_norm(x, g, 1e-3), ()), x, gamma)
     compare_gradients(

@@ -89,7 +89,11 @@ def test_device_lib_key_covers_flags_and_headers() -> None:
         return step.key(ROCM, {})
 
     other = replace(TREE, files={**TREE.files, "inc/a.hpp": "9"})
-    made = {key(), key(tree=other), key(lib=replace(LIB, flags={"rocm": ("-O1",)}))}
+    made = {
+        key(),
+        key(tree=other),
+        key(lib=replace(LIB, flags={"rocm": ("-O1",)})),
+    }
     assert len(made) == 3
     assert key(tree=replace(TREE, files={**TREE.files, "gen/g.py": "9"})) == key()
     words = lib_steps("gfx942")["ck_rms_norm/n64.cpp for gfx942"].argv

@@ -208,7 +208,11 @@ def answers(stand_ins: Path, folder: Path) -> dict[str, dict[str, Any]]:
         argv, env=environment, capture_output=True, text=True, check=True
     )
     return dict(
-        zip([*CALLS, "library"], json.loads(done.stdout.splitlines()[-1]), strict=True)
+        zip(
+            [*CALLS, "library"],
+            json.loads(done.stdout.splitlines()[-1]),
+            strict=True,
+        )
     )
 
 

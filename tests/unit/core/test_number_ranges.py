@@ -29,7 +29,15 @@ def test_json_of_many_numbers_is_short() -> None:
     assert to_json(numbers) == {"bounds": [1, 5, 6, 7, 9, 22_223]}
 
 
-@pytest.mark.parametrize("bounds", [(1,), (3, 1), (1, 1), (1, 3, 3, 5)])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        (1,),
+        (3, 1),
+        (1, 1),
+        (1, 3, 3, 5),
+    ],
+)
 def test_other_bounds_are_refused(bounds: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="not the bounds"):
         NumberRanges(bounds)

@@ -26,4 +26,8 @@ def test_by_cause_lists_most_frequent_cause_first() -> None:
         for n, text in enumerate(("rare", "often", "often"))
     ]
     crash = result("dead", TestVerdict.CRASHED, "E   often")
-    assert list(by_cause([one, crash, *more]).values()) == [more, [one], [crash]]
+    assert list(by_cause([one, crash, *more]).values()) == [
+        more,
+        [one],
+        [crash],
+    ]

@@ -80,7 +80,13 @@ def test_missing_tests_names_absent_tests() -> None:
 def test_raise_unless_complete_accepts_failed_tests_and_empty_shards() -> None:
     raise_unless_complete((), 1, [], shard=True)
     raise_unless_complete(
-        (), 1, [result("x", V.FAILED), result("y", V.CRASHED), result("z", V.FLAKY)]
+        (),
+        1,
+        [
+            result("x", V.FAILED),
+            result("y", V.CRASHED),
+            result("z", V.FLAKY),
+        ],
     )
 
 

@@ -77,7 +77,13 @@ def test_machines_for_targets_that_xla_refuses_expect_refusal(
     rocm: Path, tmp_path: Path
 ) -> None:
     rows = list(machines(["gfx906"], "7.2.0", rocm, tmp_path / "work"))
-    assert [row.refusal for row in rows] == [("gfx906",), ("gfx908",), (), (), None]
+    assert [row.refusal for row in rows] == [
+        ("gfx906",),
+        ("gfx908",),
+        (),
+        (),
+        None,
+    ]
 
 
 def test_dlopen_names_library_that_flushes_denormals(

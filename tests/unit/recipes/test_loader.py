@@ -341,7 +341,13 @@ RECORDED = json.loads((ROOT / "tests/data/jaxlib_rocm_majors.json").read_text())
 
 
 @pytest.mark.parametrize(
-    ("rocm", "gpus"), [(7, [MI300]), (7, []), (10, [MI300]), (10, [])]
+    ("rocm", "gpus"),
+    [
+        (7, [MI300]),
+        (7, []),
+        (10, [MI300]),
+        (10, []),
+    ],
 )
 @pytest.mark.parametrize("jaxlib", sorted(RECORDED))
 def test_jaxlib_list_with_two_majors_loads_the_usable_one(

@@ -117,7 +117,11 @@ def test_bf16(
 
 @settings(max_examples=150)
 @given(
-    shape=st.tuples(st.integers(1, 5000), multiples(200, 64), multiples(200, 64)),
+    shape=st.tuples(
+        st.integers(1, 5000),
+        multiples(200, 64),
+        multiples(200, 64),
+    ),
     splitk=st.integers(0, 1),
 )
 def test_i8(
@@ -163,7 +167,16 @@ def test_i8(
         "PC": n * 2,
         "KS": split,
     }
-    expect(found, row, (n // row.tile_n * split, golden.ceil(m, row.tile_m), 1), values)
+    expect(
+        found,
+        row,
+        (
+            n // row.tile_n * split,
+            golden.ceil(m, row.tile_m),
+            1,
+        ),
+        values,
+    )
     assert [record.size for record in before] == ([m * n * 2] if split > 1 else [])
     # Every part of K is a multiple of 128, and none is empty.
     part = golden.ceil(golden.ceil(k, split), 128) * 128

@@ -197,7 +197,12 @@ def test_backward_matches_float64(
     for first in range(partials):
         own = parts[first::partials]
         found = dgamma[first].astype(np.float64)
-        assert close("f32", found, own.sum(axis=0), 2 * np.abs(own).sum(axis=0))
+        assert close(
+            "f32",
+            found,
+            own.sum(axis=0),
+            2 * np.abs(own).sum(axis=0),
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

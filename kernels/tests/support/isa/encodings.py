@@ -324,7 +324,11 @@ class Decoder:
         else:
             table = "VOPC"
             number = code
-        sources = (bits(more, 8, 0), bits(more, 17, 9), bits(more, 26, 18))
+        sources = (
+            bits(more, 8, 0),
+            bits(more, 17, 9),
+            bits(more, 26, 18),
+        )
         made = Instruction(
             self._mnemonic(table, number, place),
             place,
@@ -362,7 +366,11 @@ class Decoder:
     ) -> Instruction:
         name = self._mnemonic("VOP3P", bits(word, 22, 16), place)
         made = Instruction(name, place, 8, VGPR + bits(word, 7, 0))
-        sources = [bits(more, 8, 0), bits(more, 17, 9), bits(more, 26, 18)]
+        sources = [
+            bits(more, 8, 0),
+            bits(more, 17, 9),
+            bits(more, 26, 18),
+        ]
         if name.startswith("v_accvgpr"):
             # One operand is an accumulation register, whatever ACC is: assemblers set
             # it in both (CDNA3 12.10: V_ACCVGPR_READ_B32, V_ACCVGPR_WRITE_B32; LLVM,

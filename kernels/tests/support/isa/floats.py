@@ -132,7 +132,11 @@ def div_fmas(
     total = fma(a, b, c)
     return np.where(
         scale,
-        np.where(_exponent(c) > 127, np.ldexp(total, 64), np.ldexp(total, -64)),
+        np.where(
+            _exponent(c) > 127,
+            np.ldexp(total, 64),
+            np.ldexp(total, -64),
+        ),
         total,
     )
 
@@ -191,7 +195,12 @@ def classes(value: Array, mask: Array) -> Array:
     small = _denormal(v)
     minus = np.signbit(v)
     tests += [minus & np.isinf(v), minus & normal, minus & small, minus & (v == 0)]
-    tests += [~minus & (v == 0), ~minus & small, ~minus & normal, ~minus & np.isinf(v)]
+    tests += [
+        ~minus & (v == 0),
+        ~minus & small,
+        ~minus & normal,
+        ~minus & np.isinf(v),
+    ]
     found = np.zeros(np.broadcast(v, mask).shape, bool)
     for bit, test in enumerate(tests):
         found |= test & (
@@ -206,7 +215,11 @@ def bf16(value: Array) -> Array:
     rounded = words + np.uint32(0x7FFF) + (
         words >> np.uint32(16) & np.uint32(1)
     ) >> np.uint32(16)
-    return np.where(np.isnan(value), words >> np.uint32(16) | np.uint32(0x40), rounded)
+    return np.where(
+        np.isnan(value),
+        words >> np.uint32(16) | np.uint32(0x40),
+        rounded,
+    )
 
 
 def to_u32(value: Array) -> Array:

@@ -56,7 +56,11 @@ class GpuMachine:
         """Run all workgroups of a grid, in random order."""
         found = self._object.kernels[kernel]
         at = self.memory.put(arguments)
-        places = itertools.product(range(grid[2]), range(grid[1]), range(grid[0]))
+        places = itertools.product(
+            range(grid[2]),
+            range(grid[1]),
+            range(grid[0]),
+        )
         blocks = [(x, y, z) for z, y, x in places]
         order = [blocks[number] for number in self._random.permutation(len(blocks))]
         with np.errstate(all="ignore"):

@@ -67,7 +67,11 @@ def _perm(
         picked = (
             both >> ((which & _u(7)).astype(np.uint64) * np.uint64(8)) & np.uint64(0xFF)
         ).astype(np.uint32)
-        picked = np.where(which == 12, _u(0), np.where(which > 12, _u(0xFF), picked))
+        picked = np.where(
+            which == 12,
+            _u(0),
+            np.where(which > 12, _u(0xFF), picked),
+        )
         total = total | picked << _u(8 * byte)
     return total
 
@@ -242,12 +246,28 @@ def _cndmask(w: Wave, i: Instruction) -> None:
     if i.name.endswith("16"):
         kind = "u16"
     chosen = w.mask(i.sources[2] if len(i.sources) > 2 else VCC)
-    w.result(i, np.where(chosen, w.operand(i, 1, kind), w.operand(i, 0, kind)), kind)
+    w.result(
+        i,
+        np.where(
+            chosen,
+            w.operand(i, 1, kind),
+            w.operand(i, 0, kind),
+        ),
+        kind,
+    )
 
 
 def _fmac(w: Wave, i: Instruction) -> None:
     old = w.vector[i.to - VGPR].view(np.float32)
-    w.result(i, floats.fma(w.operand(i, 0, "f32"), w.operand(i, 1, "f32"), old), "f32")
+    w.result(
+        i,
+        floats.fma(
+            w.operand(i, 0, "f32"),
+            w.operand(i, 1, "f32"),
+            old,
+        ),
+        "f32",
+    )
 
 
 def _div_scale(w: Wave, i: Instruction) -> None:
