@@ -17,12 +17,12 @@ TEXT = (
 )
 
 
-def wheel(*names: str) -> bytearray:
+def wheel(*names: str) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
             archive.writestr(name, TEXT)
-    return bytearray(file.getvalue())
+    return file.getvalue()
 
 
 def test_core_metadata_reads_metadata() -> None:
@@ -38,6 +38,6 @@ def test_core_metadata_reads_metadata() -> None:
     ],
     ids=["none", "two", "cut off"],
 )
-def test_core_metadata_names_damaged_wheel(data: bytearray) -> None:
+def test_core_metadata_names_damaged_wheel(data: bytes) -> None:
     with pytest.raises(ArchiveError, match=r"^p\.whl "):
         core_metadata(io.BytesIO(data), "p.whl")
