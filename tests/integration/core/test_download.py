@@ -29,6 +29,7 @@ from core.errors import InputError, RequestError
 from core.http.client import Client, RetryPolicy, Session, StoppedError
 from core.http.download import ChangedError, RemoteFile
 from tests.support.file_server import Behaviour, serving
+from tests.support.machine import until
 
 NAME = "/tarball/therock-dist-linux-gfx94X-dcgpu-7.10.0.dev0+abc.tar.gz"
 DATA = random.Random(5).randbytes(3_000_001)
@@ -77,10 +78,9 @@ def test_download_survives_server_faults(more: dict[str, Any], start: int) -> No
 def test_download_requests_each_byte_once() -> None:
     with serving(behaviour(drop_after=1_000_000, drops=1)) as told:
         assert fetched(told) == DATA
-        ranges = [wanted for _, wanted in told.seen]
-        assert ranges == ["", "bytes=1000000-"]
+        assert [wanted for _, wanted in told.seen] == ["", "bytes=1000000-"]
         assert told.conditions == ["", f'"{sha256_of(DATA)[:8]}"']
-        assert told.sent == len(DATA)
+        until(lambda: told.sent == len(DATA))  # the server counts after it has sent
 
 
 def test_download_follows_redirects_and_keeps_plus() -> None:
