@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ci_build.release.index_authority import policy_source
 from ci_build.release.release_request import LedgerRequest
@@ -21,25 +21,30 @@ from promotion.storage.bucket_setup import (
     roles_of_caller,
     set_policy,
 )
-from promotion.storage.bucket_url import open_bucket
+from promotion.storage.bucket_url import is_url, open_bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.roles import Role, bucket_policy
 
 
-class _Key(NamedTuple):
-    """A key: its file, its owner's role and GitHub environment, and the secret of workflows."""
+@frozen
+class _Key:
+    """A key: its file, the role of its owner, and the variable of its secret in workflows."""
 
     label: str
     file: str
     role: str
-    secret: str
+    variable: str
 
 
 _COMMAND = "python3 build/ci_build"
 _POLICY = f"{POLICY_FILE.parent.name}/{POLICY_FILE.name}"
 _KEYS = {
-    "keys": _Key("evidence key", "signing-key", "tester", "SIGNING_KEY"),
-    "ledger_keys": _Key("ledger key", "ledger-key", "promoter", "LEDGER_KEY"),
+    "keys": _Key(
+        label="evidence key", file="signing-key", role="tester", variable="SIGNING_KEY"
+    ),
+    "ledger_keys": _Key(
+        label="ledger key", file="ledger-key", role="promoter", variable="LEDGER_KEY"
+    ),
 }
 """Field of the policy -> its first key."""
 _NEW = "a new key"
@@ -147,8 +152,8 @@ def set_up(request: SetupRequest, runner: Runner) -> Setup:
         create_bucket(bucket, public="*" in request.principals.get(Role.READER, ()))
     roles: tuple[Role, ...] = ()
     if not isinstance(bucket, DirBucket) and not (created and request.dry_run):
-        if policy and write:
-            set_policy(bucket, policy)
+        if policy:
+            set_policy(bucket, policy, write=write)
         roles = roles_of_caller(bucket)
     return Setup(
         bucket=request.bucket,
@@ -158,7 +163,7 @@ def set_up(request: SetupRequest, runner: Runner) -> Setup:
         roles=roles,
         keys=keys,
         remaining=(
-            *_without_roles(bucket, roles),
+            *_role_steps(roles),
             *_policy_steps(request, keys, runner),
             *_next_steps(request, keys),
         ),
@@ -175,9 +180,7 @@ def _keys(request: SetupRequest) -> Iterator[tuple[str, tuple[Path, str]]]:
             yield name, (path, _NEW if request.dry_run else new_key(path).key)
 
 
-def _without_roles(bucket: object, roles: tuple[Role, ...]) -> Iterator[str]:
-    if isinstance(bucket, DirBucket):
-        return
+def _role_steps(roles: tuple[Role, ...]) -> Iterator[str]:
     if len(roles) > 1:
         yield (
             f"These credentials are {' and '.join(roles)} at once: let every other"
@@ -218,9 +221,13 @@ def _next_steps(
         return
     for name, key in _KEYS.items():
         file = shlex.quote(str(keys[name][0]))
-        yield f"gh secret set {key.secret} --env {key.role} < {file}    # for the workflows"
+        # release.yml promotes in an environment of its own, which asks for an approval.
+        released = request.channel == "release" and name == "ledger_keys"
+        place = "release" if released else key.role
+        yield f"gh secret set {key.variable} --env {place} < {file}    # for the workflows"
     ledger_key = shlex.quote(str(keys["ledger_keys"][0]))
+    url = " --public-url URL" if is_url(request.bucket) else ""
     yield (
-        f"{_COMMAND} release --bucket {bucket} --channel {request.channel}"
+        f"{_COMMAND} release --bucket {bucket} --channel {request.channel}{url}"
         f" --ledger-key {ledger_key}"
     )

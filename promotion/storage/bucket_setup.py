@@ -9,7 +9,7 @@ from typing import Any
 from core.errors import BucketError
 from promotion.storage.bucket import AbsentError
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.roles import Role
+from promotion.storage.roles import Role, statement_names
 from promotion.storage.s3_bucket import S3Bucket
 from promotion.storage.s3_client import RefusalError, call
 
@@ -50,32 +50,28 @@ def create_bucket(bucket: DirBucket | S3Bucket, *, public: bool) -> None:
         )
 
 
-def set_policy(bucket: S3Bucket, policy: Mapping[str, Any]) -> None:
+def set_policy(bucket: S3Bucket, policy: Mapping[str, Any], *, write: bool) -> None:
     """Give a bucket its policy, in place of one that this program wrote for other principals.
+
+    Args:
+        write: False only refuses what would be refused.
 
     Raises:
         BucketError: somebody else wrote the present policy, or the caller may not
             change it.
     """
     try:
-        answer = _call(bucket, "get_bucket_policy")
-        present = json.loads(answer["Policy"])
+        present = json.loads(_call(bucket, "get_bucket_policy")["Policy"])
     except AbsentError:
         present = {"Statement": []}
-    ours = {row["Sid"] for row in policy["Statement"]}
-    roles = tuple(role.capitalize() for role in Role)
-    foreign = [
-        name
-        for row in present["Statement"]
-        if (name := row.get("Sid", "")) not in ours and not name.startswith(roles)
-    ]
-    if foreign:
+    names = [row.get("Sid", "one without Sid") for row in present["Statement"]]
+    if foreign := [name for name in names if name not in statement_names()]:
         raise BucketError(
             f"The bucket {bucket.name} has a policy with other statements:"
-            f" {', '.join(name or 'one without Sid' for name in foreign)}.",
-            hint="Merge both by hand; --dry-run prints the policy of ci_build.",
+            f" {', '.join(foreign)}.",
+            hint="Merge both by hand: --dry-run --json of a new bucket prints ours.",
         )
-    if present != policy:
+    if write and present != policy:
         _call(bucket, "put_bucket_policy", Policy=json.dumps(policy))
 
 

@@ -71,6 +71,15 @@ class _RuleFile:
         }
 
 
+def statement_names() -> frozenset[str]:
+    """Return the Sid of every statement that `bucket_policy` can write."""
+    rules = read_toml(_FILE, _RuleFile, schema=_SCHEMA_VERSION)
+    names = {rule.name for rule in rules.everyone}
+    for role, own in rules.roles.items():
+        names |= {f"{role.capitalize()}{rule.name}" for rule in own}
+    return frozenset(names)
+
+
 def bucket_policy(
     name: str,
     principals: Mapping[Role, Iterable[str]],

@@ -370,16 +370,24 @@ def test_init_names_the_role_of_credentials(store: Store, s3_server: ceph.Ceph) 
 
 
 def test_init_changes_its_own_policy_and_no_other(
-    store: Store, s3_server: ceph.Ceph
+    s3_client: Any, s3_server: ceph.Ceph
 ) -> None:
+    """Also of a bucket that everybody may read, and not in a dry run."""
+    name = f"public-{next(NUMBERS)}"
     owner = s3_server.owner
-    assert init(s3_server, owner, store.name, "reader=*")[0] == 0
-    text = store.owner.get_bucket_policy(Bucket=store.name)["Policy"]
+    code, done = init(s3_server, owner, name, "reader=*", "--dry-run")
+    assert (code, done["created"]) == (0, True)
+    for created in (True, False):
+        code, done = init(s3_server, owner, name, "reader=*")
+        assert (code, done["created"]) == (0, created)
+    text = s3_client.get_bucket_policy(Bucket=name)["Policy"]
     assert {row["Sid"] for row in json.loads(text)["Statement"]} == {
         "ReaderReads",
         "NeverDeleted",
     }
-    foreign = text.replace("ReaderReads", "Somebody")
-    store.owner.put_bucket_policy(Bucket=store.name, Policy=foreign)
-    assert init(s3_server, owner, store.name, "reader=*")[0] == BucketError.exit_code
-    assert store.owner.get_bucket_policy(Bucket=store.name)["Policy"] == foreign
+    foreign = text.replace("ReaderReads", "ReaderAndSomebody")
+    s3_client.put_bucket_policy(Bucket=name, Policy=foreign)
+    for more in ((), ("--dry-run",)):
+        code, _ = init(s3_server, owner, name, "reader=*", *more)
+        assert code == BucketError.exit_code
+    assert s3_client.get_bucket_policy(Bucket=name)["Policy"] == foreign

@@ -62,10 +62,12 @@ def _judge_results(results: Results, _: Path) -> Iterable[Finding]:
     yield from killed_workers(results.results, attempts)
 
 
-def with_tests(verdict: TestVerdict, count: int = 1) -> Callable[[Results], object]:
-    """Add tests with a verdict, each for a cause of its own."""
+def with_tests(
+    verdict: TestVerdict, count: int = 1, cause: str = "E   no {}"
+) -> Callable[[Results], object]:
+    """Add tests with a verdict, each for a cause of its own if that has braces."""
     return lambda made: made.results.extend(
-        result(f"t{n}", verdict, f"E   no {n}") for n in range(count)
+        result(f"t{n}", verdict, cause.format(n)) for n in range(count)
     )
 
 
@@ -77,9 +79,7 @@ _RESULT_ROWS = [
         "test-failed",
         "many of one cause",
         RESULTS,
-        lambda made: made.results.extend(
-            result(f"t{n}", V.FAILED, "E   no") for n in range(9)
-        ),
+        with_tests(V.FAILED, 9, "E   no"),
         "9 tests failed",
     ),
     Row(GATE, "test-crashed", "one", RESULTS, with_tests(V.CRASHED)),
@@ -89,9 +89,7 @@ _RESULT_ROWS = [
         "test-flaky",
         "many of one cause",
         RESULTS,
-        lambda made: made.results.extend(
-            result(f"t{n}", V.FLAKY, "E   no") for n in range(9)
-        ),
+        with_tests(V.FLAKY, 9, "E   no"),
         "9 tests flaky",
     ),
     Row(
