@@ -1,4 +1,4 @@
-"""The preparation of a bucket for its first release: bucket, keys, policies, what remains."""
+"""The preparation of a bucket for its first release: bucket, keys, policies, further steps."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Setup:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each part, and then what remains."""
+        """Yield a line for each part, and then the remaining steps."""
         yield f"bucket         {self.bucket} {'is new' if self.created else 'exists'}"
         if self.bucket_policy:
             yield f"bucket policy  {len(self.bucket_policy['Statement'])} statements"
@@ -191,7 +191,7 @@ def _role_steps(roles: tuple[Role, ...]) -> Iterator[str]:
 def _policy_steps(
     request: SetupRequest, keys: Mapping[str, tuple[Path, str]], runner: Runner
 ) -> Iterator[str]:
-    """List the keys in the policy file, and yield what its owner has to do."""
+    """List the keys in the policy file, and yield the steps of its owner."""
     text = POLICY_FILE.read_text(encoding="utf-8")
     before = text
     for name, (_, public) in keys.items():

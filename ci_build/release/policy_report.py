@@ -163,7 +163,7 @@ def show_report(report: PolicyReport, reporter: Reporter) -> None:
         for item in sorted(report.verdict.requirements, key=_by_target)
     ]
     reporter.table(("target", "gate", "evidence", "state"), rows)
-    if not report.verdict.blocked_by:  # Exceptions excuse what is missing.
+    if not report.verdict.blocked_by:  # Exceptions excuse the missing evidence.
         return
     for found in sorted(report.missing, key=_by_target):
         runners = " or ".join(found.runs_on)

@@ -47,7 +47,7 @@ def init(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Prepare a bucket for its first release, and print what remains to be done.
+    """Prepare a bucket for its first release, and print the remaining steps.
 
     Create the bucket, the keys that sign evidence and the ledger, and list these keys in
     promotion/policy.toml; what exists stays. The channel `local` needs no keys.
