@@ -108,9 +108,9 @@ def raise_for_failures(evidences: Sequence[Evidence]) -> None:
     failed = [
         one for one in evidences if one.outcome in (Outcome.FAILED, Outcome.ERROR)
     ]
-    lines = report_lines(failed, Severity.ERROR)
-    if not lines:
+    if not failed:
         return
+    lines = report_lines(failed, Severity.ERROR)
     warnings = report_lines(evidences, Severity.WARNING)
     lines += [f"warning: {line}" for line in warnings]
     machine = all(map(is_machine_failure, failed))
