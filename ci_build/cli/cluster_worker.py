@@ -25,7 +25,6 @@ from kernels.api import Toolchain, available_mb, compile_step, toolchain_for
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.compile.remote_compile import KIND as COMPILE_PROGRAMS
 from promotion.gates.compile.remote_compile import compile_programs, site_of
-from promotion.gates.device import device_cluster as device_gate
 
 _trees: dict[str, RocmTree] = {}
 _toolchains: dict[KernelRequest, Toolchain] = {}
@@ -96,7 +95,7 @@ def _compile_programs(arguments: Mapping[str, Any], context: TaskContext) -> obj
 FUNCTIONS: dict[str, TaskFunction] = {
     KERNEL_STEP: _kernel_step,
     COMPILE_PROGRAMS: _compile_programs,
-    device_gate.KIND: device_cluster.run_shard,
+    device_cluster.KIND: device_cluster.run_shard,
 }
 """Kind of a task -> its function."""
 

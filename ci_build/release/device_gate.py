@@ -29,10 +29,10 @@ from promotion.gates.device.device_request import (
     check_image,
     parse_suite_env,
 )
-from promotion.gates.device.device_run import make_gate
+from promotion.gates.device.device_run import RunChecks, make_gate
 from promotion.gates.device.gpu_machine import detect_machine
 from promotion.gates.device.lease import JaxPlatform, visible_devices
-from promotion.gates.device.run_check import RUN
+from promotion.gates.device.run_outcome import RUN
 from promotion.gates.device.suite import parse_source, suite_id
 from promotion.policy.families import load_families
 from promotion.policy.promotion_policy import load_exceptions
@@ -161,10 +161,12 @@ def run(
     *,
     redo: bool,
     channel: str,
+    checks: RunChecks | None = None,
 ) -> tuple[Evidence, ...]:
-    """Run the gate, and store its result as evidence, or as a shard of a cluster.
+    """Run the gate, and store its result as evidence, or as the outcome of a shard.
 
     Args:
+        checks: function that runs the tests elsewhere; None runs them on this machine.
         channel: channel whose policy limits the age of reused evidence; that of an
             existing index counts first.
     """
@@ -178,7 +180,7 @@ def run(
     return run_gates(
         bucket,
         staged,
-        [make_gate(config)],
+        [make_gate(config, checks)],
         runner,
         reporter,
         targets=targets,

@@ -11,18 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ci_build.release import device_cluster, device_gate
-from promotion.evidence.evidence import now
+from ci_build.release import device_gate
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import Check, Gate, GateContext
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import visible_devices
-from promotion.gates.device.shards import (
-    ShardResult,
-    digest_of_tests,
-    upload_shard,
-)
+from promotion.gates.device.run_outcome import RunOutcome, write_outcome
 from tests.support.fake_devices import fake_devices
 
 TESTS = tuple(f"tests/lax_test.py::test_{number}" for number in range(1200))
@@ -50,24 +45,16 @@ def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
             "ended": time.time(),
         }
         (folder / f"{os.getpid()}.{shard.number}").write_text(json.dumps(note))
-        result = ShardResult(
-            shard=shard,
-            target=context.targets[0],
-            settings=config.settings,
-            tests=digest_of_tests(TESTS),
-            problems=(),
-            notes=(),
-            results=tuple(
+        results = []
+        for test in tests:
+            results.append(
                 TestResult(id=test, verdict=TestVerdict.PASSED, seconds=1.0, attempts=1)
-                for test in tests
-            ),
-            run={},
-            at=now(),
-        )
-        upload_shard(context.bucket, context.staged, config.gate_name, result)
+            )
+        outcome = RunOutcome(results=tuple(results), collected=TESTS, details={})
+        write_outcome(outcome, shard.folder, b"")
         yield Check(name="run", target=context.targets[0])
 
-    settings = {**config.settings, "part": str(shard)}
+    settings = {**config.settings, "part": "shard"}
     return Gate(
         name=config.gate_name,
         tier=config.tier,
@@ -82,6 +69,5 @@ def use_fake_gpus(text: str) -> None:
     """Give this worker fake GPUs, described as `COUNT:GFX:FOLDER`."""
     count, gfx, folder = text.split(":", 2)
     machine = MachineInfo(devices=fake_devices(int(count), gfx=gfx))
-    for module in (device_cluster, device_gate):
-        vars(module)["detect_machine"] = lambda *_: machine
-    vars(device_gate)["make_gate"] = lambda config: fake_gate(config, Path(folder))
+    vars(device_gate)["detect_machine"] = lambda *_: machine
+    vars(device_gate)["make_gate"] = lambda config, _: fake_gate(config, Path(folder))

@@ -42,7 +42,7 @@ OTHER_VARIABLES = (
 )
 """Variables, without prefix and in lower case, besides those of the options in `table.py`."""
 _FOR_GATES = re.compile(
-    r"(?i:https?_proxy|all_proxy|no_proxy)|(PIP|AWS)_\w+|(ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|KUBE_CPU_REQUEST"
+    r"(?i:https?_proxy|all_proxy|no_proxy)|(PIP|AWS)_\w+|(ROCR|HIP)_VISIBLE_DEVICES"
 )
 
 

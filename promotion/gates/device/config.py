@@ -20,13 +20,21 @@ from promotion.gates.device.device_request import DeviceRequest, option_words
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE
-from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import SUITE_FILE, SuiteSource, suite_sizes
 from promotion.policy.exceptions import PolicyException
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
 _NOT_REPEATED: Mapping[str, Any] = {"size": "", "tests": (), "inside": ""}
 """Defaults of options that do not affect how a single test runs."""
+
+
+@frozen
+class Shard:
+    """Shard `number` of `count`, counted from 1, whose outcome goes to a folder."""
+
+    number: int
+    count: int
+    folder: Path
 
 
 @frozen

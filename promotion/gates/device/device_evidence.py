@@ -17,7 +17,6 @@ from promotion.evidence.test_results import (
     FLAKE,
     TestResult,
     TestVerdict,
-    dump_results,
 )
 from promotion.gates.common.gate_context import Check, error
 from promotion.gates.device.results import NEWEST_FIRST, by_cause, cause_of, headline
@@ -211,15 +210,6 @@ def pack_logs(folder: Path) -> bytes:
             entry.mode = 0o644
             archive.addfile(entry, io.BytesIO(data))
     return out.getvalue()
-
-
-def attachments(results: Sequence[TestResult], folder: Path | None) -> dict[str, bytes]:
-    """Return the files to store beside the evidence, by kind.
-
-    `folder` contains the sessions' logs, if any.
-    """
-    files = {RESULTS: pack(dump_results(results))}
-    return files if folder is None else {**files, LOGS: pack_logs(folder)}
 
 
 def upload(

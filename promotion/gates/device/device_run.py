@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from core.errors import GateError, MachineError, ProcessError
 from core.process import HostRunner
-from promotion.evidence.evidence import ANY, now
+from promotion.evidence.evidence import ANY
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import Check, Gate, GateContext, warning
 from promotion.gates.common.gate_rocm import set_manifest
@@ -24,8 +24,8 @@ from promotion.gates.common.gate_site import Site, make_site
 from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.blame import SET_UNUSABLE, query_control
-from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
-from promotion.gates.device.device_evidence import checks_of_tests
+from promotion.gates.device.config import LOCK, DeviceGateConfig
+from promotion.gates.device.device_evidence import LOGS, pack_logs
 from promotion.gates.device.device_request import DeviceRequest, parse_suite_env
 from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
 from promotion.gates.device.gpu_machine import detect_allotment, free_memory
@@ -38,10 +38,11 @@ from promotion.gates.device.lease import (
 )
 from promotion.gates.device.preflight import check_host, check_jax, query_jax
 from promotion.gates.device.results import judge
-from promotion.gates.device.run_check import (
-    missing_tests,
+from promotion.gates.device.run_outcome import (
+    RunOutcome,
+    checks_of_run,
     raise_unless_complete,
-    run_check,
+    write_outcome,
 )
 from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import (
@@ -53,11 +54,6 @@ from promotion.gates.device.sessions.passes import (
     passes,
 )
 from promotion.gates.device.sessions.session import SessionLimits
-from promotion.gates.device.shards import (
-    ShardResult,
-    digest_of_tests,
-    upload_shard,
-)
 from promotion.gates.device.suite import jax_suite, smoke_suite
 from promotion.gates.device.suite_requirements import (
     copy_test_helpers,
@@ -67,17 +63,22 @@ from promotion.gates.device.suite_requirements import (
 _INSTALL_SECONDS = 900.0
 NOTE = "device-note"
 """Code of warnings about details of a run."""
+RunChecks = Callable[[GateContext, DeviceGateConfig], Iterable[Check]]
 
 
-def make_gate(config: DeviceGateConfig) -> Gate:
-    """Return the device gate."""
+def make_gate(
+    config: DeviceGateConfig,
+    checks: RunChecks | None = None,
+) -> Gate:
+    """Return the device gate; `checks` runs the tests elsewhere than on this machine."""
+    run = checks or (lambda context, config: _GateRun(context, config).checks())
     # Evidence of a whole suite must not be reused for a part of it.
-    part = " ".join((str(config.shard or ""), *config.listed)).strip()
+    part = "shard" if config.shard else " ".join(config.listed)
     return Gate(
         name=config.gate_name,
         tier=config.tier,
         per_target=config.platform is JaxPlatform.ROCM,
-        run=lambda context: _GateRun(context, config).checks(),
+        run=lambda context: run(context, config),
         settings={**config.settings, **({"part": part} if part else {})},
         partial=bool(part),
         has_options=True,
@@ -125,7 +126,7 @@ class _GateRun:
         context = self.context
         config = self.config
         context.progress.step("preflight of the machine")
-        self.host = detect_allotment(config.environ)
+        self.host = detect_allotment()
         wheel_set = context.wheel_set
         rocm = set_manifest(context) if config.platform is JaxPlatform.ROCM else None
         libraries: dict[str, str] = {}
@@ -165,36 +166,22 @@ class _GateRun:
         count_tests = functools.partial(context.progress.count, unit="tests")
         report = Harness(self.runner, plan, folder, count_tests).run()
         results = self._verdicts(report, python, machine_env, expected)
-        yield from self._report(report, results, suite, folder)
-        raise_unless_complete(
-            report.problems,
-            len(report.collected),
-            results,
-            shard=config.shard is not None,
-            missing=missing_tests(config.listed, report.collected, results),
-        )
+        outcome = self._outcome(report, results, suite)
+        logs = pack_logs(folder)
+        if shard := config.shard:
+            write_outcome(outcome, shard.folder, logs)
+            raise_unless_complete(outcome)
+            return
+        logs_by_kind = {LOGS: logs}
+        yield from checks_of_run(context, config, self.target, outcome, logs_by_kind)
 
-    def _report(
-        self,
-        report: RunReport,
-        results: tuple[TestResult, ...],
-        suite: Suite,
-        folder: Path,
-    ) -> Iterator[Check]:
-        """Yield the checks of the tests and of the run; store a shard."""
-        context = self.context
+    def _outcome(
+        self, report: RunReport, results: tuple[TestResult, ...], suite: Suite
+    ) -> RunOutcome:
         config = self.config
-        shard = config.shard
-        again = functools.partial(reproduce, config.words, str(context.staged))
-        yield from checks_of_tests(results, self.target, again, config.exceptions)
-        if shard and not results:
-            yield Check(
-                name=f"shard {shard}",
-                skipped="there are more shards than tests",
-                target=self.target,
-            )
         notes = (*suite.notes, *report.notes)
-        warnings = [*suite.warnings, *report.warnings]
+        warnings = [*(warning(NOTE, note) for note in notes)]
+        warnings += [*suite.warnings, *report.warnings]
         if config.left_out:
             text = f"Tests that need several devices were left out: {config.left_out}."
             warnings.append(warning("multi-left-out", text))
@@ -203,36 +190,18 @@ class _GateRun:
             "image": config.request.image,
             "container": _container(config.request),
             "devices": [device.token for device in self.devices],
-            "shard": str(shard or ""),
             "sessions": report.sessions,
             "machine": self.facts,
             "options": list(config.words),
             "allotment": {"cores": self.host.cores, "memory": self.host.memory},
         }
-        check = run_check(
-            context,
-            config,
-            self.target,
-            results,
+        return RunOutcome(
+            results=results,
+            collected=report.collected,
+            problems=report.problems,
+            warnings=tuple(warnings),
             details=details,
-            warnings=[*(warning(NOTE, note) for note in notes), *warnings],
-            logs=folder,
         )
-        yield check
-        if shard:
-            stored = ShardResult(
-                shard=shard,
-                target=self.target,
-                settings=config.settings,
-                tests=digest_of_tests(report.collected),
-                problems=report.problems,
-                notes=notes,
-                results=results,
-                run=check.details,
-                at=now(),
-                warnings=tuple((finding.code, finding.message) for finding in warnings),
-            )
-            upload_shard(context.bucket, context.staged, config.gate_name, stored)
 
     def _preflight(self, checks: Iterable[Check]) -> Iterator[Check]:
         failed: dict[str, list[str]] = {}

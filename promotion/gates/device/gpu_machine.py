@@ -4,7 +4,7 @@ The kernel and the vendor's tool are queried, never HIP or CUDA.
 
 Sources: amdgpu's mem_info_vram files ("GPU memory usage information" of the kernel
 documentation); `nvidia-smi --help-query-gpu`; Linux, "Control Group v2" (cpu.max,
-memory.max); Kubernetes, "Resource units" for KUBE_CPU_REQUEST.
+memory.max).
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 
-from core.errors import MachineError, ProcessError
+from core.errors import ProcessError
 from core.frozen import frozen
 from core.kfd import gfx_name, gpu_nodes, uuid
 from core.process import Runner
 from promotion.gates.device.lease import Allotment, GpuDevice, JaxPlatform
 
-KUBE = "KUBE_CPU_REQUEST"
 _NVIDIA_NODE = "/dev/nvidiactl"
 """File that every process using CUDA has open."""
 _QUERY = "index,uuid,compute_cap,memory.total,memory.free,name,driver_version"
@@ -161,15 +160,11 @@ def _nvidia_machine(runner: Runner) -> MachineInfo:
     )
 
 
-def detect_allotment(environ: Mapping[str, str], root: Path = Path("/")) -> Allotment:
+def detect_allotment(root: Path = Path("/")) -> Allotment:
     """Return the number of cores and the memory that this process may use.
 
     Args:
-        environ: the inherited environment.
         root: root of the file system.
-
-    Raises:
-        MachineError: KUBE_CPU_REQUEST is not a number of cores.
     """
     cores = [float(len(os.sched_getaffinity(0)))]
     total = re.search(r"^MemTotal:\s*(\d+)", _text(root / "proc/meminfo"), re.MULTILINE)
@@ -180,8 +175,6 @@ def detect_allotment(environ: Mapping[str, str], root: Path = Path("/")) -> Allo
             cores.append(int(quota) / int(period))
         if (limit := _number(folder / "memory.max")) is not None:
             memory.append(limit)
-    if text := environ.get(KUBE):
-        cores.append(_cores(text))
     return Allotment(cores=max(1, int(min(cores))), memory=min(memory))
 
 
@@ -197,20 +190,6 @@ def control_groups(root: Path) -> Iterator[Path]:
             for folder in (own, *own.parents):
                 if folder.is_relative_to(top):
                     yield folder
-
-
-def _cores(text: str) -> float:
-    """Parse Kubernetes' units: 8, 1.5 or 7500m."""
-    try:
-        cores = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
-    except ValueError:
-        cores = 0.0
-    if not 0 < cores < 1 << 20:
-        raise MachineError(
-            f"{KUBE} is not a number of cores: {text!r}.",
-            hint="Write it like 8 or 7500m.",
-        )
-    return cores
 
 
 def _mebibytes(text: str) -> int | None:

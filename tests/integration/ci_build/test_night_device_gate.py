@@ -40,7 +40,7 @@ class FakeGpus:
     failing: bool = False
     runs: list[DeviceGateConfig] = field(default_factory=list)
 
-    def gate(self, config: DeviceGateConfig) -> Gate:
+    def gate(self, config: DeviceGateConfig, _: object) -> Gate:
         """Return a gate with the settings of the real one."""
 
         def run(context: GateContext) -> Iterator[Check]:

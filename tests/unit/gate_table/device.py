@@ -21,18 +21,16 @@ from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform
 from promotion.gates.device.preflight import check_host, check_jax
 from promotion.gates.device.results import Attempt, Ending, killed_workers
-from promotion.gates.device.run_check import check_ledgers
+from promotion.gates.device.run_outcome import check_ledgers
 from promotion.gates.device.sessions import harness as harness_module
 from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import Pass, RunPlan, RunReport, Suite
 from promotion.gates.device.suite import SuiteSource
-from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.object_keys import StagedSet
 from tests.support.device_results import checks_of, result
 from tests.support.fake_devices import device_config, fake_devices
 from tests.support.files import write_files
 from tests.unit.gate_table.load import NO_DEVICE
-from tests.unit.gate_table.model import Row, Scene, folder_of
+from tests.unit.gate_table.model import Row, Scene
 from tests.unit.promotion.test_device_suite import NO_GIT
 from tests.unit.promotion.test_known_tests import entry
 from wheelkit.rocm_manifest import RocmLibrary
@@ -146,10 +144,7 @@ def _report(ran: Ran, folder: Path) -> Iterable[Finding]:
     """Return the findings of the report, of the suite and of retries."""
     gate = _GateRun.__new__(_GateRun)
     made = SimpleNamespace(pins={}, jax_version=ran.jax)
-    staged = StagedSet(index="multi-arch", digest="a" * 64)
-    context = SimpleNamespace(
-        bucket=DirBucket(folder / "bucket"), staged=staged, work=folder, wheel_set=made
-    )
+    context = SimpleNamespace(work=folder, wheel_set=made)
     gate.context = cast("Any", context)
     gate.runner = NO_GIT
     files = {
@@ -167,8 +162,7 @@ def _report(ran: Ran, folder: Path) -> Iterable[Finding]:
     report = RunReport(
         results=(), collected=(), problems=(), notes=ran.notes, sessions=1
     )
-    for check in gate._report(report, (), suite, folder_of(folder, "run")):
-        yield from check.findings
+    yield from gate._outcome(report, (), suite).warnings
     yield from _retry(ran.causes, ran.lost, folder)
 
 

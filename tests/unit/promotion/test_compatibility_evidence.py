@@ -19,7 +19,7 @@ from promotion.evidence.test_results import TestResult, TestVerdict, dump_result
 from promotion.gates.common.gate_context import Check as GateCheck
 from promotion.gates.common.gate_runs import check_record
 from promotion.gates.device import device_evidence as device
-from promotion.gates.device.run_check import RUN
+from promotion.gates.device.run_outcome import RUN
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from tests.support import sets

@@ -1,4 +1,4 @@
-"""Shards of the gate device as tasks: their contents, their results, and the GPUs of a worker."""
+"""Shards of the gate device as tasks: their contents and their results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from ci_build.release import device_cluster, device_gate
 from ci_build.release.device_cluster import (
     check_cluster_options,
-    leased,
     run_on_cluster,
     run_shard,
+    shard_checks,
 )
 from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.model import Outcome
@@ -26,80 +26,46 @@ from core.tasks import Task, TaskResult
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate_context import Check, GateContext, error
-from promotion.gates.device import device_cluster as cluster
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.device_cluster import (
-    run_shards,
-    with_offered_devices,
-)
 from promotion.gates.device.device_request import DeviceRequest
-from promotion.gates.device.gpu_machine import KUBE, MachineInfo
-from promotion.gates.device.shards import (
-    Shard,
-    ShardResult,
-    digest_of_tests,
-    upload_shard,
-)
+from promotion.gates.device.run_outcome import RunOutcome, merge, write_outcome
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
 from tests.support.device_results import judged
-from tests.support.fake_devices import device_config, fake_devices
+from tests.support.fake_devices import device_config
 from tests.support.promoting import staged_in
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
-Change = Callable[[ShardResult], ShardResult]
 NO_TASKS: Any = None
 
 
-class FakeTasks:
-    """Runs the tasks of shards at once; some fail, some are lost, and some results are changed."""
+def outcome(*tests: str, verdict: TestVerdict = TestVerdict.PASSED) -> RunOutcome:
+    results = tuple(TestResult(id=test, verdict=verdict) for test in tests)
+    return RunOutcome(results=results, collected=("a.py::1", "a.py::2"), details={})
 
-    def __init__(
-        self, bucket: DirBucket, staged: StagedSet, config: DeviceGateConfig
-    ) -> None:
-        self.bucket = bucket
-        self.staged = staged
-        self.config = config
-        self.failed: dict[str, type[CiBuildError]] = {}
-        self.change: Change = lambda shard: shard
+
+class FakeTasks:
+    """Runs the tasks of shards at once; some fail, some are lost."""
+
+    def __init__(self) -> None:
+        self.failed: dict[int, type[CiBuildError]] = {}
         self.tasks: list[Task] = []
 
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
         self.tasks = [*tasks]
         for task in reversed(tasks):
-            number, count = task.arguments["shard"]
-            shard = f"{number}/{count}"
-            folder = work / shard[0]
-            if shard in self.failed:
+            number, _ = task.arguments["shard"]
+            folder = work / str(number)
+            folder.mkdir()
+            if kind := self.failed.get(number):
+                text = "It broke."
                 yield TaskResult(
-                    task=task,
-                    folder=folder,
-                    worker="w",
-                    error="It broke.",
-                    kind=self.failed[shard],
+                    task=task, folder=folder, worker="w", error=text, kind=kind
                 )
                 continue
-            result = ShardResult(
-                shard=Shard(number=number, count=count),
-                target="gfx942",
-                settings=self.config.settings,
-                tests=digest_of_tests(["a.py::x", "a.py::y"]),
-                problems=(),
-                notes=(),
-                results=(
-                    TestResult(id=f"a.py::{shard[0]}", verdict=TestVerdict.PASSED),
-                ),
-                run={},
-                at="2026-01-01T00:00:00Z",
-            )
-            changed = self.change(result) if shard.startswith("2") else result
-            other = DirBucket(work / f"bucket-{shard[0]}")
-            key = upload_shard(other, self.staged, self.config.gate_name, changed)
-            (folder / "device/gfx942").mkdir(parents=True)
-            (Path(other.root) / key).rename(folder / "device/gfx942" / Path(key).name)
-            (folder / "device/gfx942" / f"{shard[0]}.log.gz").write_text("log")
+            write_outcome(outcome(f"a.py::{number}"), folder, b"log of %d" % number)
             yield TaskResult(task=task, folder=folder, worker="w")
 
 
@@ -113,15 +79,14 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirBucket, StagedS
 
 
 @pytest.fixture
-def place(
+def context(
     staged: tuple[DirBucket, StagedSet],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> tuple[GateContext, DeviceGateConfig, FakeTasks]:
-    monkeypatch.setattr(cluster, "SHARDS", 2)
+) -> GateContext:
+    monkeypatch.setattr(device_cluster, "SHARDS", 2)
     bucket, one = staged
-    config = with_offered_devices(device_config(suite="s", python="3.12"), "gfx942")
-    context = GateContext(
+    return GateContext(
         bucket=bucket,
         staged=one,
         wheel_set=read_staged(bucket, one),
@@ -131,69 +96,58 @@ def place(
         work=tmp_path,
         shared=tmp_path,
     )
-    return context, config, FakeTasks(bucket, one, config)
 
 
-Place = tuple[GateContext, DeviceGateConfig, FakeTasks]
+def checks(
+    context: GateContext, tasks: FakeTasks, config: DeviceGateConfig
+) -> list[Check]:
+    return [*shard_checks(context, config, tasks=tasks, gfx="gfx942")]
 
 
-def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
-    context, config, tasks = place
-    request = replace(
-        config.request,
-        jax_tests=f"https://example.org/jax@{'a' * 40}",
-        size="small",
-        devices=2,
-    )
-    config = with_offered_devices(replace(config, request=request), "gfx942:sramecc+")
-    tasks.config = config
-    shards = run_shards(context, config, tasks)
-    assert [str(shard.shard) for shard in shards] == ["1/2", "2/2"]
+def test_shards_are_tasks_for_workers_with_gpus(context: GateContext) -> None:
+    tasks = FakeTasks()
+    url = f"https://example.org/jax@{'a' * 40}"
+    config = device_config(suite="s", python="3.12", jax_tests=url, size="small")
+    tests, run = checks(context, tasks, config)
+    assert (tests.name, tests.times) == ("a.py", 2)
+    assert len(run.details["shards"]) == 2
+    files = run.details["files"]
+    assert {*files} == {"results.json.gz", "1.logs.tar.gz", "2.logs.tar.gz"}
+    for file in files.values():
+        assert context.bucket.head(context.staged.evidence + file["name"])
     first, _ = tasks.tasks
-    assert first.resources == {"gfx942": 2.0}
-    assert first.memory_mb == 12884
+    assert first.resources == {"gfx942": 1.0}
     assert first.label == "device gfx942 shard 1/2"
     assert first.arguments["request"] == {
         "platform": "rocm",
         "family": "gfx94X-dcgpu",
-        "jax_tests": request.jax_tests,
+        "jax_tests": url,
         "size": "small",
-        "devices": 2,
         "python": "3.12",
     }
-    assert first.arguments["shard"] == [1, 2]
-    logs = [
-        key
-        for key in context.bucket.list(context.staged.evidence)
-        if key.endswith(".log.gz")
-    ]
-    assert len(logs) == 2
 
 
-def test_shards_of_different_tests_are_refused(place: Place) -> None:
-    context, config, tasks = place
-    tasks.change = lambda shard: replace(shard, tests="0" * 64)
+def test_merge_refuses_different_tests_and_keeps_failures() -> None:
+    good = outcome("a.py::1", "b.py")
+    bad = outcome("b.py", verdict=TestVerdict.FAILED)
+    for both in ([good, bad], [bad, good]):
+        verdicts = {result.id: result.verdict for result in merge(both).results}
+        assert verdicts == {
+            "a.py::1": TestVerdict.PASSED,
+            "b.py": TestVerdict.FAILED,
+        }
     with pytest.raises(GateError, match="collected different tests"):
-        run_shards(context, config, tasks)
+        merge([good, replace(bad, collected=())])
 
 
-def test_failed_and_lost_shards_end_the_gate(place: Place) -> None:
-    context, config, tasks = place
-    tasks.failed = {"1/2": MachineError, "2/2": CiBuildError}
+def test_failed_and_lost_shards_end_the_gate(context: GateContext) -> None:
+    tasks = FakeTasks()
+    tasks.failed = {1: MachineError, 2: CiBuildError}
     with pytest.raises(
         CiBuildError, match="device gfx942 shard 1/2 on w: It broke"
     ) as raised:
-        run_shards(context, config, tasks)
+        checks(context, tasks, device_config())
     assert type(raised.value) is GateError
-
-
-def test_task_without_shard_is_refused(place: Place, tmp_path: Path) -> None:
-    context, config, _ = place
-    done: Any = SimpleNamespace(
-        folder=tmp_path / "none", task=SimpleNamespace(label="shard 1/2")
-    )
-    with pytest.raises(GateError, match="returned 0 shards"):
-        cluster._received(context, config, done)
 
 
 @pytest.mark.parametrize(
@@ -257,51 +211,8 @@ def test_task_whose_gate_made_no_shard_fails(
         run_shard(
             {
                 "request": {"platform": "cpu"},
-                "gfx": "",
                 "bucket": "",
                 "shard": [1, 8],
             },
             context,
         )
-
-
-def test_tasks_of_a_worker_share_neither_gpus_nor_cores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    devices = (*fake_devices(4), *fake_devices(1, gfx="gfx950"))
-    monkeypatch.setattr(
-        device_cluster, "detect_machine", lambda *_: MachineInfo(devices=devices)
-    )
-    monkeypatch.setattr(
-        device_cluster,
-        "detect_allotment",
-        lambda _: type("Allotment", (), {"cores": 10}),
-    )
-    runner = HostRunner(
-        {
-            "ROCR_VISIBLE_DEVICES": "0,1,2",
-            "HIP_VISIBLE_DEVICES": "0,2",
-            "KEPT": "1",
-        }
-    )
-    with (
-        leased("gfx942", 1, runner) as first,
-        leased("gfx942", 1, runner) as second,
-    ):
-        tokens = [first["ROCR_VISIBLE_DEVICES"], second["ROCR_VISIBLE_DEVICES"]]
-        assert tokens == [devices[0].token, devices[2].token]
-        assert first[KUBE] == "5"
-        assert first["KEPT"] == "1"
-        assert "HIP_VISIBLE_DEVICES" not in first
-        with (
-            pytest.raises(
-                MachineError, match="0 free GPUs of gfx942, and a task needs 1"
-            ),
-            leased("gfx942", 1, runner),
-        ):
-            pass
-    with leased("gfx942", 2, runner) as both:
-        assert both["ROCR_VISIBLE_DEVICES"] == ",".join(tokens)
-        assert both[KUBE] == "10"
-    with leased("", 1, runner) as same:
-        assert same == runner.environment

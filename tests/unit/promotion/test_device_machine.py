@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from core.digests import sha256_of
-from core.errors import MachineError
-from promotion.gates.device import gpu_machine as module
 from promotion.gates.device.expected_machine import ExpectedMachine, check_same_rocm
 from promotion.gates.device.gpu_machine import (
     MachineInfo,
@@ -35,7 +33,7 @@ MEMINFO = "MemTotal:       67108864 kB\nMemFree: 1 kB\n"
     [
         ({}, 16, 64),
         ({"a/b/cpu.max": "max 100000", "a/cpu.max": "400000 100000"}, 4, 64),
-        ({"memory.max": "max"}, 16, 64),
+        ({"cpu.max": "1200000 100000", "memory.max": "max"}, 12, 64),
         ({"memory.max": str(8 * GIB)}, 16, 8),
     ],
 )
@@ -49,25 +47,8 @@ def test_detect_allotment_reads_control_groups(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 20)))
     limits = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     more = {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/a/b\n"}
-    allotment = detect_allotment({}, root=write_files(tmp_path, {**limits, **more}))
+    allotment = detect_allotment(write_files(tmp_path, {**limits, **more}))
     assert (allotment.cores, allotment.memory) == (cores, ram * GIB)
-
-
-def test_detect_allotment_uses_smallest_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 20)))
-    files = {
-        "proc/self/cgroup": "0::/\n",
-        "sys/fs/cgroup/cpu.max": "1200000 100000\n",
-        "proc/meminfo": MEMINFO,
-    }
-    root = write_files(tmp_path, files)
-    assert detect_allotment({}, root=root).cores == 12
-    assert detect_allotment({module.KUBE: "7500m"}, root=root).cores == 7
-    for bad in ("many", "-1", "0", "nan"):
-        with pytest.raises(MachineError):
-            detect_allotment({module.KUBE: bad}, root=root)
 
 
 def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:

@@ -16,48 +16,44 @@ from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate_context import Check, error
 from promotion.gates.device import device_run
 from promotion.gates.device.blame import SET_UNUSABLE
+from promotion.gates.device.config import Shard
 from promotion.gates.device.device_run import _GateRun, make_gate
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GIB, Allotment, JaxPlatform
-from promotion.gates.device.run_check import missing_tests, raise_unless_complete
+from promotion.gates.device.run_outcome import (
+    RunOutcome,
+    missing_tests,
+    raise_unless_complete,
+)
 from promotion.gates.device.sessions.passes import Suite
-from promotion.gates.device.shards import Shard
 from tests.support.device_results import result
 from tests.support.fake_devices import device_config
 
 V = TestVerdict
 
 
+def outcome(*verdicts: TestVerdict, collected: int = 1, **more: Any) -> RunOutcome:
+    results = [result(f"x{n}", verdict) for n, verdict in enumerate(verdicts)]
+    tests = ("x",) * collected
+    return RunOutcome(results=tuple(results), collected=tests, details={}, **more)
+
+
 @pytest.mark.parametrize(
-    ("problems", "collected", "verdicts", "said", "kind"),
+    ("made", "said", "kind"),
     [
-        ((), 0, [V.PASSED], "no test was collected", GateError),
-        ((), 1, [V.SKIPPED], "no test was executed", GateError),
-        ((), 1, [V.NOT_RUN], "1 tests were not run", GateError),
-        ((), 1, [V.ENVIRONMENT], "1 tests failed because of the machine", MachineError),
-        (
-            (),
-            2,
-            [V.ENVIRONMENT, V.FAILED],
-            "1 tests failed because of the machine",
-            GateError,
-        ),
-        (("pass single: stood still",), 1, [V.PASSED], "stood still", GateError),
+        (outcome(V.PASSED, collected=0), "no test was collected", GateError),
+        (outcome(V.SKIPPED), "no test was executed", GateError),
+        (outcome(V.NOT_RUN), "1 tests were not run", GateError),
+        (outcome(V.ENVIRONMENT), "1 tests failed because of", MachineError),
+        (outcome(V.ENVIRONMENT, V.FAILED), "1 tests failed because of", GateError),
+        (outcome(V.PASSED, problems=("stood still",)), "stood still", GateError),
     ],
 )
 def test_raise_unless_complete_refuses_incomplete_run(
-    problems: tuple[str, ...],
-    collected: int,
-    verdicts: list[TestVerdict],
-    said: str,
-    kind: type[CiBuildError],
+    made: RunOutcome, said: str, kind: type[CiBuildError]
 ) -> None:
     with pytest.raises(kind, match=said) as raised:
-        raise_unless_complete(
-            problems,
-            collected,
-            [result(f"x{n}", verdict) for n, verdict in enumerate(verdicts)],
-        )
+        raise_unless_complete(made)
     assert raised.type is kind
 
 
@@ -77,17 +73,8 @@ def test_missing_tests_names_absent_tests() -> None:
     )
 
 
-def test_raise_unless_complete_accepts_failed_tests_and_empty_shards() -> None:
-    raise_unless_complete((), 1, [], shard=True)
-    raise_unless_complete(
-        (),
-        1,
-        [
-            result("x", V.FAILED),
-            result("y", V.CRASHED),
-            result("z", V.FLAKY),
-        ],
-    )
+def test_raise_unless_complete_accepts_failed_tests() -> None:
+    raise_unless_complete(outcome(V.FAILED, V.CRASHED, V.FLAKY))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +88,7 @@ def test_raise_unless_complete_names_missing_tests(
     verdict: TestVerdict, kind: type[CiBuildError]
 ) -> None:
     with pytest.raises(kind, match="lacks or deselects"):
-        raise_unless_complete((), 1, [result("x", verdict)], missing=("a.py::y",))
+        raise_unless_complete(outcome(verdict), missing=("a.py::y",))
 
 
 def test_make_gate_distinguishes_partial_runs() -> None:
@@ -111,7 +98,7 @@ def test_make_gate_distinguishes_partial_runs() -> None:
         for word in (
             config,
             replace(config, listed=("t.py::a",)),
-            replace(config, shard=Shard(number=1, count=2)),
+            replace(config, shard=Shard(number=1, count=2, folder=Path())),
         )
     )
     assert whole_.partial is False
