@@ -28,11 +28,13 @@ from jax_aiter._errors import (
     ModuleLoadError,
     NotDifferentiableError,
 )
+from jax_aiter._export import export_checks, load_kernels
 from jax_aiter._info import info
 from jax_aiter.version import __version__
 
 __all__ = ["BackendError", "JaxAiterError", "ManifestError", "ModuleLoadError"]
-__all__ += ["NotDifferentiableError", "__version__", "info"]
+__all__ += ["NotDifferentiableError", "__version__"]
+__all__ += ["export_checks", "info", "load_kernels"]
 _MODULES = (
     "compat",
     "flatmm_fp8",

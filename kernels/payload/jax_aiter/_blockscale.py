@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -58,9 +59,13 @@ def product(
     """
     (rows, depth), columns = xq.shape, wq.shape[0]
     blocks = depth // BLOCK
+
+    def small(count: int) -> bool:
+        return blocks % count == 0 and bool(rows * columns * count <= _SUMS)
+
     # Number of blocks at a time, so that their sums stay small.
-    some = max(1, min(blocks, _SUMS // (rows * columns or 1)))
-    while blocks % some:
+    some = blocks
+    while some > 1 and not _check.proven(partial(small, some)):
         some -= 1
 
     def add(step: Any, out: Array) -> Array:
@@ -75,7 +80,7 @@ def product(
 
         def split(factor: Array) -> Array:
             own = part(factor, 1, some * BLOCK)
-            return own.reshape(len(factor), some, BLOCK)
+            return own.reshape(factor.shape[0], some, BLOCK)
 
         sums = contract("mbk,nbk->bmn", split(xq), split(wq), jnp.float32)
         by_row = part(x_scale, 0, some)[:, :, None]

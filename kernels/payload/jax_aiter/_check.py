@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+
+try:
+    from jax.errors import InconclusiveDimensionOperation
+except ImportError:  # jax 0.8
+    from jax.core import InconclusiveDimensionOperation
+
+
+def proven(condition: Callable[[], Any]) -> bool | None:
+    """Return whether a condition holds; None if it depends on the value of a symbolic size."""
+    try:
+        return bool(condition())
+    except InconclusiveDimensionOperation:
+        return None
 
 
 def rank(

@@ -9,9 +9,11 @@ compares both.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+from jax_aiter._check import proven
 from jax_aiter._table import (
     CK_RMS_NORM,
     FLATMM_FP8,
@@ -37,6 +39,7 @@ INT = 2**31 - 1
 BUFFER = 2**32 - 1
 """Bytes within the range of a buffer descriptor."""
 
+_UNPROVEN = ", unless constraints of the symbolic sizes exclude it"
 _ASM = "AITER's assembly kernels"
 _CK = "Composable Kernel"
 
@@ -44,20 +47,26 @@ _CK = "Composable Kernel"
 def obstacle(target: FfiTarget, **facts: Any) -> str:
     """Return the reason why a custom call does not accept these facts; empty if it does.
 
+    Limits must hold for every value of a symbolic size.
+
     Args:
         target: the custom call.
         facts: m, n, k and dtype of products; rows, n and dtype of normalisations; for
             attention the names of `jax_aiter.mha._kernels.facts`.
     """
     known = SimpleNamespace(**facts)
-    return next(
-        (
-            text.format(**facts)
-            for holds, text in LIMITS[target.name]
-            if not holds(known)
-        ),
-        "",
-    )
+    for holds, text in LIMITS[target.name]:
+        fits = proven(partial(holds, known))
+        if fits is None:
+            return text.format(**facts) + _UNPROVEN
+        if not fits:
+            return text.format(**facts)
+    return ""
+
+
+def _within(limit: int, *sizes: Any) -> bool:
+    # max(sizes) would compare symbolic sizes with one another.
+    return all(size <= limit for size in sizes)
 
 
 def _multiple(name: str, factor: int) -> Limit:
@@ -74,17 +83,18 @@ def _least(name: str, least: int) -> Limit:
     )
 
 
-def _product(a: float, out: int, *more: Limit) -> tuple[Limit, ...]:
-    # Limits of a product whose factors have `a` bytes for each element, and its result
-    # `out`.
+def _product(bits: int, out: int, *more: Limit) -> tuple[Limit, ...]:
+    # Limits of a product whose factors have `bits` for each element, and its result
+    # `out` bytes.
     def addressable(f: Any) -> bool:
-        return bool(max(f.m * f.k * a, f.n * f.k * a, f.m * f.n * out) <= BUFFER)
+        factors = (f.m * f.k * bits // 8, f.n * f.k * bits // 8)
+        return _within(BUFFER, *factors, f.m * f.n * out)
 
     return (
         *more,
         (lambda f: f.m > 0, "M is 0"),
         (
-            lambda f: max(f.m, f.n, f.k) <= INT,
+            lambda f: _within(INT, f.m, f.n, f.k),
             "M={m}, N={n}, K={k}: the kernels' sizes end at 2**31 - 1",
         ),
         (
@@ -94,36 +104,40 @@ def _product(a: float, out: int, *more: Limit) -> tuple[Limit, ...]:
     )
 
 
-def _bytes(f: Any) -> int:
-    # Of the largest of q, k, v and out: one sequence, or all packed ones.
-    return 2 * max(_elements(f), _out(f))
-
-
-def _elements(f: Any) -> int:
-    sizes = (
+def _elements(f: Any) -> tuple[Any, ...]:
+    # Of q, k, v and out: one sequence, or all packed ones.
+    return (
         f.queries * f.heads * f.depth,
         f.keys * f.key_heads * f.depth,
         f.keys * f.key_heads * f.value_depth,
+        f.queries * f.heads * f.value_depth,
     )
-    return int(max(sizes))
 
 
-def _gradient(f: Any) -> int:
-    # Elements of the largest of q, dout, dk and dv: one sequence, or all packed ones.
-    return int(max(f.queries, f.keys) * f.heads * max(f.depth, f.value_depth))
+def _gradient(f: Any) -> tuple[Any, Any]:
+    # Elements of the largest of q and dout, and of dk and dv, which have a head for each
+    # head of q.
+    widest = f.heads * max(f.depth, f.value_depth)
+    return f.queries * widest, f.keys * widest
 
 
-def _out(f: Any) -> int:
-    return int(f.queries * f.heads * f.value_depth)
+def _gradient_bytes(f: Any) -> tuple[Any, Any, Any]:
+    # Of the same in 16 bits, and of dq in float32.
+    queries, keys = _gradient(f)
+    return queries * 2, keys * 2, f.queries * f.heads * f.depth * 4
 
 
 _SIZES: Limit = (
-    lambda f: max(f.batch, f.queries, f.keys, f.heads, f.sequences) <= INT,
+    lambda f: _within(INT, f.batch, f.queries, f.keys, f.heads, f.sequences),
     "the kernels' sizes end at 2**31 - 1",
 )
 _NOT_EMPTY: Limit = (
-    lambda f: min(f.batch, f.queries, f.keys, f.heads) > 0,
+    lambda f: all(size > 0 for size in (f.batch, f.queries, f.keys, f.heads)),
     "there are no queries or no keys",
+)
+_LENGTHS: Limit = (
+    lambda f: not f.packed or min(f.longest) > 0,
+    "packed sequences of a symbolic length need max_seqlen_q and max_seqlen_k",
 )
 _ASM_ATTENTION: tuple[Limit, ...] = (
     (lambda f: f.dtype == "bfloat16", f"{_ASM} need bfloat16, not {{dtype}}"),
@@ -141,7 +155,10 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
     (lambda f: not f.dropout, f"{_ASM} do not support dropout"),
     (lambda f: f.window in ((-1, -1), (-1, 0)), f"{_ASM} do not support windows"),
     (lambda f: f.complete or f.packed, f"{_ASM} require that each query sees a key"),
-    (lambda f: _bytes(f) <= INT, f"{_ASM} need sequences of less than 2 GiB"),
+    (
+        lambda f: _within(INT // 2, *_elements(f)),
+        f"{_ASM} need sequences of less than 2 GiB",
+    ),
     # A block has 256 queries, whose rows have a 32-bit stride.
     (
         lambda f: 256 * f.heads * f.depth * 2 <= INT,
@@ -187,12 +204,13 @@ _ASM_GRADIENT: tuple[Limit, ...] = (
         lambda f: f.window in _PLAIN or max(f.window) > 0,
         f"{_GRADIENT} a window of more than the diagonal, not {{window}}",
     ),
-    # Gradients of k and v have a head for each head of q.
-    (lambda f: _gradient(f) * 2 <= INT, f"{_GRADIENT} sequences of less than 2 GiB"),
+    _LENGTHS,
     (
-        lambda f: (
-            f.batch * max(_gradient(f) * 2, f.queries * f.heads * f.depth * 4) <= BUFFER
-        ),
+        lambda f: _within(INT // 2, *_gradient(f)),
+        f"{_GRADIENT} sequences of less than 2 GiB",
+    ),
+    (
+        lambda f: _within(BUFFER, *(f.batch * size for size in _gradient_bytes(f))),
         f"{_GRADIENT} gradients of less than 4 GiB, q's in float32",
     ),
     # A block has up to 256 keys, whose rows have a 32-bit stride.
@@ -227,13 +245,14 @@ _CK_ATTENTION: tuple[Limit, ...] = (
         f"with dropout, {_CK} supports neither bias, ALiBi nor lse",
     ),
     (
-        lambda f: max(_elements(f), _out(f)) <= INT,
+        lambda f: _within(INT, *_elements(f)),
         f"{_CK} needs sequences of fewer than 2**31 elements",
     ),
     (
         lambda f: f.heads * f.queries <= INT,
         f"{_CK} needs fewer queries than {{queries}} for {{heads}} heads",
     ),
+    _LENGTHS,
     _SIZES,
     _NOT_EMPTY,
 )
@@ -245,24 +264,24 @@ _NORM: tuple[Limit, ...] = (
 LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
         GEMM_BF16.name: _product(
-            2,
+            16,
             4,
             (lambda f: f.dtype == "bfloat16", "the kernels need bfloat16, not {dtype}"),
             _multiple("k", 64),
             _multiple("n", 64),
         ),
-        GEMM_I8.name: _product(1, 2, _multiple("n", 128), _multiple("k", 128)),
+        GEMM_I8.name: _product(8, 2, _multiple("n", 128), _multiple("k", 128)),
         # M is padded to whole groups of rows before.
-        GEMM_FP4.name: _product(0.5, 2, _multiple("n", 128), _multiple("k", 256)),
+        GEMM_FP4.name: _product(4, 2, _multiple("n", 128), _multiple("k", 256)),
         GEMM_FP8_MI350.name: _product(
-            1,
+            8,
             2,
             _least("m", 16),
             _least("k", 512),
             _multiple("k", 128),
             _multiple("n", 256),
         ),
-        FLATMM_FP8.name: _product(1, 2, _multiple("k", 128), _multiple("n", 256)),
+        FLATMM_FP8.name: _product(8, 2, _multiple("k", 128), _multiple("n", 256)),
         MHA_FWD_ASM.name: _ASM_ATTENTION,
         MHA_FWD.name: _CK_ATTENTION,
         MHA_BWD_ASM.name: _ASM_GRADIENT,

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from jax import export
+
 from jax_aiter._errors import ModuleLoadError
 from jax_aiter._manifest import Module
 from jax_aiter._table import AITER, XLA
@@ -148,6 +150,8 @@ def advise(
             rule.default,
             f"{kind} the default; a row for the shape decides ({count} rows of AITER's tables)",
         )
+    if any(map(export.is_symbolic_dim, product.sizes)):
+        return _default(rule, product, "the sizes are symbolic")
     if not places:
         return _default(rule, product, "the number of compute units is unknown")
     units = places[0][1]

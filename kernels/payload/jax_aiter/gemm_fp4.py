@@ -19,6 +19,7 @@ from jax_aiter._partition import Rule
 from jax_aiter._quantised import Order, quantised
 from jax_aiter._table import GEMM_FP4
 from jax_aiter.layouts import (
+    padded_scale,
     shuffle_scale,
     shuffle_weight,
     unshuffle_scale,
@@ -96,7 +97,7 @@ def _validate(
         sizes = (count, blocks)
         if preshuffled:
             text = f"[{letter} up to 256, K/32 up to 8]"
-            sizes = (count + -count % 256, blocks + -blocks % 8)
+            sizes = padded_scale(count, blocks)
         _check.shape(operation, name, array, text, sizes)
     for name, array in (("a", a), ("b", b), ("a_scale", a_scale), ("b_scale", b_scale)):
         _check.dtype(operation, name, array, (jnp.uint8,))
@@ -158,7 +159,9 @@ def scaled(
 
 
 def _reference(*operands: Array) -> Array:
-    if hasattr(jax.lax, "scaled_dot"):
+    symbolic = any(map(jax.export.is_symbolic_dim, operands[0].shape[:1]))
+    # jax cannot lower a scaled product with symbolic sizes.
+    if hasattr(jax.lax, "scaled_dot") and not symbolic:
         product = jax.lax.platform_dependent(*operands, cpu=plain, default=scaled)
     else:
         product = plain(*operands)

@@ -60,10 +60,18 @@ def shuffle_scale(scale: Array) -> Array:
         [rows rounded up to 256, K/32 rounded up to 8], uint8; the padding is 0.
     """
     _check.rank("shuffle_scale", "scale", scale, "[rows, K/32]")
-    rows, columns = scale.shape
-    padded = jnp.pad(scale, ((0, -rows % _SCALE_ROWS), (0, -columns % _SCALE_COLUMNS)))
-    tiled = padded.reshape(padded.shape[0] // 32, 2, 16, padded.shape[1] // 8, 2, 4)
-    return tiled.transpose(0, 3, 5, 2, 4, 1).reshape(padded.shape)
+    rows, columns = padded_scale(*scale.shape)
+    more = (rows - scale.shape[0], columns - scale.shape[1])
+    padded = jnp.pad(scale, [(0, count) for count in more])
+    tiled = padded.reshape(rows // 32, 2, 16, columns // 8, 2, 4)
+    return tiled.transpose(0, 3, 5, 2, 4, 1).reshape(rows, columns)
+
+
+def padded_scale(rows: int, columns: int) -> tuple[int, int]:
+    """Return the shape of `shuffle_scale`'s result for a scale of this shape."""
+    groups = (rows + _SCALE_ROWS - 1) // _SCALE_ROWS
+    pieces = (columns + _SCALE_COLUMNS - 1) // _SCALE_COLUMNS
+    return groups * _SCALE_ROWS, pieces * _SCALE_COLUMNS
 
 
 def unshuffle_scale(scale: Array, rows: int, columns: int) -> Array:
@@ -80,7 +88,7 @@ def unshuffle_scale(scale: Array, rows: int, columns: int) -> Array:
     Raises:
         ValueError: the shape differs from that of `shuffle_scale`'s result.
     """
-    padded = (rows + -rows % _SCALE_ROWS, columns + -columns % _SCALE_COLUMNS)
+    padded = padded_scale(rows, columns)
     text = "[rows up to 256, K/32 up to 8]"
     _check.shape("unshuffle_scale", "scale", scale, text, padded)
     tiled = scale.reshape(padded[0] // 32, padded[1] // 8, 4, 16, 2, 2)

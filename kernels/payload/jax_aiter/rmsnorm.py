@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import min_dim
 
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
@@ -256,7 +257,7 @@ def _backward(
         rows, n = x.shape
         least, most = _PARTIALS
         filling = min(most, _PARTIAL_SUMS // max(1, n))
-        partials = min(rows, max(least, filling))
+        partials = min_dim(rows, max(least, filling))
         results = [(x.shape, x.dtype), ((partials, n), jnp.float32)]
         dx, dgamma = ffi(RMS_NORM_BWD, results)(dy, x, gamma, rstd)
         return dx, jnp.sum(dgamma, axis=0)

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
 from jax_aiter import BackendError
 from jax_aiter._table import TARGETS
 from jax_aiter.gemm import gemm
@@ -199,21 +198,6 @@ def check_uncomputed_calls_have_operands_and_attributes_of_the_contract(
     monkeypatch.setenv("JAX_AITER_TARGET", gfx)
     monkeypatch.setenv("JAX_AITER_COMPUTE_UNITS", "80")
     assert calls(lowered(function, *arguments)) == wanted
-
-
-@pytest.mark.releases
-def check_one_export_serves_both_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
-    allowed = [export.DisabledSafetyCheck.custom_call(name) for name in TARGETS]
-    both = export.export(
-        jax.jit(rms_norm),
-        platforms=["cpu", "rocm"],
-        disabled_checks=allowed,
-    )(X, GAMMA)
-    assert len(calls(both.mlir_module())) == 1
-    x = made(1, X.shape)
-    gamma = made(2, GAMMA.shape)
-    compare(both.call(x, gamma), rms_norm(x, gamma))
 
 
 @pytest.mark.releases

@@ -139,7 +139,7 @@ def cumulative(
         name: name of the argument.
         array: [sequences + 1], int32.
         count: number of sequences, or None for any number.
-        places: maximum total length of the sequences.
+        places: maximum total length of the sequences, which may be symbolic.
         longest: value of max_seqlen; 0 if unset.
 
     Raises:
@@ -147,17 +147,19 @@ def cumulative(
         TypeError: the dtype is not int32.
     """
     _check.rank(operation, name, array, "[sequences + 1]")
-    if array.shape[0] < 2 or (count is not None and array.shape[0] != count + 1):
+    starts = array.shape[0]
+    enough = _check.proven(lambda: starts >= 2)
+    if not enough or (count is not None and starts != count + 1):
         length = "2 or more" if count is None else count + 1
         raise ValueError(
-            f"{operation}: {name} has {array.shape[0]} numbers; it has to have"
-            f" {length}."
+            f"{operation}: {name} has {starts} numbers; it has to have {length}."
         )
     _check.dtype(operation, name, array, (jnp.int32,))
     if not isinstance(array, jax.core.Tracer):
         numbers = np.asarray(array)
         lengths = np.diff(numbers)
-        if numbers[0] != 0 or (lengths < 0).any() or numbers[-1] > places:
+        beyond = _check.proven(lambda: int(numbers[-1]) > places)
+        if numbers[0] != 0 or (lengths < 0).any() or beyond:
             raise ValueError(
                 f"{operation}: {name} is {numbers.tolist()}; it has to increase from 0"
                 f" to at most {places}."

@@ -162,7 +162,7 @@ def _lengths(
         # NumPy, because under jit every operation of jax returns a tracer, even for
         # constants.
         longest = int(np.diff(np.asarray(array)).max())
-        if longest > places:
+        if _check.proven(lambda: longest > places):
             raise ValueError(
                 f"{_NAME}: a sequence of {name} has the length {longest}, but its array"
                 f" has {places}."

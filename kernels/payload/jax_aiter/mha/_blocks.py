@@ -83,9 +83,8 @@ class Block(NamedTuple):
 def pad(config: Config, sequence: Sequence) -> Sequence:
     """Return the sequence padded to whole blocks; padding neither attends nor is attended to."""
     count, key_count = sequence.q.shape[0], sequence.k.shape[0]
-    # An empty sequence becomes one block.
-    queries = -count % config.queries if count else config.queries
-    keys = -key_count % config.keys if key_count else config.keys
+    queries = _missing(count, config.queries)
+    keys = _missing(key_count, config.keys)
 
     def longer(array: Array, *more: int) -> Array:
         sizes = (*more, *[0] * (array.ndim - len(more)))
@@ -101,6 +100,13 @@ def pad(config: Config, sequence: Sequence) -> Sequence:
         bias=bias,
         rows=Rows(*(longer(part, queries) for part in sequence.rows)),
     )
+
+
+def _missing(count: int, block: int) -> int:
+    # An empty sequence becomes one block. The remainder of a negative number would be
+    # shorter, but symbolic sizes would not be known to contain a block.
+    blocks = (count + block - 1) // block if count else 1
+    return blocks * block - count
 
 
 def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, export
 
 from jax_aiter import _limits
+from jax_aiter._check import proven
 from jax_aiter._choice import Choice, choose, wanted_gpus
 from jax_aiter._limits import INT
 from jax_aiter._native import Arrays, empty, ffi, int32, rowwise
@@ -76,7 +78,8 @@ def make_plan(task: Task, operands: Operands) -> Plan:
     Raises:
         BackendError: an option forces a backend that does not support the task.
     """
-    few = not task.packed and operands.q.shape[1] <= _FEW_QUERIES
+    queries = operands.q.shape[1]
+    few = not task.packed and proven(lambda: queries <= _FEW_QUERIES)
     targets = (MHA_FWD, MHA_FWD_ASM) if few else (MHA_FWD_ASM, MHA_FWD)
     obstacles = _obstacles(task, operands, *targets)
     if task.config.dropout and not obstacles[MHA_FWD.name]:
@@ -231,10 +234,7 @@ def rows_of_extras(operands: Operands) -> tuple[bool, ...]:
 def attributes(task: Task, operands: Operands) -> dict[str, Any]:
     """Return the attributes of MHA_FWD and MHA_BWD."""
     left, right = _window(task, operands)
-    queries = keys = 0
-    if task.packed:
-        queries = min(task.longest[0] or INT, operands.q.shape[1])
-        keys = min(task.longest[1] or INT, operands.k.shape[1])
+    queries, keys = _longest(task, operands)
     return {
         "scale": np.float32(task.config.scale),
         "dropout": np.float32(task.config.dropout),
@@ -245,11 +245,27 @@ def attributes(task: Task, operands: Operands) -> dict[str, Any]:
     }
 
 
+def _longest(task: Task, operands: Operands) -> tuple[int, int]:
+    # Upper bounds of the lengths of packed sequences; 0 for none.
+    found = []
+    for bound, array in zip(task.longest, (operands.q, operands.k), strict=True):
+        places = array.shape[1]
+        if not export.is_symbolic_dim(places):
+            bound = min(bound or INT, places)
+        found.append(bound if task.packed else 0)
+    return found[0], found[1]
+
+
 def _window(task: Task, operands: Operands) -> tuple[int, int]:
     # A window that reaches all keys has no effect, so it becomes -1.
     keys = operands.k.shape[1]
-    left, right = (-1 if size >= keys > 0 else size for size in task.window)
-    return left, right
+    reached = [proven(partial(_reaches, size, keys)) for size in task.window]
+    left, right = task.window
+    return (-1 if reached[0] else left), (-1 if reached[1] else right)
+
+
+def _reaches(size: int, keys: int) -> bool:
+    return size >= keys > 0
 
 
 def _obstacles(task: Task, operands: Operands, *targets: FfiTarget) -> dict[str, str]:
@@ -273,8 +289,8 @@ def _backward_obstacles(task: Task, operands: Operands) -> dict[str, str]:
         )
         return dict.fromkeys(found, any_order)
     queries = operands.q.shape[1]
-    few = not task.packed and queries <= _FEW_FOR_GRADIENT
-    if few and not found[MHA_BWD_ASM.name]:
+    many = task.packed or proven(lambda: queries > _FEW_FOR_GRADIENT)
+    if not many and not found[MHA_BWD_ASM.name]:
         found[MHA_BWD_ASM.name] = (
             "AITER does not use its assembly kernels of the gradient for"
             f" {queries} queries"
@@ -298,6 +314,7 @@ def facts(task: Task, operands: Operands) -> dict[str, Any]:
         "value_depth": v.shape[-1],
         "sequences": task.sequences,
         "packed": task.packed,
+        "longest": _longest(task, operands),
         "window": _window(task, operands),
         "complete": task.complete,
         "bias": "" if bias is None else bias.dtype.name,

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jax_aiter._check import proven
+
 
 class Rows(NamedTuple):
     """Range of keys for each query, int32.
@@ -45,8 +47,8 @@ def whole(
 
 
 def complete(queries: int, keys: int, right: int) -> bool:
-    """Return whether each query of a full sequence sees a key."""
-    return keys > 0 and (right < 0 or keys - queries + right >= 0)
+    """Return whether each query of a full sequence is known to see a key."""
+    return bool(proven(lambda: keys > 0 and (right < 0 or keys - queries + right >= 0)))
 
 
 def packed_complete(cu_queries: Array, cu_keys: Array, right: int) -> bool:
@@ -119,7 +121,8 @@ def packed(
     """
     row = jnp.arange(queries, dtype=jnp.int32)
     last = cu_queries.shape[0] - 2
-    after = jnp.searchsorted(cu_queries, row, side="right").astype(jnp.int32)
+    # jnp.searchsorted needs a number of sequences that is not symbolic.
+    after = jnp.sum(cu_queries <= row[:, None], axis=1, dtype=jnp.int32)
     sequence = jnp.clip(after - 1, 0, last)
     start = cu_keys[sequence]
     end = cu_keys[sequence + 1]
