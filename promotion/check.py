@@ -120,7 +120,6 @@ def check(
 def _offer(head: Head, entries: Entries, wheel_set: WheelSet) -> Offer:
     """Return what the index offers of the projects of a set."""
     sets = entries.sets(sorted(head.state.visible, reverse=True))
-    others = (one for one in sets.values() if one.set_digest != wheel_set.digest)
     projects = {wheel.name for wheel in wheel_set.wheels}
     versions: dict[str, set[str]] = {project: set() for project in projects}
     unyanked: dict[str, set[str]] = {project: set() for project in projects}
@@ -131,7 +130,7 @@ def _offer(head: Head, entries: Entries, wheel_set: WheelSet) -> Offer:
                 if number not in head.state.yanked:
                     unyanked[wheel.project].add(wheel.version)
     yanked = {name: found - unyanked[name] for name, found in versions.items()}
-    return Offer(newest=next(others, None), versions=versions, yanked=yanked)
+    return Offer(versions=versions, yanked=yanked)
 
 
 def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from core.errors import FormatError, RequestError
 from core.frozen import frozen
@@ -38,14 +38,6 @@ VERSION = "version"
 """The setting of evidence that names the version of the gate when it ran."""
 
 _SCHEMA_VERSION = 2
-
-
-@frozen
-class Growth:
-    """Permitted growth of a wheel since the last promoted set."""
-
-    percent: int
-    verdict: Literal["warn", "block"]
 
 
 @frozen
@@ -80,7 +72,6 @@ class PolicyTable(_EvidenceTable):
     protected_refs: tuple[str, ...] | None
     unprotected: bool
     sizes: Mapping[str, int]
-    growth: Growth
     attestations: AttestationRule
     verified_rocm: bool
 

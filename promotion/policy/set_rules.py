@@ -23,8 +23,6 @@ from core.model import Payload, RocmVersion, Wheel, WheelSet
 from core.rocm_servers import load_servers
 from core.rocm_trust import ROCM_TRUST, ChecksumOrigin, load_trust
 from core.targets import MULTI_ARCH, covers, load_table
-from core.units import human
-from promotion.index.ledger import PromotedSet
 from promotion.policy.promotion_policy import Policy
 from wheelkit.recipe_base import requires_python
 
@@ -34,13 +32,11 @@ class Offer:
     """What an index offers.
 
     Attributes:
-        newest: the newest visible set besides the one to promote.
         versions: project -> visible versions.
         yanked: project -> versions among them that pip selects only for users who pin
             them (PEP 592).
     """
 
-    newest: PromotedSet | None = None
     versions: Mapping[str, Collection[str]] = field(default_factory=dict)
     yanked: Mapping[str, Collection[str]] = field(default_factory=dict)
 
@@ -183,25 +179,6 @@ def size_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
             yield (
                 f"{wheel.filename} has {wheel.size / _MEGA:.1f} MB; the policy allows"
                 f" {budgets[wheel.name]} MB."
-            )
-
-
-def growth_problems(
-    wheel_set: WheelSet, policy: Policy, baseline: PromotedSet | None
-) -> Iterator[str]:
-    """Yield a sentence for each project whose largest wheel grew by more than the policy allows."""
-    if baseline is None:
-        return
-    for project in dict.fromkeys(wheel.name for wheel in wheel_set.wheels):
-        old = max(
-            (wheel.size for wheel in baseline.wheels if wheel.project == project),
-            default=0,
-        )
-        new = max(wheel.size for wheel in wheel_set.wheels if wheel.name == project)
-        if old and new * 100 > old * (100 + policy.growth.percent):
-            yield (
-                f"{project} grew from {human(old)} to {human(new)} since set"
-                f" {baseline.set_digest[:12]}; {policy.growth.percent} % are allowed."
             )
 
 

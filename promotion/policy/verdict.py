@@ -47,7 +47,6 @@ from promotion.policy.set_rules import (
     Offer,
     device_member_problems,
     expand,
-    growth_problems,
     order_problems,
     rocm_problems,
     set_problems,
@@ -134,7 +133,6 @@ def verdict(
     judged = judge_evidence(
         EvidenceCase(wheel_set=wheel_set, files=tuple(files), policy=policy, now=now)
     )
-    grown = tuple(growth_problems(wheel_set, policy, offer.newest))
     lower = tuple(order_problems(wheel_set, offer))
     blocked = (
         *set_problems(wheel_set, policy),
@@ -142,7 +140,6 @@ def verdict(
         *device_member_problems(wheel_set, policy),
         *variant_problems(wheel_set, offer),
         *size_problems(wheel_set, policy),
-        *(grown if policy.growth.verdict == "block" else ()),
         *(
             ()
             if allow_lower
@@ -167,7 +164,6 @@ def verdict(
         warnings=(
             *invalid,
             *dict.fromkeys(notes),
-            *(grown if policy.growth.verdict == "warn" else ()),
             *(lower if allow_lower else ()),
             *judged.warnings,
         ),

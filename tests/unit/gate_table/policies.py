@@ -21,10 +21,9 @@ from promotion.evidence.attestations import AttestationReport, AttestationRule, 
 from promotion.evidence.evidence import EvidenceFile
 from promotion.evidence.test_results import TestVerdict
 from promotion.index.authority import LedgerKey, PolicySource
-from promotion.index.ledger import PromotedSet
 from promotion.policy.exceptions import EXCEPTED, NOT_RUN, PolicyException
 from promotion.policy.gate_rules import EvidenceKey, GateRule
-from promotion.policy.promotion_policy import Growth, Policy, load_policy
+from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.set_rules import Offer
 from promotion.policy.verdict import verdict
 from promotion.promote import promote
@@ -51,7 +50,6 @@ ALWAYS = "every policy"
 _GROUPS = {
     "gates": GateRule,
     "attestations": AttestationRule,
-    "growth": Growth,
 }
 """Key -> class of its table."""
 
@@ -78,7 +76,6 @@ class Case:
 
     wheel_set: WheelSet
     evidence: Callable[[list[Evidence]], list[Evidence]] = list
-    baseline: PromotedSet | None = None
     attested: Sequence[AttestationReport] = ()
     key: str = KEY
     source: str = "refs/heads/main"
@@ -94,16 +91,11 @@ def _wheel_set() -> WheelSet:
 
 def _good() -> Case:
     wheel_set = _wheel_set()
-    wheels = [
-        sets.ledger_wheel(wheel.name, size=wheel.size) for wheel in wheel_set.wheels
-    ]
     reports = [
         AttestationReport(wheel=wheel.filename, signers=(SIGNER,), trust="sigstore")
         for wheel in wheel_set.wheels
     ]
-    return Case(
-        wheel_set=wheel_set, baseline=sets.promoted_set(*wheels), attested=reports
-    )
+    return Case(wheel_set=wheel_set, attested=reports)
 
 
 def refusals(case: Case, policy: Policy) -> Iterable[str]:
@@ -115,7 +107,7 @@ def refusals(case: Case, policy: Policy) -> Iterable[str]:
         files,
         policy,
         now=NOW,
-        offer=Offer(newest=case.baseline, versions=case.offered),
+        offer=Offer(versions=case.offered),
         attested=case.attested,
     ).blocked_by
 
@@ -580,20 +572,6 @@ ROWS = [
         large_pjrt,
         strict={"sizes": {"jax-rocm{major}-pjrt": 1}},
         lax={"sizes": {}},
-    ),
-    PolicyRow(
-        "growth.percent",
-        "grew from",
-        large_pjrt,
-        strict={"growth": Growth(percent=10, verdict="block")},
-        lax={"growth": Growth(percent=1_000_000, verdict="block")},
-    ),
-    PolicyRow(
-        "growth.verdict",
-        "grew from",
-        large_pjrt,
-        strict={"growth": Growth(percent=10, verdict="block")},
-        lax={"growth": Growth(percent=10, verdict="warn")},
     ),
     *(
         PolicyRow(

@@ -145,7 +145,7 @@ def test_recorded_policy_may_lack_and_have_other_keys(world: World) -> None:
     """The policies of other versions have other keys; only the rules for evidence matter."""
     entry = entry_of(world)
     other = entry.policy.replace("python_versions = []\n", "", 1)
-    other = other.replace("growth = {", "future = {", 1)
+    other = other.replace("sizes = {", "future = {", 1)
     assert other.count("\n") == entry.policy.count("\n") - 1
     assert problems(world, replace(entry, policy=other)) == []
     without = other.replace(DEVICE_GATE, "")

@@ -1,4 +1,4 @@
-"""Rules for sizes, growth and variants of a set."""
+"""Rules for the ROCm, versions and variants of a set."""
 
 from __future__ import annotations
 
