@@ -38,13 +38,11 @@ from promotion.index.ledger import (
 )
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, apply_change
 from promotion.index.ledger_wheel import LedgerWheel
-from promotion.index.listing import lists_index
 from promotion.index.operations import Change, Clock, change_ledger, utc_now
 from promotion.index.publish import check_not_cut, newest_shown, publish
 from promotion.index.retention import bytes_of
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import (
-    LISTING,
     METADATA_SUFFIX,
     PROVENANCE_SUFFIX,
     ReleasedIndex,
@@ -142,11 +140,6 @@ def verify(
     repair = f"`ci_build index verify {released.index} --repair`"
     for key, sha256 in inventory.pages.items():
         yield from _object(bucket, key, sha256, f"{repair} restores it.", read=read)
-    if not lists_index(bucket, inventory.listed):
-        yield (
-            f"{LISTING} does not list {released.index} as its ledger describes it:"
-            f" {repair} updates it."
-        )
     yield from _unnamed(bucket, released, inventory, read=read)
 
 

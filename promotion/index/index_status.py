@@ -13,7 +13,6 @@ from promotion.evidence.evidence import TIME, time_of
 from promotion.index.json_types import (
     STATUS_SCHEMA,
     HistoryRow,
-    ListedIndex,
     PolicyRecord,
     SetRow,
     StatusFile,
@@ -21,7 +20,6 @@ from promotion.index.json_types import (
 from promotion.index.ledger import Entries, LedgerEntry
 from promotion.index.ledger_state import IndexState
 from promotion.index.ledger_wheel import LedgerWheel
-from promotion.index.listing import listing_row
 from promotion.index.overview import newest_row, overview_page
 from promotion.index.page_diff import WheelFiles, index_files
 from promotion.index.pages import Page, install_requirements, root_pair
@@ -141,14 +139,12 @@ class IndexPages:
     Attributes:
         projects: project -> its visible wheels.
         root: the lists of projects.
-        listed: row of the index on the page that lists all indexes.
     """
 
     projects: Mapping[str, WheelFiles]
     root: tuple[Page, Page]
     overview: Page
     status: Page
-    listed: ListedIndex
 
 
 def index_pages(entries: Entries, last: LedgerEntry, ledger_sha256: str) -> IndexPages:
@@ -173,7 +169,6 @@ def index_pages(entries: Entries, last: LedgerEntry, ledger_sha256: str) -> Inde
         status=Page(
             key=released.status, data=dump_record(status, schema=STATUS_SCHEMA)
         ),
-        listed=listing_row(released, status["sets"]),
     )
 
 

@@ -8,7 +8,6 @@ from itertools import chain
 from core.digests import sha256_of
 from core.frozen import frozen
 from promotion.index.index_status import index_pages
-from promotion.index.json_types import ListedIndex
 from promotion.index.ledger import Ledger
 from promotion.index.pages import project_pair
 from promotion.storage.bucket import Bucket
@@ -26,13 +25,11 @@ class Inventory:
         pages: key -> sha256 of every page and of status.json.
         kept: key -> sha256 of files that sweeps leave, since other sets may contain
             them too.
-        listed: row of the index on the page that lists all indexes.
     """
 
     files: Mapping[str, str]
     pages: Mapping[str, str]
     kept: Mapping[str, str]
-    listed: ListedIndex
 
     def unnamed(self, bucket: Bucket, released: ReleasedIndex) -> tuple[str, ...]:
         """Return the sorted keys of stored objects that nothing held or shown needs."""
@@ -78,5 +75,4 @@ def read_inventory(ledger: Ledger) -> Inventory:
         files=files,
         pages={page.key: sha256_of(page.data) for page in pages},
         kept=kept,
-        listed=rendered.listed,
     )

@@ -66,14 +66,6 @@ class HistoryRow(TypedDict):
     title: str
 
 
-class ListedIndex(TypedDict):
-    """An index on the page that lists all indexes; see `listing.listing_row`."""
-
-    index: str
-    channel: str
-    targets: list[str]
-
-
 class StatusFile(TypedDict):
     """The file status.json; see `status.dump_status`.
 

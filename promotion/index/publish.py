@@ -15,7 +15,6 @@ from promotion.index.authority import ANYONE, Authority
 from promotion.index.index_status import index_pages
 from promotion.index.json_types import STATUS_SCHEMA, StatusFile
 from promotion.index.ledger import FIRST, Entries, Head, find_head
-from promotion.index.listing import update_listing
 from promotion.index.overview import overview_entry
 from promotion.index.page_diff import index_files, page_updates
 from promotion.index.pages import Page, project_pair
@@ -178,7 +177,6 @@ def _write(pages: _Pages, entries: Entries, head: Head, since: int) -> None:
             pages.put(page)
     for page in (*new.root, new.overview):
         pages.put(page)
-    pages.written += update_listing(entries.bucket, new.listed)
     pages.put(new.status)
 
 

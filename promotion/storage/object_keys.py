@@ -15,7 +15,6 @@
     - `simple/`: index.html and index.json, and a folder with both for each project
     - `status.json`: for monitors and for the next publisher
     - `index.html`: the overview page for people
-- `v2/index.html`: the list of indexes for people
 - `v2/_claims/<index>.json`: the promotion or repair that changes the index now
 - `v2/_upkeep/<index>/<work>.txt`: when `index verify`, `index retention --apply` and
   `set collect --apply` ended last
@@ -39,8 +38,6 @@ NIGHTS_FOLDER = "_nights"
 PAGES = ("index.html", "index.json")
 UPKEEP = ("verify", "retention", "collect")
 """Kinds of work that keep an index in order."""
-LISTING = f"{Channel.RELEASED}/index.html"
-"""The key of the page that lists the indexes."""
 
 _TEXT = "text/plain; charset=utf-8"
 _CONTENT_TYPES = {

@@ -17,10 +17,8 @@ from core.targets import load_table
 from promotion.compatibility.module_support import CheckOutcome, EvidenceChecks
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.index.index_status import status_of
-from promotion.index.json_types import ListedIndex
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
-from promotion.index.listing import listing_page
 from promotion.index.overview import newest_row, overview_page
 from promotion.index.set_summary import ModuleTest, SetContent
 from promotion.set_report import report_page
@@ -323,17 +321,3 @@ def set_page(
         summary,
         (),
     )
-
-
-def indexes_page(text: str = "") -> bytes:
-    """Return the list of indexes; names of indexes cannot be hostile."""
-    families = ("gfx94X-dcgpu", "gfx110X-all", "multi-arch", "n" * 300)
-    rows: list[ListedIndex] = [
-        {
-            "index": name,
-            "channel": text or "release",
-            "targets": [*TARGETS[: 4 * place], *([text] if text else [])],
-        }
-        for place, name in enumerate(families, 1)
-    ]
-    return listing_page(rows)

@@ -11,6 +11,7 @@ from ci_build.cli.options.shared_options import bucket_option, json_option, opti
 from ci_build.cli.options.table import chosen_options
 from ci_build.release.release_request import SERVE_PORT
 from core.errors import RequestError
+from core.model import Channel
 from core.report import print_line
 from promotion.index.serve import IndexServer
 from promotion.published_check import check_published, raise_for_checks, read_published
@@ -35,6 +36,8 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
         )
     with IndexServer(opened.root, host=host, port=port) as server:
         print_line(f"serving {bucket.partition('?')[0]} at {server.url}")
+        for page in sorted(opened.root.glob(f"{Channel.RELEASED}/*/index.html")):
+            print_line(f"  {server.url}{page.relative_to(opened.root)}")
         server.wait()
 
 

@@ -18,7 +18,6 @@ from tests.support.web_pages import (
     TARGETS,
     hostile_index_page,
     index_page,
-    indexes_page,
     set_page,
 )
 
@@ -41,10 +40,8 @@ PAGES: Mapping[str, Callable[[], bytes]] = {
     "index": functools.partial(index_page, 12, TARGETS[::4]),
     "index without sets": functools.partial(index_page, 1, yanked={1: "wrong results"}),
     "set": set_page,
-    "indexes": indexes_page,
     "hostile index": hostile_index_page,
     "hostile set": functools.partial(set_page, HOSTILE),
-    "hostile indexes": functools.partial(indexes_page, HOSTILE),
 }
 
 

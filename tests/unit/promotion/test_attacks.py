@@ -43,7 +43,7 @@ from promotion.policy.promotion_policy import load_policy
 from promotion.policy.verdict import verdict
 from promotion.stage import raise_if_any, refuse_changed_files, stage
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.object_keys import LISTING, StagedSet
+from promotion.storage.object_keys import StagedSet
 from promotion.storage.s3_client import check_encrypted
 from tests.support import sets
 from tests.support.attacked_index import (
@@ -910,7 +910,6 @@ WRITER = [
     ),
     Attack("page that is a link", "symbolic link", linked),
     Attack("page that redirects", "redirects readers to", redirected),
-    Attack("list of indexes", "does not list", edited(LISTING, "local", "release")),
     Attack("wheels.json replaced", "was expected", replaced("wheels.json")),
     Attack("report replaced", "was expected", replaced("report-")),
     Attack("evidence replaced", "was expected", replaced("evidence/")),

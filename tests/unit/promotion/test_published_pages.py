@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from core.errors import BucketError
 from promotion.index.audit import verify
-from promotion.index.json_types import ListedIndex
 from promotion.index.ledger_state import EntryKind
-from promotion.index.listing import listing_page, parse_listing, update_listing
 from promotion.index.operations import mark
 from promotion.index.publish import publish
 from promotion.index.set_summary import load_summary
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.object_keys import LISTING
-from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
+from tests.support.promoting import NOW, RELEASED, go, staged_in
 from tests.support.web_pages import (
     Elements,
     sections,
@@ -104,82 +99,6 @@ def test_hash_locked_requirements_come_from_the_lock(
         *(one.wheel.name for one in wheels),
     }
     assert all("--hash=sha256:" in line for line in lines)
-
-
-ROW: ListedIndex = {
-    "index": "gfx94X-dcgpu",
-    "channel": "nightly",
-    "targets": ["gfx942"],
-}
-
-
-def test_list_of_indexes_keeps_other_rows_and_is_written_once(
-    two_sets: DirBucket,
-) -> None:
-    first = two_sets.get(LISTING)
-    (own,) = parse_listing(first) or ()
-    assert own == {
-        "index": "multi-arch",
-        "channel": POLICY.channel,
-        "targets": ["gfx942", "gfx950"],
-    }
-    assert update_listing(two_sets, ROW) == (LISTING,)
-    assert update_listing(two_sets, ROW) == ()
-    assert parse_listing(two_sets.get(LISTING)) == (ROW, own)
-    assert update_listing(two_sets, own) == ()
-    assert [*verify(two_sets, RELEASED)] == []
-
-
-def test_damaged_list_of_indexes_is_found_and_restored(two_sets: DirBucket) -> None:
-    before = two_sets.get(LISTING)
-    two_sets.path(LISTING).write_bytes(before + b"appended")
-    (problem,) = verify(two_sets, RELEASED)
-    assert problem.startswith(
-        f"{LISTING} does not list multi-arch as its ledger describes it"
-    )
-    assert publish(two_sets, RELEASED, everything=True) == (LISTING,)
-    assert two_sets.get(LISTING) == before
-
-
-def test_list_of_indexes_survives_a_race(
-    two_sets: DirBucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another index is added between reading and writing."""
-    write = two_sets.put_if_match
-    raced = list[str]()
-
-    def put(key: str, data: bytes, *, etag: str | None) -> Any:
-        if not raced:
-            raced.append(key)
-            update_listing(two_sets, {**ROW, "index": "other"})
-        return write(key, data, etag=etag)
-
-    monkeypatch.setattr(two_sets, "put_if_match", put)
-    update_listing(two_sets, ROW)
-    assert [row["index"] for row in parse_listing(two_sets.get(LISTING)) or ()] == [
-        "gfx94X-dcgpu",
-        "multi-arch",
-        "other",
-    ]
-
-
-def test_forged_list_of_indexes_is_not_believed() -> None:
-    page = listing_page([ROW])
-    assert parse_listing(page) == (ROW,)
-    assert parse_listing(page.replace(b"gfx942", b"gfx950", 1)) is None
-    for row in (
-        {**ROW, "index": "../x"},
-        {**ROW, "targets": "gfx942"},
-        {"index": "x"},
-        7,
-    ):
-        data = json.dumps([row]).encode()
-        assert (
-            parse_listing(
-                b'<script type="application/json" id="indexes">' + data + b"</script>"
-            )
-            is None
-        )
 
 
 def test_page_never_leaves_out_numbers_that_could_not_be_read(

@@ -25,7 +25,6 @@ from tests.support.web_pages import (
     HOSTILE,
     Elements,
     index_page,
-    indexes_page,
     sections,
     set_page,
 )
@@ -34,9 +33,7 @@ PAGES: Mapping[str, Callable[[], bytes]] = {
     "index": index_page,
     "hostile index": web_pages.hostile_index_page,
     "set": set_page,
-    "indexes": indexes_page,
     "hostile set": functools.partial(set_page, HOSTILE),
-    "hostile indexes": functools.partial(indexes_page, HOSTILE),
 }
 
 
@@ -88,7 +85,6 @@ def test_hostile_text_is_shown_as_text() -> None:
         Elements(web_pages.hostile_index_page()).text.count(str(visible(HOSTILE))) > 20
     )
     assert Elements(set_page(HOSTILE)).text.count(str(visible(HOSTILE))) > 15
-    assert Elements(indexes_page(HOSTILE)).text.count(str(visible(HOSTILE))) >= 4
 
 
 def test_gpus_are_grouped_by_product_newest_first() -> None:
