@@ -14,20 +14,11 @@ LIMITS = SessionLimits(test=20.0, collect=120.0, grace=1.0, session=900.0, crash
 
 
 def fake_device(root: Path, number: int) -> GpuDevice:
-    """Return a GPU made of files.
-
-    One file that its users have open, and two with its total and used bytes.
-    """
-    folder = root / "devices"
-    folder.mkdir(parents=True, exist_ok=True)
-    node, total, used = (
-        folder / f"{number}.{name}" for name in ("node", "total", "used")
-    )
+    """Return a GPU made of a file that its users have open."""
+    node = root / "devices" / f"{number}.node"
+    node.parent.mkdir(parents=True, exist_ok=True)
     node.touch()
-    total.write_text(f"{16 * GIB}\n")
-    return GpuDevice(
-        index=number, memory=16 * GIB, nodes=(str(node),), gauge=(str(total), str(used))
-    )
+    return GpuDevice(index=number, memory=16 * GIB, nodes=(str(node),))
 
 
 def work(root: Path, limits: SessionLimits = LIMITS, retries: int = 40) -> RunPlan:

@@ -59,7 +59,5 @@ def offer_every_device(patch: pytest.MonkeyPatch) -> None:
     for name in (
         "ROCR_VISIBLE_DEVICES",
         "HIP_VISIBLE_DEVICES",
-        "GPU_DEVICE_ORDINAL",
-        "CUDA_VISIBLE_DEVICES",
     ):
         patch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""GPUs of this machine with their other users, and the cores and memory that this process may use.
+"""GPUs of this machine, and the cores and memory that this process may use.
 
 The kernel and the vendor's tool are queried, never HIP or CUDA.
 
@@ -35,13 +35,11 @@ class MachineInfo:
     Attributes:
         devices: all devices in the driver's order, regardless of masks.
         driver: version of the driver.
-        tenants: descriptions of other processes that use a device.
         facts: further details for the evidence.
     """
 
     devices: tuple[GpuDevice, ...]
     driver: str = ""
-    tenants: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -86,21 +84,14 @@ def free_memory(
 
 def _amd_machine(root: Path) -> MachineInfo:
     """Return the GPUs in the order of their nodes in amdkfd's topology."""
-    kfd = root / "sys/class/kfd/kfd"
-    gpus = gpu_nodes(kfd / "topology/nodes")
-    own = str(os.getpid())
+    gpus = gpu_nodes(root / "sys/class/kfd/kfd/topology/nodes")
+    devices = []
+    for index, (node, facts) in enumerate(gpus):
+        devices.append(_amd_device(root, index, node, facts))
+    version = _first_line(root / "sys/module/amdgpu/version")
     return MachineInfo(
-        devices=tuple(
-            _amd_device(root, index, node, facts)
-            for index, (node, facts) in enumerate(gpus)
-        ),
-        driver=_first_line(root / "sys/module/amdgpu/version")
-        or f"in kernel {host.release()}",
-        tenants=tuple(
-            f"process {p.name} uses an AMD GPU"
-            for p in _entries(kfd / "proc")
-            if p.name != own
-        ),
+        devices=tuple(devices),
+        driver=version or f"in kernel {host.release()}",
         facts={"kernel": host.release()},
     )
 
@@ -110,9 +101,8 @@ def _amd_device(
 ) -> GpuDevice:
     minor = facts.get("drm_render_minor", "")
     card = root / f"sys/class/drm/renderD{minor}/device"
-    gauge = (card / "mem_info_vram_total", card / "mem_info_vram_used")
-    counted, used = map(_number, gauge)
-    total = counted or 0
+    total = _number(card / "mem_info_vram_total") or 0
+    used = _number(card / "mem_info_vram_used")
     return GpuDevice(
         index=index,
         uuid=uuid(facts),
@@ -121,26 +111,23 @@ def _amd_device(
         free=None if used is None else max(0, total - used),
         name=_first_line(card / "product_name") or _first_line(node / "name"),
         nodes=("/dev/kfd", *((f"/dev/dri/renderD{minor}",) if minor else ())),
-        gauge=tuple(map(str, gauge)) if counted and used is not None else (),
     )
 
 
 def _nvidia_machine(runner: Runner) -> MachineInfo:
     """Return the GPUs that nvidia-smi lists; none if nvidia-smi is missing or fails."""
-
-    def query(query: str) -> Iterator[list[str]]:
-        with suppress(ProcessError):
-            result = runner.run(
-                ("nvidia-smi", query, "--format=csv,noheader,nounits"), timeout=60
-            )
-            for line in result.stdout.splitlines():
-                cells = [cell.strip() for cell in line.split(",")]
-                if len(cells) == query.count(",") + 1:
-                    yield cells
-
-    rows = list(query(f"--query-gpu={_QUERY}"))
-    devices = tuple(
-        GpuDevice(
+    argv = ("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits")
+    text = ""
+    with suppress(ProcessError):
+        text = runner.run(argv, timeout=60).stdout
+    devices = []
+    driver = ""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 7:  # a message
+            continue
+        index, uuid, capability, total, free, name, driver = cells
+        device = GpuDevice(
             index=int(index),
             uuid=uuid,
             gfx=capability,
@@ -149,15 +136,8 @@ def _nvidia_machine(runner: Runner) -> MachineInfo:
             name=name,
             nodes=(_NVIDIA_NODE,),
         )
-        for index, uuid, capability, total, free, name, _ in rows
-    )
-    tenants = tuple(
-        f"process {pid} ({name}) uses {uuid}"
-        for uuid, pid, name in query("--query-compute-apps=gpu_uuid,pid,process_name")
-    )
-    return MachineInfo(
-        devices=devices, driver=rows[0][6] if rows else "", tenants=tenants
-    )
+        devices.append(device)
+    return MachineInfo(devices=tuple(devices), driver=driver)
 
 
 def detect_allotment(root: Path = Path("/")) -> Allotment:
@@ -212,10 +192,3 @@ def _text(path: Path) -> str:
         OSError
     ):  # a container's device cgroup denies access to other containers' GPUs
         return ""
-
-
-def _entries(path: Path) -> list[Path]:
-    try:
-        return sorted(path.iterdir())
-    except OSError:
-        return []

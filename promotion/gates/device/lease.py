@@ -46,12 +46,7 @@ class JaxPlatform(enum.StrEnum):
         """Return the variables that hide devices, lowest layer first."""
         match self:
             case JaxPlatform.ROCM:
-                return (
-                    "ROCR_VISIBLE_DEVICES",
-                    "HIP_VISIBLE_DEVICES",
-                    "GPU_DEVICE_ORDINAL",
-                    "CUDA_VISIBLE_DEVICES",
-                )
+                return ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
             case JaxPlatform.CUDA:
                 return ("CUDA_VISIBLE_DEVICES",)
             case JaxPlatform.CPU:
@@ -71,8 +66,6 @@ class GpuDevice:
         free: unused memory in bytes; None if unknown.
         name: product name.
         nodes: files that every process using the device has open.
-        gauge: files of the kernel with the device's total and used bytes; empty without
-            such files.
     """
 
     index: int
@@ -82,7 +75,6 @@ class GpuDevice:
     free: int | None = None
     name: str = ""
     nodes: tuple[str, ...] = ()
-    gauge: tuple[str, ...] = ()
 
     @property
     def token(self) -> str:
@@ -120,8 +112,8 @@ class Lease:
         env: changes to the worker's environment before jax is imported; "" removes a
             variable.
         memory: bytes of the largest device, or of RAM on a CPU.
-        nodes, gauges: `nodes` and `gauge` of the devices, see `GpuDevice`; shared
-            devices have no gauges here.
+        nodes: `nodes` of the devices, see `GpuDevice`.
+        alone: whether no other worker uses the devices.
     """
 
     slot: int
@@ -129,7 +121,7 @@ class Lease:
     env: Mapping[str, str]
     memory: int = 0
     nodes: tuple[str, ...] = ()
-    gauges: tuple[tuple[str, ...], ...] = ()
+    alone: bool = False
 
 
 def visible_devices(
@@ -139,20 +131,18 @@ def visible_devices(
 
     Each mask indexes the devices of the previous mask.
 
-    An empty ROCR_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES on a CUDA machine, hides
-    everything. Of HIP's own masks, HIP_VISIBLE_DEVICES takes precedence, and an empty
-    mask has no effect.
+    An empty ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides everything; an empty
+    HIP_VISIBLE_DEVICES has no effect.
 
     Raises:
         MachineError: a mask names a device that does not exist, or the same device
             twice, or is invalid.
     """
-    masks = platform.masks
-    names = [name for name in masks[:1] if name in environ]
-    names += [name for name in masks[1:] if environ.get(name)][:1]
     left = tuple(devices)
-    for name in names:
-        left = _masked(left, name, environ[name])
+    for name in platform.masks:
+        text = environ.get(name)
+        if text or (text == "" and name == platform.masks[0]):
+            left = _masked(left, name, text)
     return left
 
 
@@ -255,19 +245,18 @@ def _lease(
     tokens = ",".join(device.token for device in devices)
     env = dict.fromkeys(_LIBRARIES, str(share.cores))
     if devices:
-        env |= {**dict.fromkeys(platform.masks, ""), platform.masks[0]: tokens}
+        env[platform.masks[0]] = tokens
     if devices and platform is JaxPlatform.ROCM:
         # Masks of upper layers number the remaining devices from zero.
         env["HIP_VISIBLE_DEVICES"] = ",".join(map(str, range(len(devices))))
     nodes: dict[str, None] = {}
     for device in devices:
         nodes |= dict.fromkeys(device.nodes)
-    gauges = [device.gauge for device in devices if device.gauge and not shared]
     return Lease(
         slot=slot,
         device=tokens,
         env=env,
         memory=max((device.memory for device in devices), default=share.memory),
         nodes=tuple(nodes),
-        gauges=tuple(gauges),
+        alone=not shared,
     )

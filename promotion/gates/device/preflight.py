@@ -30,14 +30,11 @@ from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import DEVICE_SHARE, GpuDevice, JaxPlatform
 
 CHILD = Path(__file__).with_name("preflight_child.py")
-SHARED_MEMORY = 1 << 30
-"""Bytes that RCCL and NCCL need for buffers between processes; a container has 64 MB by default."""
 _SECONDS = 600.0
 _DOCTOR = "Run `ci_build doctor` on this machine."
 _FIX_SET = (
     "Fix the set; the machine is not the cause. `ci_build gate load` may show more."
 )
-_SHM = "/dev/shm"  # noqa: S108 - inspected, not written
 
 
 def query_jax(
@@ -85,7 +82,6 @@ def check_host(
             " groups video and render."
         )
         yield preflight_check("/dev/kfd", problem, remedy)
-    yield _shared_memory(root / _SHM.lstrip("/"))
     poor = [
         f"device {device.token} has {human(device.free)} of {human(device.memory)} free"
         for device in devices
@@ -95,11 +91,6 @@ def check_host(
         "device memory",
         "; ".join(poor),
         "End the processes that use the device, or use another device.",
-    )
-    yield preflight_check(
-        "tenants",
-        note="; ".join(machine.tenants),
-        facts={"tenants": list(machine.tenants)},
     )
 
 
@@ -241,19 +232,6 @@ def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> Check:
         "kinds": sorted({device["kind"] for device in answer["devices"]}),
     }
     return preflight_check("platform", problem, _DOCTOR, facts=facts)
-
-
-def _shared_memory(path: Path) -> Check:
-    remedy = "Start the container with more shared memory, such as --shm-size=16g."
-    try:
-        stat = os.statvfs(path)
-    except OSError as failure:
-        return preflight_check(_SHM, f"{_SHM} is not usable: {failure}", remedy)
-    free = stat.f_bavail * stat.f_frsize
-    problem = ""
-    if free < SHARED_MEMORY:
-        problem = f"{_SHM} has {human(free)} free, not {human(SHARED_MEMORY)}"
-    return preflight_check(_SHM, problem, remedy, facts={"shm_bytes": free})
 
 
 def _plain(targets: Iterable[str]) -> list[str]:

@@ -89,6 +89,7 @@ _ENVIRONMENT = re.compile(
     r" device|No visible GPU devices"
     r"|CUDA_ERROR_NO_DEVICE"
     r"|hipErrorECCNotCorrectable|hipErrorHostUnregistered|HSA_STATUS_ERROR_OUT_OF_RESOURCES"
+    r"|unhandled system error"  # of NCCL and RCCL, such as too little /dev/shm
     r"|No space left on device|Cannot allocate memory|Too many open files|unable to"
     r" open /dev/kfd"
 )

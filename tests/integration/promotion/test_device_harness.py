@@ -170,7 +170,9 @@ def test_harness_blames_the_machine_for_memory_of_others(
     verdicts = {result.id: result.verdict for result in report.results}
     assert verdicts.pop("test_starve.py::test_starve") is TestVerdict.ENVIRONMENT
     assert {*verdicts.values()} == {TestVerdict.PASSED}
-    assert [item.code for item in report.warnings] == ["device-memory-taken"]
+    (item,) = report.warnings
+    assert item.code == "device-memory-taken"
+    assert "test_starve.py::" in item.message
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,11 @@ def test_harness_retries_one_test_of_each_cause(tmp_path: Path) -> None:
 
 
 DRIVER = """
+#include <stddef.h>
 static int poisoned;
+static size_t used;
+void leak(void) { used += (size_t)2 << 30; }
+int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = *total = ((size_t)16 << 30) - used; return 0; }
 void poison(void) { poisoned = 700; }
 int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 int cuDeviceGet(int *device, int number) { *device = number; return 0; }
@@ -276,6 +282,9 @@ DRIVER = ctypes.CDLL(str(pathlib.Path(__file__).with_name("libcuda.so.1")))
 @pytest.mark.parametrize("n", range(4))
 def test_before(n):
     assert DRIVER.use() == 0
+
+def test_leak():
+    DRIVER.leak()
 
 def test_culprit():
     DRIVER.poison()  # as a kernel that still runs when its test has passed
@@ -309,5 +318,7 @@ def test_harness_retires_worker_with_poisoned_context(tmp_path: Path) -> None:
     assert culprit.message.startswith(
         "The test left its device unusable: CUDA_ERROR_ILLEGAL_ADDRESS (700)."
     )
-    assert Counter(result.verdict.value for result in found.values()) == {"passed": 13}
+    assert Counter(result.verdict.value for result in found.values()) == {"passed": 14}
+    leak = "test_poison.py::test_leak left 2048 MiB of its device's memory used"
+    assert report.notes == (leak,)
     assert report.problems == ()

@@ -197,7 +197,7 @@ def _retry(causes: int, lost: int, folder: Path) -> Iterable[Finding]:
         state.tests[attempt.id].append(attempt)
     harness._retry(single)
     with mock.patch.object(harness_module, "_GIVEN_BACK_SECONDS", 0.0):
-        harness._check_devices()
+        harness._check_devices([])
     return harness._report().warnings
 
 
@@ -262,8 +262,6 @@ class Machine:
 
     devices: tuple[GpuDevice, ...] = field(default_factory=lambda: fake_devices(2))
     counts: tuple[int, ...] = ()
-    tenants: tuple[str, ...] = ()
-    shared_memory: int = 1 << 30
     files: dict[str, str] = field(
         default_factory=lambda: {
             "dev/kfd": "",
@@ -301,10 +299,8 @@ def _preflight(machine: Machine, folder: Path) -> Iterable[Finding]:
         rocm_version="7.2.0",
         rocm=machine.rocm,
     )
-    info = MachineInfo(devices=machine.devices, tenants=machine.tenants)
-    free = SimpleNamespace(f_bavail=machine.shared_memory, f_frsize=1)
-    with mock.patch("os.statvfs", return_value=free):
-        checks = list(check_host(info, machine.devices, expected, root))
+    info = MachineInfo(devices=machine.devices)
+    checks = list(check_host(info, machine.devices, expected, root))
     answer = {
         **machine.answer,
         "libraries": [str(root / path) for path in machine.loaded],
@@ -388,7 +384,6 @@ _MACHINE_EDITS: list[tuple[str, str, str, Callable[[Machine], object]]] = [
     ),
     ("environment", "number of devices", "devices are available", machine(counts=(8,))),
     ("environment", "no /dev/kfd", "/dev/kfd cannot be opened", without("dev/kfd")),
-    ("environment", "shared memory", "free, not", machine(shared_memory=64 << 20)),
     ("environment", "memory of a device", "Device memory", machine(devices=POOR)),
     ("environment", "CPU", "jax runs on cpu", answer(platforms=["cpu"], default="cpu")),
     ("environment", "CUDA", "belong to", answer(client="cuda 13000")),
@@ -513,12 +508,6 @@ _MACHINE_EDITS: list[tuple[str, str, str, Callable[[Machine], object]]] = [
         "kernels on all devices",
         "a kernel on device",
         kernels(BAD_KERNEL, BAD_KERNEL),
-    ),
-    (
-        "preflight-note",
-        "other processes",
-        "Tenants",
-        machine(tenants=("process 7 uses an AMD GPU",)),
     ),
     (
         "preflight-note",

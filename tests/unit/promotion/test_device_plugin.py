@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from promotion.gates.device import plugin
 from promotion.gates.device.plugin import device_check
 from promotion.gates.device.plugin import worker_hooks as worker
-from promotion.gates.device.plugin.device_check import LASTING, device_error
+from promotion.gates.device.plugin.device_check import LASTING, Driver
 
 
 class FakeLibrary:
@@ -62,6 +62,8 @@ class FakeLibrary:
                 and self.current == 1
             ):
                 return self.code
+            elif name in ("cuMemGetInfo_v2", "hipMemGetInfo"):
+                arguments[0]._obj.value = 5
             elif name == "cuGetErrorName":
                 arguments[1]._obj.value = b"CUDA_ERROR_ILLEGAL_ADDRESS"
             elif name == "hipGetErrorName":
@@ -95,17 +97,19 @@ def test_device_error_names_poisoned_context(
     monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     with_library(monkeypatch, name, FakeLibrary(700))
-    assert device_error() == said
+    assert Driver().error == said
     for library in (
         FakeLibrary(0),
         FakeLibrary(700, used=False),
         FakeLibrary(700, started=False),
     ):
         with_library(monkeypatch, name, library)
-        assert device_error() == ""
+        assert Driver().error == ""
+    with_library(monkeypatch, name, FakeLibrary(0))
+    assert Driver().free == 10
     # A device that the process does not use is neither started nor waited for.
     with_library(monkeypatch, name, unused := FakeLibrary(0, used=False))
-    assert device_error() == ""
+    assert Driver().error == ""
     assert not {"cuDevicePrimaryCtxRetain", "hipDeviceSynchronize"} & set(unused.calls)
 
 

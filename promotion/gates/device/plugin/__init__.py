@@ -6,12 +6,12 @@ The plugin runs in the tested environment. PYTEST_PLUGINS loads it in every proc
 session, before any conftest.py. It uses only the standard library and pytest.
 
 JAX_GATE_SESSION is the session's folder with `plan.json`: `leases` (slot, device, env,
-memory, nodes, gauges), `only` (node ids, or null for all), `listed` and `shard` (see
+memory, nodes, alone), `only` (node ids, or null for all), `listed` and `shard` (see
 `choose`), `broken` (files to ignore), `skips` (regex, entry, reason), `solo` (this
-process runs the tests itself, without workers), `most_left` and `least_free` (see
-`leak_check`). Each process that runs tests writes `<worker>.jsonl` there, one line per
-event; faulthandler writes `<worker>.crash`. Every line is written through a newly opened
-file, because a test may close all file descriptors.
+process runs the tests itself, without workers), `most_left` (see `leak_check`). Each
+process that runs tests writes `<worker>.jsonl` there, one line per event; faulthandler
+writes `<worker>.crash`. Every line is written through a newly opened file, because a
+test may close all file descriptors.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Detection of resources that a test leaves behind.
 
-Live arrays, processes with open devices, used device memory.
-
-JAX's arrays are counted on every platform. Other device memory is measured where the
-kernel reports it in a file, as amdgpu does, and only on devices that are not shared.
+JAX's arrays are counted on every platform, and processes that have a device open.
+Other device memory is counted where a worker is alone on its devices.
 """
 
 from __future__ import annotations
@@ -13,12 +11,9 @@ import gc
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-_GIVEN_BACK_SECONDS = 2.0
-"""Seconds for a driver to release the memory of a process that ended."""
 _EXITING, _KILLED = 0x404, 1 << (signal.SIGKILL - 1)
 """Flags of a task that exits or was killed (Linux, include/linux/sched.h).
 
@@ -31,8 +26,6 @@ _kill = os.kill
 _readlink = os.readlink
 _listdir = os.listdir
 _file = open
-_clock = time.monotonic
-_sleep = time.sleep
 _getpid = os.getpid
 
 
@@ -41,49 +34,52 @@ class LeakCheck:
 
     Args:
         lease: lease of the worker; `nodes` are files that a process has open while it
-            uses the devices, `gauges` are pairs of files with a device's total and used
-            bytes.
-        most: bytes of arrays that a test may leave alive.
-        least: bytes that must be free after a test if they were free before the test.
+            uses the devices, and `alone` is true if no other worker uses them.
+        most: bytes of arrays, or of other device memory, that a test may leave.
     """
 
-    def __init__(self, lease: Mapping[str, Any], *, most: int, least: int) -> None:
+    def __init__(self, lease: Mapping[str, Any], *, most: int) -> None:
         self._nodes = frozenset(lease["nodes"])
-        self._gauges = [tuple(pair) for pair in lease["gauges"]]
+        self._alone = lease["alone"]
         self._most = most
-        self._least = least
         self._children = _children()
         self._owners: dict[int, str] = {}
         """Process left behind -> test that started it."""
         self._live = 0
-        self._free = least
+        self._free: int | None = None
+        """Free bytes of the devices after the last test, and those that jax holds in reserve."""
 
     def before(self) -> None:
-        """Measure live arrays and free memory before a test."""
-        self._live, self._free = live_bytes(), self._free_bytes()
+        """Measure live arrays before a test."""
+        self._live = live_bytes()
 
-    def memory(self) -> str:
-        """Return a message about memory that the finished test did not release.
-
-        "" if there is none.
-        """
+    def arrays(self) -> str:
+        """Return a message about arrays that the finished test left alive; "" without them."""
         # The last failure's traceback keeps the arrays of its frames alive.
         for name in _LAST:
             vars(sys).pop(name, None)
-        if self._persists(lambda: live_bytes() - self._live > self._most):
-            return (
-                f"The test left {_mib(live_bytes() - self._live)} of arrays alive; at"
-                f" most {_mib(self._most)} may stay."
-            )
-        if self._free >= self._least and self._persists(
-            lambda: self._free_bytes() < self._least, _GIVEN_BACK_SECONDS
-        ):
-            needed = f"later tests need {_mib(self._least)}"
-            return (
-                f"The test left its device with {_mib(self._free_bytes())} of memory"
-                f" free; {needed}."
-            )
-        return ""
+        if live_bytes() - self._live > self._most:
+            gc.collect()
+        left = live_bytes() - self._live
+        if left <= self._most:
+            return ""
+        return (
+            f"The test left {_mib(left)} of arrays alive; at most {_mib(self._most)} may"
+            " stay."
+        )
+
+    def device_memory(self, free: int | None) -> str:
+        """Return the device memory, besides arrays, that the finished test left used, or "".
+
+        Args:
+            free: free bytes of the devices.
+        """
+        if free is None or not self._alone:
+            return ""
+        last = self._free
+        self._free = free + reserved_bytes()
+        lost = 0 if last is None else last - self._free
+        return _mib(lost) if lost > self._most else ""
 
     def processes(self, test: str) -> list[int]:
         """Return the living processes that the finished test left behind."""
@@ -112,26 +108,6 @@ class LeakCheck:
                         " was killed."
                     ),
                 )
-
-    @staticmethod
-    def _persists(problem: Callable[[], bool], seconds: float = 0.0) -> bool:
-        """Return whether a problem persists after garbage collection."""
-        if not problem():
-            return False
-        gc.collect()
-        until = _clock() + seconds
-        while (still := problem()) and _clock() < until:
-            _sleep(0.05)
-        return still
-
-    def _free_bytes(self) -> int:
-        """Return the free bytes of the fullest device, or `least` if they are unknown."""
-        with contextlib.suppress(OSError, ValueError):
-            return min(
-                (_number(total) - _number(used) for total, used in self._gauges),
-                default=self._least,
-            )
-        return self._least
 
     def _held(self, pid: int) -> str:
         if not self._nodes:
@@ -162,6 +138,15 @@ def live_bytes() -> int:
         return 0
 
 
+def reserved_bytes() -> int:
+    """Return the bytes of the devices in the pools of jax's allocator; 0 without pools."""
+    total = 0
+    with contextlib.suppress(Exception):
+        for device in sys.modules["jax"].local_devices():
+            total += (device.memory_stats() or {}).get("pool_bytes", 0)
+    return total
+
+
 def is_dying(pid: int) -> bool:
     """Return whether a process is dead or was sent SIGKILL (proc(5), /proc/[pid]/stat).
 
@@ -188,11 +173,6 @@ def _children() -> set[int]:
     ):
         return set(map(int, file.read().split()))
     return set()
-
-
-def _number(path: str) -> int:
-    with _file(path) as file:
-        return int(file.read())
 
 
 def _mib(size: int) -> str:

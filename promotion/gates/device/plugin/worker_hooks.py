@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from .device_check import LASTING, device_error
+from .device_check import LASTING, Driver
 from .leak_check import LeakCheck, is_dying
 from .process_state import State, current_state, left_changed, restore
 
@@ -94,9 +94,7 @@ class WorkerPlugin:
         self.broken = {os.path.realpath(path) for path in self.plan["broken"]}
         self.parent = _parent()
         self.lease = self._claim()
-        self.leaks = LeakCheck(
-            self.lease, most=self.plan["most_left"], least=self.plan["least_free"]
-        )
+        self.leaks = LeakCheck(self.lease, most=self.plan["most_left"])
         for key, value in self.lease["env"].items():
             _environ.pop(key, None)
             if value:
@@ -227,8 +225,10 @@ class WorkerPlugin:
         seconds = round(_clock() - began, 4)
         self._leave_if_orphan()  # this test may have killed it, so its outcome must not count
         ending, text = self._ending()
-        broken = device_error()
-        used_up = "" if broken else self.leaks.memory()
+        driver = Driver()
+        broken = driver.error
+        used_up = "" if broken else self.leaks.arrays()
+        lost = "" if broken or used_up else self.leaks.device_memory(driver.free)
         stayed = self.leaks.processes(item.nodeid)
         held = dict(self.leaks.holders())
         poisoned = f"The test left its device unusable: {broken}." if broken else ""
@@ -245,6 +245,8 @@ class WorkerPlugin:
             more["entry"] = self.entries.get(item.nodeid, "suite")
         if stayed:
             more["left"] = stayed
+        if lost:
+            more["lost"] = lost
         before, after = self.around
         if changed := left_changed(before, after, current_state()):
             more["changed"] = [restore(part, before) for part in changed]
@@ -254,7 +256,7 @@ class WorkerPlugin:
         # Even if the driver reports nothing: an error of these kinds lasts as long as
         # the process.
         lasting = broken or (ending == "failed" and LASTING.search(text))
-        unusable = used_up or lasting or sys.stdout.closed
+        unusable = used_up or lost or lasting or sys.stdout.closed
         if unusable and not self.plan["solo"]:
             self.journal.write("retired")
             _leave(LOST)  # the exit releases all resources; xdist starts another worker

@@ -210,7 +210,7 @@ class Harness:
         """Run tests in one session, with a worker for each lease."""
         outcome = self._session(pass_, job, leases, workers=len(leases))
         self._add(pass_, job, outcome)
-        self._check_devices()
+        self._check_devices([outcome])
         return outcome
 
     def _alone(self, pass_: Pass, jobs: Sequence[_Job]) -> list[SessionOutcome]:
@@ -233,7 +233,7 @@ class Harness:
             self._add(pass_, job, outcome, had_memory=had_memory)
             for death in outcome.suspects:  # no other test can be the cause
                 self._states[pass_.name].blame(death, job.round)
-        self._check_devices()
+        self._check_devices(outcomes)
         return outcomes
 
     def _add(
@@ -281,19 +281,24 @@ class Harness:
             time.sleep(min(1.0, patience))
         return not taken
 
-    def _check_devices(self) -> None:
-        """Warn once if idle devices have less free memory than before the run."""
+    def _check_devices(self, outcomes: Sequence[SessionOutcome]) -> None:
+        """Warn once if idle devices have less free memory than before these sessions."""
         on_cpu = "" in self._idle  # other programs use RAM too
         if self._has_warned or on_cpu or self._memory_is_free(_GIVEN_BACK_SECONDS):
             return
         self._has_warned = True
         for device, missing in self._taken().items():
-            text = (
-                f"The idle device {device} has {human(missing)} less free memory than"
-                " before the tests."
-            )
+            tests = []
+            for outcome in outcomes:
+                own = (one for one in outcome.ended if device in one.device.split(","))
+                tests += [attempt.id for attempt in own]
+            text = f"The idle device {device} has {human(missing)} less free memory"
+            if tests:
+                text += (
+                    f" than before {len(tests)} tests, from {tests[0]} to {tests[-1]}"
+                )
             remedy = "Find the process that uses it."
-            self._warnings.append(warning("device-memory-taken", text, remedy))
+            self._warnings.append(warning("device-memory-taken", f"{text}.", remedy))
 
     def _session(
         self, pass_: Pass, job: _Job, leases: Sequence[Lease], *, workers: int

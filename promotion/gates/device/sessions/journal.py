@@ -211,5 +211,7 @@ class SessionJournal:
             self.notes.append(
                 f"{event['id']} left {left} process{'es' if left > 1 else ''} behind"
             )
+        if lost := event.get("lost"):
+            self.notes.append(f"{event['id']} left {lost} of its device's memory used")
         if changed := ", ".join(map(str, event.get("changed", ()))):
             self.notes.append(f"{event['id']} left its process changed: {changed}")

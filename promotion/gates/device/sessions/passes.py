@@ -29,7 +29,7 @@ PLUGIN = "jax_release_device_gate"
 PLUGIN_FOLDER = Path(__file__).parents[1] / "plugin"
 LAUNCHER = PLUGIN_FOLDER / "launcher.py"
 MOST_LEFT = DEVICE_SHARE // 2
-"""Bytes of arrays that a test may leave alive, and of a device that the run may lose.
+"""Bytes of arrays that a test may leave alive, and of a device that a test or the run may lose.
 
 More would leave too little memory to later tests.
 """
@@ -204,7 +204,6 @@ def session_plan(
         "skips": skipped,
         "solo": solo,
         "most_left": MOST_LEFT,
-        "least_free": DEVICE_SHARE,
     }
 
 
