@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +12,7 @@ from ci_build.release.release_request import ReleaseOptions
 from ci_build.release.run_summary import RunSummary, SetSummary, summarize
 from core.errors import CiBuildError
 from core.frozen import frozen
-from core.model import to_json
 from core.report import Reporter
-from core.units import human
 from promotion.evidence.evidence import now
 from promotion.index.pages import tiers_text
 from promotion.policy.promotion_policy import LOCAL
@@ -23,8 +20,6 @@ from promotion.policy.promotion_policy import LOCAL
 _EXIT_ORDER = (SetState.FAILED, SetState.BLOCKED, SetState.PENDING)
 """States whose errors end a run, the most severe first."""
 _TEMPLATE = Path(__file__).with_name("summary.md.jinja")
-_LONGEST = 100
-"""Characters of a value that are shown."""
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
 
 
@@ -115,8 +110,6 @@ def as_markdown(summary: RunSummary) -> str:
     )
     environment.filters |= {
         "shown": _shown,
-        "value": _value,
-        "human": human,
         "upkeep": upkeep_line,
     }
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
@@ -132,13 +125,3 @@ def upkeep_line(upkeep: Mapping[str, str]) -> str:
 def _shown(text: str) -> str:
     """Return a text that Markdown shows as it is, on one line."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split())) or "-"
-
-
-def _value(value: object) -> str:
-    """Return the start of a value of wheels.json."""
-    if value is None:
-        return ""
-    text = value
-    if not isinstance(text, str):
-        text = json.dumps(to_json(value), sort_keys=True)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,24 +1,18 @@
-"""The summary of a run.
-
-Tiers of each target, what blocks, and what changed since the last promoted set.
-"""
+"""The summary of a run: tiers of each target, what blocks, and the numbers of the gates."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any
 
 from ci_build.release.pipeline import SetOutcome, SetState
 from ci_build.release.policy_report import MissingEvidence
 from ci_build.release.release_request import NO_URL, SERVE_PORT, ReleaseOptions
 from core.frozen import frozen
-from core.model import WHEELS_JSON, Verdict, WheelSet, to_json
+from core.model import Verdict
 from core.process import render
-from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest, read_all
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
@@ -53,17 +47,13 @@ class TargetSummary:
 
 @frozen
 class GateCounts:
-    """Numbers of checks or tests of a gate for a target.
-
-    `before` is empty without earlier evidence.
-    """
+    """Numbers of checks or tests of a gate for a target."""
 
     gate: str
     target: str
     outcome: str
     seconds: float
-    before: Mapping[str, int]
-    now: Mapping[str, int]
+    counts: Mapping[str, int]
 
 
 @frozen
@@ -78,8 +68,6 @@ class SetSummary:
         baseline: digest of the last promoted set, which the set is compared with; empty
             if there is none.
         missing: evidence to produce.
-        changed: field of wheels.json -> values before and now.
-        sizes: project -> bytes of all its wheels before and now.
         checks: check of the released index -> outcome.
         install: commands that install the set; empty if users do not see it.
         upkeep: work that keeps the index in order -> time of its last recorded run;
@@ -97,8 +85,6 @@ class SetSummary:
     targets: tuple[TargetSummary, ...] = ()
     blocked_by: tuple[str, ...] = ()
     missing: tuple[MissingEvidence, ...] = ()
-    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     counts: tuple[GateCounts, ...] = ()
     checks: Mapping[str, str] = field(default_factory=dict)
     upkeep: Mapping[str, str] = field(default_factory=dict)
@@ -129,13 +115,6 @@ def summarize(
     released = ReleasedIndex(index=staged.index)
     promoted = outcome.entry.promoted if outcome.entry else None
     old = _baseline(bucket, released, outcome)
-    old_set = None
-    if old:
-        key = released.set_file(old.set_digest, WHEELS_JSON)
-        old_set = load_wheel_set(bucket.get(key), key)
-    before = _sizes(old_set)
-    now = _sizes(wheel_set)
-    names = sorted(before.keys() | now.keys())
     return SetSummary(
         state=outcome.state.value,
         error=str(outcome.error or ""),
@@ -147,9 +126,7 @@ def summarize(
         targets=tuple(_targets(wheel_set.targets, old, promoted, verdict)),
         blocked_by=verdict.blocked_by if verdict else (),
         missing=report.missing if report else (),
-        changed=differences(old_set, wheel_set) if old_set else {},
-        sizes={name: (before.get(name, 0), now.get(name, 0)) for name in names},
-        counts=tuple(_counts(bucket, staged, promoted, old)),
+        counts=tuple(_counts(bucket, staged, promoted)),
         checks={item.name: item.outcome for item in outcome.checks},
         upkeep=last_upkeep(bucket, released),
         install=tuple(_install_commands(outcome, options)),
@@ -186,34 +163,6 @@ def _baseline(
     return None
 
 
-def differences(old: WheelSet, new: WheelSet) -> Mapping[str, tuple[Any, Any]]:
-    """Return field -> values in two sets, without the files, which always differ.
-
-    None stands for a missing field.
-    """
-    before = _fields(to_json(old))
-    now = _fields(to_json(new))
-    changed: dict[str, tuple[Any, Any]] = {}
-    for field_name in sorted(before.keys() | now.keys()):
-        values = (before.get(field_name), now.get(field_name))
-        if values[0] != values[1]:
-            changed[field_name] = values
-    return changed
-
-
-def _fields(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by dotted names."""
-    fields: dict[str, Any] = {}
-    for name, item in value.items():
-        if not prefix and name in ("wheels", "files", "file_sizes", "inputs"):
-            continue
-        if isinstance(item, dict):
-            fields |= _fields(item, f"{prefix}{name}.")
-        else:
-            fields[prefix + name] = item
-    return fields
-
-
 def _targets(
     targets: Sequence[str],
     old: PromotedSet | None,
@@ -244,35 +193,20 @@ def _targets(
 
 
 def _counts(
-    bucket: Bucket,
-    staged: StagedSet,
-    promoted: PromotedSet | None,
-    old: PromotedSet | None,
+    bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None
 ) -> Iterator[GateCounts]:
-    """Yield the counts of each gate's latest evidence, beside the last promoted set's."""
-    released = ReleasedIndex(index=staged.index)
+    """Yield the numbers of each gate's latest evidence."""
     if promoted:
+        released = ReleasedIndex(index=staged.index)
         files = recorded_evidence(bucket, released, promoted)
     else:
         files = read_all(bucket, staged).values()
-    old_files = recorded_evidence(bucket, released, old) if old else ()
-    before = latest(file.evidence for file in old_files)
-    now = latest(file.evidence for file in files)
-    for (gate, target), evidence in sorted(now.items()):
-        earlier = before.get((gate, target))
+    found = latest(file.evidence for file in files)
+    for (gate, target), evidence in sorted(found.items()):
         yield GateCounts(
             gate=gate,
             target=target,
             outcome=evidence.outcome.value,
             seconds=seconds_of(evidence),
-            before=earlier.counts if earlier else {},
-            now=evidence.counts,
+            counts=evidence.counts,
         )
-
-
-def _sizes(wheel_set: WheelSet | None) -> Mapping[str, int]:
-    """Return project -> bytes of all its wheels."""
-    sizes = Counter[str]()
-    for wheel in wheel_set.wheels if wheel_set else ():
-        sizes[wheel.name] += wheel.size
-    return sizes

@@ -19,7 +19,6 @@ from ci_build.release.run_summary import (
     RunSummary,
     SetSummary,
     TargetSummary,
-    differences,
 )
 from ci_build.rocm.rocm_request import RocmRequest, RocmStorage
 from ci_build.wheelset.source.pins import releases
@@ -37,7 +36,6 @@ from promotion.nights import (
 )
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
-from tests.support import sets
 from tests.support.made_rocm import rocm_request
 from tests.support.sets import published_request
 from tests.support.silent import NoProcesses
@@ -259,28 +257,3 @@ def test_summary_shows_any_text_as_it_is() -> None:
         "| gfx942 | none | compiled (2 programs: a\\_b) | a \\| b c \\<script\\> |"
         in as_markdown(summary)
     )
-
-
-def test_differences_names_changed_inputs() -> None:
-    good = sets.wheel_set(
-        request={
-            "payload": "source",
-            "source": {"xla_commit": "a" * 40, "jax_commit": "b"},
-        }
-    )
-    bad = sets.wheel_set(
-        request={
-            "payload": "source",
-            "source": {
-                "xla_commit": "c" * 40,
-                "jax_commit": "b",
-                "image": "sha256:1",
-            },
-        },
-        rocm_version="7.3.0",
-    )
-    assert differences(good, bad) == {
-        "request.source.image": (None, "sha256:1"),
-        "request.source.xla_commit": ("a" * 40, "c" * 40),
-        "rocm_version": ("7.2.0", "7.3.0"),
-    }
