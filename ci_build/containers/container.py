@@ -66,8 +66,7 @@ class ContainerSpec:
         image: name with digest, or id, of a local image; missing images are not pulled.
         mounts: bind mounts.
         env: environment of the commands; variables with an empty value are omitted.
-        env_files: files with further variables, one KEY=VALUE per line; unlike `env`,
-            process lists do not show them.
+        secrets: further variables, which process lists do not show, unlike `env`.
         network: host, none, or a network of the engine; `args` may override it.
         user: `uid:gid` of the commands.
         userns: user namespace mode, such as keep-id; empty for the engine's default.
@@ -82,7 +81,7 @@ class ContainerSpec:
     image: str
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    env_files: tuple[Path, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     network: str = "host"
     user: str = ""
     userns: str = ""
@@ -124,8 +123,7 @@ def container_argv(
     Args:
         argv: command to run in the container.
         env: changes to the specification's environment; variables with an empty value
-            are omitted. Process lists show the values, so secrets must be passed in
-            `spec.env_files`.
+            are omitted.
         cwd: working directory; the root by default.
         name: name of the container; empty lets the engine choose one.
 
@@ -151,7 +149,7 @@ def container_argv(
     options += [("--device", path) for path in spec.devices]
     options += [("--group-add", group) for group in spec.groups]
     options += [("--mount", mount_option(mount)) for mount in spec.mounts]
-    options += [("--env-file", str(path)) for path in spec.env_files]
+    options += [("--env", name) for name in spec.secrets]  # the client has the value
     for key, value in sorted(merge_environment(spec.env, env or {}).items()):
         options.append(("--env", f"{key}={value}" if value else ""))
     options.append(("--workdir", cwd))
@@ -266,6 +264,7 @@ class ContainerRunner:
             try:
                 done = self._host.run(
                     words,
+                    env=self.spec.secrets,
                     check=False,
                     timeout=timeout,
                     on_line=on_line,

@@ -2,7 +2,7 @@
 
 The container has the GPUs, and a read-only root, checkout and staged set. It can write
 to the bucket, and to a folder of the cache with the packages for the image's Python.
-The secrets of the gate are files or variables of the container, never words of a command.
+The gate's secrets are a file or variables of the container, never words of a command.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ REPOSITORY = "/ci_build"
 """This checkout in the container."""
 _ROOT = Path(__file__).parents[2]
 _CACHE = "/cache"
-_KEY = "/signing-key"
 _NOT_STARTED = (1, 125, 126, 127)
 """Exit codes of `docker run` and `podman run`.
 
@@ -112,17 +111,14 @@ def run_in_image(
     with (
         lock_in_use(folder),
         tempfile.TemporaryDirectory(prefix="run-", dir=folder) as scratch,
-        tempfile.TemporaryDirectory(prefix="gate-secrets-") as secrets,
     ):
         pip = pip_config(host)
-        variables = {**settings.variables}
+        secrets = {**settings.variables}
         for name, value in pip.items():  # index-url is PIP_INDEX_URL
-            variables[f"PIP_{name.upper().replace('-', '_')}"] = value
-        spec = make_spec(
-            engine,
-            image.id,
-            mounts=[*mounts(run, folder, pip), _key_mount(run.key, Path(secrets))],
-        )
+            secrets[f"PIP_{name.upper().replace('-', '_')}"] = value
+        if run.key.file is None:
+            secrets[run.key.origin] = run.key.text
+        spec = make_spec(engine, image.id, mounts=[*mounts(run, folder, pip)])
         spec = replace(
             spec,
             env={
@@ -132,7 +128,7 @@ def run_in_image(
                 "XDG_CACHE_HOME": f"{_CACHE}/xdg",
                 "PIP_CONFIG_FILE": os.devnull,
             },
-            env_files=(_env_file(variables, Path(secrets)),),
+            secrets=secrets,
             devices=devices,
             groups=groups,
             shm_size=GPU_SHM_SIZE,
@@ -227,7 +223,9 @@ def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
     """
     words = ["python3", f"{REPOSITORY}/build/ci_build", "gate", "device"]
     words += [str(run.staged), f"--bucket={run.bucket_name}"]
-    words += [f"--channel={run.channel}", f"--signing-key={_KEY}", "--json"]
+    words += [f"--channel={run.channel}", "--json"]
+    if run.key.file is not None:
+        words.append(f"--signing-key={run.key.file.absolute()}")
     # The ROCm of the set is a mount.
     request = replace(run.request, inside=inside, rocm_of_set=False)
     if request.jax_tests:
@@ -256,7 +254,7 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
         evidence.mkdir(exist_ok=True)
         for path in (root, staged, evidence):
             yield Mount(path, str(path), writable=path != staged)
-    own = (request.rocm, request.also, request.wheelhouse)
+    own = (request.rocm, request.also, request.wheelhouse, run.key.file)
     given = [path.absolute() for path in own if path is not None]
     source = parse_source(request.jax_tests) if request.jax_tests else None
     if source is not None and (
@@ -272,34 +270,3 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
             given.append(place)
     for path in dict.fromkeys(given):
         yield Mount(path, str(path))
-
-
-def _key_mount(key: SigningKey, secrets: Path) -> Mount:
-    """Return the mount of the signing key.
-
-    A key from the environment is written to a file for the time of the run.
-    """
-    if key.file is not None:
-        return Mount(key.file.absolute(), _KEY)
-    return Mount(_secret_file(secrets / "key", key.text), _KEY)
-
-
-def _env_file(variables: Mapping[str, str], secrets: Path) -> Path:
-    """Write variables to a file for the engine.
-
-    Raises:
-        RequestError: a value has several lines, which the engine cannot read.
-    """
-    if several := sorted(name for name, value in variables.items() if "\n" in value):
-        raise RequestError(
-            f"{', '.join(several)} has several lines.",
-            hint="Unset it, or write it in one line.",
-        )
-    text = "".join(f"{name}={value}\n" for name, value in variables.items())
-    return _secret_file(secrets / "variables", text)
-
-
-def _secret_file(file: Path, text: str) -> Path:
-    file.touch(mode=0o600)
-    file.write_text(text, encoding="utf-8")
-    return file

@@ -23,7 +23,6 @@ from promotion.gates.common.gate_rocm import set_manifest
 from promotion.gates.common.gate_site import Site, make_site
 from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.common.uv_installer import configured_uv
-from promotion.gates.device.blame import SET_UNUSABLE, query_control
 from promotion.gates.device.config import LOCK, DeviceGateConfig
 from promotion.gates.device.device_evidence import LOGS, pack_logs
 from promotion.gates.device.device_request import DeviceRequest, parse_suite_env
@@ -36,7 +35,13 @@ from promotion.gates.device.lease import (
     whole_machine_lease,
     workers_per_device,
 )
-from promotion.gates.device.preflight import check_host, check_jax, query_jax
+from promotion.gates.device.preflight import (
+    SET_UNUSABLE,
+    check_host,
+    check_jax,
+    query_control,
+    query_jax,
+)
 from promotion.gates.device.results import judge
 from promotion.gates.device.run_outcome import (
     RunOutcome,

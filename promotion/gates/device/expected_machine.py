@@ -103,25 +103,19 @@ def check_libraries(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     """Check that the loaded native code comes from the site and has the set's bytes."""
     problems = []
     seen = {}
-    plugins = [
-        path for path in expected.libraries if re.fullmatch(r"jax_plugins/.+\.so", path)
-    ]
-    plugin_names = {Path(path).name for path in plugins}
-    for file in map(Path, mapped):
-        own = [path for path in expected.libraries if str(file).endswith(f"/{path}")]
-        if not own:
-            if file.name in plugin_names:
-                problems.append(f"{file} was loaded and does not belong to the set")
-            continue
-        path = own[0]
-        if file != expected.site / path:
-            problems.append(f"{file} was loaded instead of {path} of the set")
-            continue
-        seen[path] = sha256_of(file)
-        if seen[path] != expected.libraries[path]:
-            problems.append(
-                f"{path} has sha256 {seen[path]}, not {expected.libraries[path]}"
-            )
+    plugins = [path for path in expected.libraries if path.startswith("jax_plugins/")]
+    for path, sha256 in expected.libraries.items():
+        # A plugin must not come from anywhere else.
+        end = Path(path).name if path in plugins else path
+        for file in mapped:
+            if not file.endswith(f"/{end}"):
+                continue
+            if Path(file) != expected.site / path:
+                problems.append(f"{file} was loaded instead of {path} of the set")
+                continue
+            seen[path] = sha256_of(Path(file))
+            if seen[path] != sha256:
+                problems.append(f"{path} has sha256 {seen[path]}, not {sha256}")
     rocm = expected.platform is JaxPlatform.ROCM
     if rocm and seen.keys().isdisjoint(plugins) and not problems:
         names = ", ".join(plugins) or "the libraries of the set"
@@ -132,17 +126,35 @@ def check_libraries(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     )
 
 
-def check_rocm(mapped: Sequence[str], version: str) -> Check:
-    """Check the release of the loaded ROCm."""
+def check_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
+    """Check the loaded ROCm: its libraries if the set has their manifest, else its release."""
+    remedy = (
+        f"Install the ROCm {expected.rocm_version} build that the set was built with,"
+        " name it with `--rocm`, or give `--rocm=set`."
+    )
     hip = _hip(mapped)
-    problem = "no libamdhip64.so was loaded"
-    facts = {}
-    if hip is not None:
-        problem = other_rocm(mapped, version)
-        facts = {"hip": str(hip), "version": _version_above(hip.resolve())}
-    note = "" if facts.get("version") else "its ROCm has no version file"
-    remedy = f"Install ROCm {version}, which the set was built with."
-    return preflight_check("ROCm", problem, remedy, note=note, facts=facts)
+    if hip is None:
+        return preflight_check("ROCm", "no libamdhip64.so was loaded", remedy)
+    facts: dict[str, Any] = {"hip": str(hip), "version": _version_above(hip.resolve())}
+    if not expected.rocm:
+        note = "the set has no manifest of its ROCm, so only the release was compared"
+        if not facts["version"]:
+            note = "neither the set has a manifest of its ROCm, nor the ROCm a version"
+        problem = other_rocm(mapped, expected.rocm_version)
+        return preflight_check("ROCm", problem, remedy, note=note, facts=facts)
+    problems = []
+    loaded = {}
+    for file, library in product(map(Path, mapped), expected.rocm.values()):
+        # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the
+        # soname libamdhip64.so.7.
+        if library.sha256 and f"{file.name}.".startswith(f"{library.soname}."):
+            loaded[library.soname] = sha256_of(file)
+            if loaded[library.soname] != library.sha256:
+                problems.append(f"{file} has another sha256 than in the set's ROCm")
+    if not loaded:
+        problems.append("no library of the set's ROCm was loaded")
+    facts["rocm_libraries"] = loaded
+    return preflight_check("ROCm", "; ".join(problems), remedy, facts=facts)
 
 
 def other_rocm(mapped: Sequence[str], version: str) -> str:
@@ -164,31 +176,6 @@ def other_rocm(mapped: Sequence[str], version: str) -> str:
 
 def _hip(mapped: Sequence[str]) -> Path | None:
     return next((Path(file) for file in mapped if is_hip(file)), None)
-
-
-def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
-    """Check each loaded library against the manifest of the ROCm that the set was built with."""
-    title = "ROCm's libraries"
-    if not expected.rocm:
-        note = "the set has no manifest of its ROCm, so only the release was compared"
-        return preflight_check(title, note=note)
-    problems = []
-    loaded = {}
-    for file, library in product(map(Path, mapped), expected.rocm.values()):
-        # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the
-        # soname libamdhip64.so.7.
-        if library.sha256 and f"{file.name}.".startswith(f"{library.soname}."):
-            loaded[library.soname] = sha256_of(file)
-            if loaded[library.soname] != library.sha256:
-                problems.append(f"{file} has another sha256 than in the set's ROCm")
-    if not loaded:
-        problems.append("no library of the set's ROCm was loaded")
-    remedy = (
-        f"Install the ROCm {expected.rocm_version} build that the set was built with,"
-        " name it with `--rocm`, or give `--rocm=set`."
-    )
-    facts = {"rocm_libraries": loaded}
-    return preflight_check(title, "; ".join(problems), remedy, facts=facts)
 
 
 def _version_above(library: Path) -> str:

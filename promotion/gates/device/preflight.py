@@ -1,36 +1,47 @@
 """Checks before the tests: platform, devices, loaded libraries and health of the machine.
 
-A failed check is reported as an environment problem, unless the set is at fault
-(`blame`).
+A failed check is reported as an environment problem, unless the set is at fault: the
+devices work without jax, or no device was needed to fail.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from core.errors import ProcessError
+from core.model import RocmVersion
 from core.process import Runner
+from core.rocm_layouts import hip_soname
 from core.units import human
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.gates.common.gate_context import Check
-from promotion.gates.device.blame import SET_UNUSABLE, Control, is_fault_of_set
 from promotion.gates.device.expected_machine import (
     ExpectedMachine,
     check_libraries,
     check_rocm,
-    check_same_rocm,
+    is_hip,
     other_rocm,
     preflight_check,
 )
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import DEVICE_SHARE, GpuDevice, JaxPlatform
+from promotion.gates.device.results import is_machine_failure
 
 CHILD = Path(__file__).with_name("preflight_child.py")
+CONTROL = Path(__file__).with_name("preflight_control.py")
+SET_UNUSABLE = "set-unusable"
+"""Code of findings about a set that cannot run on a machine whose devices work."""
+Control = Callable[[], str]
+"""Function that returns why the devices do not work without jax; "" if they work."""
 _SECONDS = 600.0
+_CONTROL_SECONDS = 120.0
+_MISSING = re.compile(r"(\S+\.so[.\w]*): cannot open shared object file")
+"""glibc's message about a library that it does not find."""
 _DOCTOR = "Run `ci_build doctor` on this machine."
 _FIX_SET = (
     "Fix the set; the machine is not the cause. `ci_build gate load` may show more."
@@ -47,15 +58,41 @@ def query_jax(
 
     `error` describes a failure.
     """
+    argv = (*python, str(CHILD), expected.platform.value, *expected.modules)
+    return _answer(runner, argv, env, _SECONDS)
+
+
+def query_control(
+    runner: Runner,
+    python: Sequence[str],
+    env: Mapping[str, str],
+    rocm_version: str,
+    mapped: Sequence[str] = (),
+) -> str:
+    """Return why the machine's devices do not work without jax; "" if they work.
+
+    Args:
+        rocm_version: ROCm of the set; a HIP with another soname does not count.
+        mapped: libraries that jax's process had loaded, whose HIP is used.
+    """
+    soname = hip_soname(RocmVersion(text=rocm_version))
+    hip = [file for file in mapped if is_hip(file)]
+    argv = (*python, str(CONTROL), *hip, soname, f"/opt/rocm/lib/{soname}")
+    return str(_answer(runner, argv, env, _CONTROL_SECONDS)["error"])
+
+
+def _answer(
+    runner: Runner, argv: Sequence[str], env: Mapping[str, str], seconds: float
+) -> Mapping[str, Any]:
+    """Return the JSON in the last line of a process's output."""
     try:
-        argv = (*python, str(CHILD), expected.platform.value, *expected.modules)
-        done = runner.run(argv, env=env, timeout=_SECONDS)
-        answer: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        lines = runner.run(argv, env=env, timeout=seconds).stdout.splitlines()
+        answer: Mapping[str, Any] = json.loads(lines[-1])
         return answer
     except ProcessError as problem:
         return {"error": problem.message}
     except (ValueError, IndexError):
-        return {"error": "the process that imports jax printed no result"}
+        return {"error": "the process that checks the devices printed no result"}
 
 
 def check_host(
@@ -159,8 +196,7 @@ def check_jax(
         )
     yield check_libraries(answer["libraries"], expected)
     if expected.platform is JaxPlatform.ROCM:
-        yield check_rocm(answer["libraries"], expected.rocm_version)
-        yield check_same_rocm(answer["libraries"], expected)
+        yield check_rocm(answer["libraries"], expected)
     for module, reason in answer.get("modules", {}).items():
         at_fault = is_fault_of_set(reason, expected, control, needs_device=False)
         remedy, code = _fault_remedy(at_fault, _DOCTOR)
@@ -236,3 +272,31 @@ def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> Check:
 
 def _plain(targets: Iterable[str]) -> list[str]:
     return [target.partition(":")[0] for target in targets]
+
+
+def is_fault_of_set(
+    error: str,
+    expected: ExpectedMachine,
+    control: Control,
+    *,
+    needs_device: bool = True,
+) -> bool:
+    """Return whether an error of jax belongs to the set instead of the machine.
+
+    Args:
+        control: see `Control`.
+        needs_device: whether the step that failed uses a device; an import does not.
+    """
+    if is_machine_failure(error):
+        return False
+    if match := _MISSING.search(error):
+        name = Path(match[1]).name
+        if any(Path(path).name == name for path in expected.libraries):
+            return True
+        # The ROCm of the set is known: either the machine lacks one of its libraries,
+        # or the set needs a foreign one.
+        return bool(expected.rocm) and name not in expected.rocm
+    if not needs_device or expected.platform is JaxPlatform.CPU:
+        return True
+    # The plugin for CUDA is not part of the set.
+    return expected.platform is JaxPlatform.ROCM and not control()

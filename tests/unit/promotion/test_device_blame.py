@@ -12,9 +12,9 @@ import pytest
 from core.errors import ProcessError
 from core.process import HostRunner, ProcessResult
 from promotion.gates.device import preflight_control
-from promotion.gates.device.blame import is_fault_of_set, query_control
 from promotion.gates.device.expected_machine import ExpectedMachine
 from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.preflight import is_fault_of_set, query_control
 
 PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from core.digests import sha256_of
-from promotion.gates.device.expected_machine import ExpectedMachine, check_same_rocm
+from promotion.gates.device.expected_machine import ExpectedMachine, check_rocm
 from promotion.gates.device.gpu_machine import (
     detect_allotment,
     detect_machine,
@@ -132,7 +132,7 @@ def test_loaded_libraries_are_compared_with_manifest(tmp_path: Path) -> None:
             rocm_version="7.2.0",
             rocm={soname: library},
         )
-        check = check_same_rocm([str(hip), "/lib/libc.so.6"], expected)
+        check = check_rocm([str(hip), "/lib/libc.so.6"], expected)
         return " ".join(finding.message for finding in check.findings)
 
     assert problem() == ""

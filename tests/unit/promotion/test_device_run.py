@@ -15,11 +15,11 @@ from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate_context import Check, error
 from promotion.gates.device import device_run
-from promotion.gates.device.blame import SET_UNUSABLE
 from promotion.gates.device.config import Shard
 from promotion.gates.device.device_run import _GateRun, make_gate
 from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GIB, Allotment, JaxPlatform
+from promotion.gates.device.preflight import SET_UNUSABLE
 from promotion.gates.device.run_outcome import (
     RunOutcome,
     missing_tests,
