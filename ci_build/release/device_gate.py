@@ -27,7 +27,6 @@ from promotion.gates.device.device_evidence import first_lines
 from promotion.gates.device.device_request import (
     DeviceRequest,
     check_image,
-    parse_suite_env,
 )
 from promotion.gates.device.device_run import RunChecks, make_gate
 from promotion.gates.device.gpu_machine import detect_machine
@@ -109,15 +108,10 @@ def check_options(request: DeviceRequest) -> None:
             f"Platform {platform} does not use {', '.join(unused)}.",
             hint="Omit these options.",
         )
-    for name in ("size", "suite_env"):
-        if getattr(request, name) and not request.jax_tests:
-            raise RequestError(
-                f"--{name.replace('_', '-')} requires --jax-tests.",
-                hint="Give --jax-tests too.",
-            )
+    if request.size and not request.jax_tests:
+        raise RequestError("--size requires --jax-tests.", hint="Give --jax-tests too.")
     if request.size and request.tests:
         raise RequestError("--size contradicts --test.", hint="Give one of them.")
-    parse_suite_env(request.suite_env)
     if request.image:
         if platform is JaxPlatform.CUDA:
             raise RequestError(

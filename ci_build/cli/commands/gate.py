@@ -116,11 +116,6 @@ _DEVICE_OPTIONS = (
         "Checkout or address of JAX's suite.  [default: the smoke suite]",
         default="",
     ),
-    option(
-        "--suite-env NAME=VALUE",
-        "Variable of JAX's suite, in addition to those of JAX's CI.",
-        multiple=True,
-    ),
     option("--size", "Size of JAX's suite.  [default: large]", choices=SIZES),
     option(
         "--also FILE",

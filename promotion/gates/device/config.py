@@ -170,7 +170,6 @@ class DeviceGateConfig:
             "also": sha256_of(request.also) if request.also else "",
             "skips": json.dumps(skips),
             "image": request.image,
-            "suite-env": "\n".join(request.suite_env),
         }
 
 

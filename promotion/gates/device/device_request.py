@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -20,7 +19,6 @@ class DeviceRequest:
         platform: platform of the tests: rocm, cpu or cuda.
         family: GPU family of the runner; empty if the platform has none.
         jax_tests: location of JAX's tests; empty selects the smoke suite.
-        suite_env: NAME=VALUE of variables that replace those of JAX's CI.
         size: size of JAX's suite; empty selects all of the suite.
         tests: files and tests to run; their evidence is not stored.
         import_limit: seconds that the import of a test file may take.
@@ -42,7 +40,6 @@ class DeviceRequest:
     platform: str
     family: str = ""
     jax_tests: str = ""
-    suite_env: tuple[str, ...] = ()
     size: str = ""
     tests: tuple[str, ...] = ()
     import_limit: int = 600
@@ -68,31 +65,6 @@ def option_words(request: DeviceRequest) -> Iterator[str]:
         for item in value if isinstance(value, tuple) else (value,):
             given = item.absolute() if isinstance(item, Path) else item
             yield f"{name.replace('_', '-')}={given}"
-
-
-def parse_suite_env(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the variables of the values of `--suite-env`.
-
-    Raises:
-        RequestError: a value is not NAME=VALUE in one line, or a variable is given
-            twice.
-    """
-    variables: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if (
-            not equals
-            or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)
-            or "\n" in value
-        ):
-            raise RequestError(
-                f"--suite-env is invalid: {pair!r}.",
-                hint="Write it like NAME=VALUE, in one line.",
-            )
-        if name in variables:
-            raise RequestError(f"--suite-env gives {name} twice.", hint="Give it once.")
-        variables[name] = value
-    return variables
 
 
 def check_image(image: str) -> str:

@@ -25,7 +25,7 @@ from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.config import LOCK, DeviceGateConfig
 from promotion.gates.device.device_evidence import LOGS, pack_logs
-from promotion.gates.device.device_request import DeviceRequest, parse_suite_env
+from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
 from promotion.gates.device.gpu_machine import detect_allotment, free_memory
 from promotion.gates.device.lease import (
@@ -245,7 +245,6 @@ class _GateRun:
             self.runner,
             size=config.size,
             listed=config.listed,
-            given=parse_suite_env(config.request.suite_env),
         )
         notes = list(suite.notes)
         warnings = []

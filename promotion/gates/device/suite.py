@@ -150,7 +150,6 @@ def jax_suite(
     *,
     size: str = "",
     listed: Sequence[str] = (),
-    given: Mapping[str, str] | None = None,
 ) -> Suite:
     """Copy JAX's suite from its checkout, to run it under the conditions of JAX's CI.
 
@@ -159,7 +158,6 @@ def jax_suite(
         work: an empty folder.
         size: name of a size in `suite_sizes`.
         listed: files and tests to run instead of a size.
-        given: variables that replace those of JAX's CI.
 
     Raises:
         InputError: the suite does not exist, or its commit cannot be fetched.
@@ -196,7 +194,7 @@ def jax_suite(
     return Suite(
         root=root,
         files=files,
-        env={**conditions.env, **(given or {})},
+        env=conditions.env,
         deselect=conditions.deselect,
         commit=commit,
         notes=notes,

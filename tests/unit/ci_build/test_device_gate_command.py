@@ -26,10 +26,6 @@ from tests.support.sets import wheel_set
         ({"platform": "cpu", "family": "gfx942"}, "does not use --family"),
         ({"platform": "cpu", "size": "small"}, "--size requires"),
         (
-            {"platform": "cpu", "suite_env": ("A=1",)},
-            "--suite-env requires --jax-tests",
-        ),
-        (
             {"platform": "cuda", "image": "name@sha256:" + "0" * 64},
             "--image does not support the platform cuda",
         ),

@@ -17,7 +17,6 @@ EVERYTHING = device_config(
         location="https://user:secret@example.invalid/jax.git", commit="0" * 40
     ),
     bucket="s3://b c",
-    suite_env=("XLA_FLAGS=--a --b", "LEFT="),
     devices=(8,),
     rocm=Path("/opt/rocm-7"),
     also=Path("/a/also.lock"),
@@ -38,7 +37,6 @@ def test_reproduce_repeats_all_options() -> None:
             "--family=gfx94X-dcgpu",
             f"--jax-tests=https://****@example.invalid/jax.git@{'0' * 40}",
         ),
-        *("--suite-env=XLA_FLAGS=--a --b", "--suite-env=LEFT="),
         *("--python=3.12", "--also=/a/also.lock", "--rocm=/opt/rocm-7", "--devices=8"),
         *(
             f"--image=runner@sha256:{'1' * 64}",
