@@ -150,8 +150,8 @@ class KernelRequest:
         rocm: ROCm folder for the toolchains `rocm` and `container`; empty selects
             /opt/rocm.
         image: image for the toolchain `container`.
-        source: AITER's sources: a folder, an archive or `amd-aiter==VERSION`; empty
-            selects the pinned release.
+        source: AITER's sources: a checkout, or `sdist` for the release of the package
+            index; empty selects the pinned commit.
         require: modules that must have code for every target.
         allow_partial: whether to leave out modules that cannot be built, and mark the
             wheel as partial.

@@ -1,23 +1,21 @@
-"""AITER's sources.
+"""AITER's sources: its repository at the pinned commit, the package index's sdist, or a checkout.
 
-A checkout, a source archive or a version of the package index. setup.py is never run.
-
-Every file that a module uses must match `sources.lock`.
+Every used file must match the lock of its origin, `aiter-<origin>.lock`; files of submodules are
+pinned by the commit alone. AITER's setup.py is never run.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from core.digests import sha256_of
-from core.errors import InputError, KernelError, RequestError
+from core.errors import InputError, KernelError, ProcessError, RequestError
 from core.frozen import frozen
 from core.model import InputFile, Progress
 from core.pip import pip_argv, run_pip
@@ -25,12 +23,27 @@ from core.process import Runner
 from core.store import hold_lock, remove
 from core.unpack.decompress import chunks_of, format_of
 from core.unpack.extract import Limits, extract
-from kernels.modules import KernelModule, UpstreamSource
+from kernels.modules import KernelModule, SourceArchive, UpstreamSource
 
-SOURCES_LOCK = Path(__file__).with_name("sources.lock")
+COMMIT = "commit"
+SDIST = "sdist"
 _WITHOUT_SETUP = Path(__file__).with_name("without_setup")
 _LIMITS = Limits(size=4_000_000_000, entries=200_000)
 _SHOWN = 8
+_GIT = ("git", "-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false")
+
+
+@frozen
+class LockedFile:
+    """A locked file.
+
+    Attributes:
+        kernels: kernel symbol of a code object -> bytes of its arguments.
+    """
+
+    sha256: str
+    size: int
+    kernels: Mapping[str, int] = field(default_factory=dict)
 
 
 @frozen
@@ -39,53 +52,59 @@ class SourceTree:
 
     Attributes:
         folder: base of the paths in `modules.toml`.
-        files: path -> sha256 of the locked files, verified.
-        origin: record of the archive; None for a checkout.
+        files: path -> sha256 of the used files, verified.
+        origin: record of the source; None for a checkout.
         name: display name.
+        kind: COMMIT or SDIST, whose lock the files match.
+        lock: content of the lock.
     """
 
     folder: Path
     files: Mapping[str, str]
     origin: InputFile | None
     name: str
+    kind: str = SDIST
+    lock: Mapping[str, LockedFile] = field(default_factory=dict)
 
 
-def read_lock() -> dict[str, str]:
-    """Return the content of `sources.lock`: path below the source's folder -> sha256."""
+def lock_path(kind: str) -> Path:
+    """Return the lock of the pinned commit or of the sdist."""
+    return Path(__file__).with_name(f"aiter-{kind}.lock")
+
+
+def read_lock(kind: str) -> dict[str, LockedFile]:
+    """Return the content of a lock: path below the source's folder -> file."""
     lock = {}
-    for line in SOURCES_LOCK.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            sha256, _, name = line.partition("  ")
-            lock[name] = sha256
+    for line in lock_path(kind).read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        sha256, size, name, *kernels = line.split()
+        sizes = {}
+        for kernel in kernels:
+            symbol, _, count = kernel.partition("=")
+            sizes[symbol] = int(count)
+        lock[name] = LockedFile(sha256=sha256, size=int(size), kernels=sizes)
     return lock
 
 
 def used_by(modules: Iterable[KernelModule], files: Iterable[str]) -> tuple[str, ...]:
     """Return the sorted files of a source that the modules use."""
-    exact: set[str] = set()
-    folders: set[str] = set()
-    tables: set[str] = set()
+    patterns: list[str] = []
     for module in modules:
-        folders.update(module.headers)
-        for generator in module.generators:
-            exact.add(generator.script)
-            # A generator imports modules from its own folder.
-            folders.add(generator.script.rpartition("/")[0])
+        patterns += [f"{folder}/*" for folder in module.source_folders]
         for objects in module.objects:
-            if objects.tuned:
-                exact.add(objects.tuned)
+            patterns += objects.tuned
             for target in objects.targets:
-                folder = objects.folder.replace("{target}", target)
-                exact.update(f"{folder}/{name}" for name in objects.files)
-                if objects.csv:
-                    tables.add(folder)
-                    exact.add(f"{folder}/{objects.csv}")
-    below = tuple(f"{folder}/" for folder in folders)
-    for name in files:
-        is_object = name.endswith(".co") and name.rpartition("/")[0] in tables
-        if is_object or name.startswith(below):
-            exact.add(name)
-    return tuple(sorted(exact))
+                patterns += objects.patterns(target)
+    return tuple(matching(files, patterns))
+
+
+def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """Return the sorted names that match a pattern."""
+    wanted = tuple(patterns)
+    return sorted(
+        name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)
+    )
 
 
 def obtain(
@@ -99,98 +118,81 @@ def obtain(
 ) -> SourceTree:
     """Find or download a source and verify the files that the modules use.
 
-    See `find` for the arguments.
+    Args:
+        wish: `sdist` or a checkout; empty selects the pinned commit.
+        cache: folder that contains `sources/<digest>`.
 
     Raises:
-        KernelError: a used file is missing or differs from `sources.lock`.
+        RequestError: `wish` is neither.
+        InputError: the source is not available, or the sdist has another digest.
+        KernelError: a used file is missing or differs from the lock.
     """
-    tree = find(wish, source, cache=cache, runner=runner, progress=progress)
-    lock = read_lock()
-    used = used_by(modules, lock)
-    return replace(tree, files=check(tree.folder, used, tree.name, lock))
+    used = tuple(modules)
+    place = find(wish, source, used, cache=cache, runner=runner, progress=progress)
+    kind = SDIST if (place / "PKG-INFO").is_file() else COMMIT
+    folder = place / "aiter_meta" if kind == SDIST else place
+    lock = read_lock(kind)
+    name = source.describe(kind) if wish in ("", SDIST) else str(place)
+    digests = {path: file.sha256 for path, file in lock.items()}
+    files = check(folder, used_by(used, lock), name, digests)
+    if kind == COMMIT:
+        files |= _unlocked(folder, used, source)
+    return SourceTree(
+        folder=folder,
+        files=files,
+        origin=_origin(source, kind, files) if wish in ("", SDIST) else None,
+        name=name,
+        kind=kind,
+        lock=lock,
+    )
 
 
 def find(
     wish: str,
     source: UpstreamSource,
+    modules: Iterable[KernelModule],
     *,
     cache: Path,
     runner: Runner,
     progress: Progress,
-) -> SourceTree:
-    """Find or download a source without verifying its files.
-
-    Args:
-        wish: a folder, a source archive, or `project==version`; empty means the pinned
-            version.
-        cache: folder that contains `sources/<sha256>`.
-
-    Raises:
-        RequestError: `wish` is none of these.
-        InputError: the source is not available, or the pinned archive has another
-            digest.
-    """
-    version = check_wish(wish, source)
-    origin: InputFile | None = None
-    if version:
-        folder, origin = _from_index(version, source, cache, runner, progress)
-    elif Path(wish).is_dir():
-        folder = Path(wish).resolve()
-    else:
-        path = Path(wish)
-        if path.name == source.filename and sha256_of(path) != source.sha256:
-            progress.step(
-                f"{path.name} differs from the pinned archive; each used file is"
-                " compared with sources.lock"
-            )
-        folder, origin = _unpack(path, cache, progress)
-    name = origin.filename if origin else str(folder)
-    if (folder / source.folder / "hsa").is_dir():
-        folder = folder / source.folder
-    return SourceTree(folder=folder, files={}, origin=origin, name=name)
+) -> Path:
+    """Return the top folder of a source without verifying its files; see `obtain`."""
+    check_wish(wish)
+    folder = cache / "sources"
+    folder.mkdir(parents=True, exist_ok=True)
+    if wish == SDIST:
+        return _from_index(source.sdist, folder, runner, progress)
+    if wish:
+        return Path(wish).resolve()
+    return _from_git(source, modules, folder, runner, progress)
 
 
-def check_wish(wish: str, source: UpstreamSource) -> str:
-    """Return the version to download from the package index.
-
-    Empty for an existing folder or archive.
+def check_wish(wish: str) -> None:
+    """Check the value of --aiter-source.
 
     Raises:
-        RequestError: `wish` is neither a version of the source nor an existing path.
+        RequestError: it is neither `sdist` nor a folder.
     """
-    if not wish:
-        return source.version
-    match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish)
-    if match and canonicalize_name(match[1]) == canonicalize_name(source.project):
-        return match[2]
-    if not Path(wish).exists():
+    if wish not in ("", SDIST) and not Path(wish).is_dir():
         raise RequestError(
-            "--aiter-source is not a folder, a source archive or"
-            f" {source.project}==VERSION: {wish!r}.",
-            hint="Omit it to use the pinned version of the package index.",
+            f"--aiter-source is neither sdist nor a folder: {wish!r}.",
+            hint="Omit it to use the pinned commit of AITER's repository.",
         )
-    return ""
 
 
 def check(
     root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str]
 ) -> dict[str, str]:
-    """Compare files with the lock and return their digests.
+    """Compare files with a lock and return their digests.
 
     Raises:
-        KernelError: files are missing, changed or not locked; the message lists them.
+        KernelError: files are missing or changed; the message lists them.
     """
-    faults: dict[str, list[str]] = {
-        "lacks": [],
-        "has changed": [],
-        "needs unlocked": [],
-    }
+    faults: dict[str, list[str]] = {"lacks": [], "has changed": []}
     good = {}
     for path in wanted:
         file = located(root, path)
-        if path not in lock:
-            faults["needs unlocked"].append(path)
-        elif not file.is_file():
+        if not file.is_file():
             faults["lacks"].append(path)
         elif (digest := sha256_of(file)) != lock[path]:
             faults["has changed"].append(path)
@@ -205,121 +207,160 @@ def check(
         raise KernelError(
             f"{name} {'; it '.join(problems)}.",
             hint=(
-                "Use the pinned version, or review the differences and run `ci_build"
-                " kernels list --update` with this source."
+                "Use the pinned commit, or review the differences and run"
+                " `ci_build kernels update` with this source."
             ),
         )
     return good
 
 
-def render_lock(root: Path, modules: Iterable[KernelModule]) -> str:
-    """Return the text of `sources.lock` for a source."""
-    files = (
-        path for path in root.rglob("*") if path.is_file() and not path.is_symlink()
-    )
-    used = used_by(modules, [str(path.relative_to(root)) for path in files])
-    head = (
-        "# Files of AITER's sources that the kernel modules use: sha256, path. Written by"
-        " `ci_build kernels list --update`."
-    )
-    lines = [head]
-    lines += [f"{sha256_of(located(root, name))}  {name}" for name in used]
-    return "\n".join([*lines, ""])
-
-
 def located(root: Path, name: str) -> Path:
-    """Return the path of a locked file.
-
-    AITER's Python package lies beside the source's folder in an archive.
-    """
+    """Return the path of a file; AITER's Python package lies beside the sdist's other files."""
     path = root / name
     beside = name.startswith("aiter/") and not path.exists()
     return root.parent / name if beside else path
 
 
-def _from_index(
-    version: str,
-    source: UpstreamSource,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
-) -> tuple[Path, InputFile]:
-    """Return the tree of an archive from the package index.
-
-    The pinned archive is cached by its digest.
-    """
-    pinned = source.sha256 if version == source.version else ""
-    if pinned and (tree := cache / "sources" / pinned).is_dir():
-        return _top(tree), InputFile(
-            filename=source.filename, size=source.size, sha256=pinned, url=""
-        )
-    wanted = f"{source.project}=={version}"
-    progress.step(f"fetch the source archive of {wanted} from the package index")
-    (cache / "sources").mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache / "sources") as folder:
-        options = ("--no-deps", "--no-binary=:all:", f"--dest={folder}")
-        # pip asks a build backend for the metadata: `without_setup`, not setup.py.
-        backend = ("--use-pep517", "--no-build-isolation")
-        env = {"PYTHONPATH": str(_WITHOUT_SETUP)}
-        run_pip(pip_argv("download", *options, *backend, wanted), runner, env=env)
-        (path,) = Path(folder).iterdir()
-        if pinned and sha256_of(path) != pinned:
-            raise InputError(
-                f"{path.name} has sha256 {sha256_of(path)}, not {pinned}.",
-                hint=(
-                    "The file was replaced: do not use it, or pin the new digest in"
-                    " kernels/modules.toml."
-                ),
-            )
-        return _unpack(path, cache, progress)
-
-
-def _unpack(path: Path, cache: Path, progress: Progress) -> tuple[Path, InputFile]:
-    """Unpack an archive into the cache folder of its sha256, unless that folder exists."""
-    sha256 = sha256_of(path)
-    tree = cache / "sources" / sha256
-    tree.parent.mkdir(parents=True, exist_ok=True)
-    origin = InputFile(
-        filename=path.name, size=path.stat().st_size, sha256=sha256, url=""
-    )
-    with hold_lock(tree.with_suffix(".lock")):
-        if not tree.is_dir():
-            progress.step(f"unpack {path.name}")
-            fresh = Path(tempfile.mkdtemp(prefix=".unpack-", dir=tree.parent))
-            try:
-                (fresh / "tree").mkdir()
-                with path.open("rb", buffering=0) as stream:
-                    extract(
-                        chunks_of(stream),
-                        format_of(path.name),
-                        fresh / "tree",
-                        limits=_LIMITS,
-                    )
-                _top(fresh)
-                fresh.rename(tree)
-            except BaseException:
-                remove(fresh)
-                raise
-    return _top(tree), origin
-
-
-def _top(tree: Path) -> Path:
-    """Return the single top folder of a source archive."""
-    tops = list((tree / "tree").iterdir())
-    if len(tops) != 1 or not tops[0].is_dir():
-        raise InputError(
-            f"A source archive must contain one top-level folder, not {len(tops)}"
-            " entries.",
-            hint="Use another archive.",
-        )
-    return tops[0]
-
-
 def digest_of(files: Mapping[str, str], below: Iterable[str]) -> str:
-    """Return one digest of the locked files below some folders or files."""
+    """Return one digest of the files below some folders, or of some files."""
     paths = tuple(below)
     total = hashlib.sha256()
     for name, sha256 in sorted(files.items()):
         if any(name == folder or name.startswith(f"{folder}/") for folder in paths):
             total.update(f"{name}\0{sha256}\n".encode())
     return total.hexdigest()
+
+
+def _origin(source: UpstreamSource, kind: str, files: Mapping[str, str]) -> InputFile:
+    """Return the record of a pinned source; that of a commit has the digest of the used files."""
+    if kind == SDIST:
+        sdist = source.sdist
+        return InputFile(
+            filename=sdist.filename, size=sdist.size, sha256=sdist.sha256, url=""
+        )
+    url = f"{source.url}/tree/{source.commit}"
+    total = digest_of(files, files)
+    return InputFile(filename=source.describe(COMMIT), size=0, sha256=total, url=url)
+
+
+def _unlocked(
+    folder: Path, modules: Iterable[KernelModule], source: UpstreamSource
+) -> dict[str, str]:
+    """Return the digests of the submodules' files that the modules use.
+
+    Raises:
+        KernelError: the source lacks a submodule.
+    """
+    digests = {}
+    for path in source.submodules_of(modules):
+        names = []
+        for file in (folder / path).rglob("*"):
+            if file.is_file() and not file.is_symlink():
+                names.append(str(file.relative_to(folder)))
+        if not names:
+            raise KernelError(
+                f"{folder} lacks the submodule {path}.",
+                hint="Run `git submodule update --init` there.",
+            )
+        for name in used_by(modules, names):
+            digests[name] = sha256_of(folder / name)
+    return digests
+
+
+def _from_git(
+    source: UpstreamSource,
+    modules: Iterable[KernelModule],
+    folder: Path,
+    runner: Runner,
+    progress: Progress,
+) -> Path:
+    """Return a checkout of the pinned commit, with the submodules that the modules need."""
+    tree = folder / source.commit
+    with hold_lock(folder / f"{source.commit}.lock"):
+        if not tree.is_dir():
+            progress.step(f"fetch {source.describe(COMMIT)} from {source.url}")
+            _check_out(source.url, source.commit, tree, folder, runner)
+        for path in source.submodules_of(modules):
+            if any((tree / path).iterdir()):
+                continue
+            progress.step(f"fetch {path} from {source.submodules[path]}")
+            commit = git_commit(tree, f"{source.commit}:{path}", runner)
+            _check_out(source.submodules[path], commit, tree / path, folder, runner)
+    return tree
+
+
+def git_commit(tree: Path, name: str, runner: Runner) -> str:
+    """Return the full id of a commit, such as HEAD, in a checkout."""
+    return runner.run((*_GIT, "-C", str(tree), "rev-parse", name)).stdout.strip()
+
+
+def _check_out(url: str, commit: str, tree: Path, folder: Path, runner: Runner) -> None:
+    """Fetch one commit, which git verifies by its id, into a missing or empty folder."""
+    with _fresh(folder) as fresh:
+        git = (*_GIT, "-C", str(fresh))
+        try:
+            runner.run((*_GIT, "init", "--quiet", str(fresh)))
+            fetch = ("fetch", "--quiet", "--depth=1", url, commit)
+            runner.run((*git, *fetch), env={"GIT_TERMINAL_PROMPT": "0"})
+            runner.run((*git, "checkout", "--quiet", "--detach", commit))
+        except ProcessError as error:
+            raise InputError(
+                f"AITER's commit {commit} cannot be fetched from {url}:"
+                f" {error.message.splitlines()[-1].strip()}.",
+                hint=(
+                    "Use --aiter-source=sdist for the release of the package index, or"
+                    " --aiter-source=DIR for a checkout."
+                ),
+            ) from error
+        fresh.rename(tree)
+
+
+def _from_index(
+    sdist: SourceArchive, folder: Path, runner: Runner, progress: Progress
+) -> Path:
+    """Return the tree of the pinned sdist, downloaded with pip if necessary."""
+    tree = folder / sdist.sha256
+    with hold_lock(folder / f"{sdist.sha256}.lock"):
+        if not tree.is_dir():
+            with _fresh(folder) as fresh:
+                path = _download(sdist, fresh, runner, progress)
+                progress.step(f"unpack {path.name}")
+                (fresh / "tree").mkdir()
+                with path.open("rb", buffering=0) as stream:
+                    form = format_of(path.name)
+                    extract(chunks_of(stream), form, fresh / "tree", limits=_LIMITS)
+                path.unlink()
+                fresh.rename(tree)
+    (top,) = (tree / "tree").iterdir()
+    return top
+
+
+def _download(
+    sdist: SourceArchive, folder: Path, runner: Runner, progress: Progress
+) -> Path:
+    """Download the sdist with pip, and verify its digest."""
+    wanted = f"{sdist.project}=={sdist.version}"
+    progress.step(f"fetch the source archive of {wanted} from the package index")
+    options = ("--no-deps", "--no-binary=:all:", f"--dest={folder}")
+    # pip asks a build backend for the metadata: `without_setup`, not setup.py.
+    backend = ("--use-pep517", "--no-build-isolation")
+    env = {"PYTHONPATH": str(_WITHOUT_SETUP)}
+    run_pip(pip_argv("download", *options, *backend, wanted), runner, env=env)
+    (path,) = folder.iterdir()
+    if sha256_of(path) != sdist.sha256:
+        raise InputError(
+            f"{path.name} has sha256 {sha256_of(path)}, not {sdist.sha256}.",
+            hint="The file was replaced: do not use it, or pin its digest in kernels/modules.toml.",
+        )
+    return path
+
+
+@contextmanager
+def _fresh(folder: Path) -> Iterator[Path]:
+    """Provide a temporary folder, which is removed unless it was renamed."""
+    fresh = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder))
+    try:
+        yield fresh
+    finally:
+        if fresh.is_dir():
+            remove(fresh)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from core import targets
-from core.atomic import write_whole
 from core.errors import InputError, RequestError
 from core.frozen import frozen
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
-from kernels import aiter_sources, estimate
+from kernels import estimate
+from kernels.aiter_sources import check_wish as check_source
 from kernels.assemble import (
     KernelWheel,
     make_wheel,
@@ -54,6 +54,7 @@ __all__ = [
     "KernelWheel",
     "Toolchain",
     "available_mb",
+    "check_source",
     "compile_step",
     "make_wheel",
     "pack",
@@ -91,17 +92,7 @@ def check_request(request: BuildRequest) -> None:
         (*request.kernels.modules, *request.kernels.require) or None,
         request.kernels.toolchain,
     )
-    check_source(request.kernels)
-
-
-def check_source(request: KernelRequest) -> None:
-    """Check that the source of the kernels exists, before anything is downloaded.
-
-    Raises:
-        RequestError: the source is neither a path nor a version.
-    """
-    for source in load_catalog().sources.values():
-        aiter_sources.check_wish(request.source, source)
+    check_source(request.kernels.source)
 
 
 def plan_wheel(request: BuildRequest) -> WheelPlan:
@@ -161,31 +152,18 @@ def compile_part(
     return summary, values
 
 
-def lock_sources(
+def update_sources(
     wish: str, *, cache: Path, runner: Runner, progress: Progress
 ) -> list[str]:
-    """Write `sources.lock` and return a line for each source.
+    """Lock the files of a source that modules use; see `source_update.update`.
 
     Args:
-        wish: the sources to lock, as for `--aiter-source`; empty for the pinned ones.
         cache: cache folder of the program.
     """
-    catalog = load_catalog()
-    lines = []
-    for source in catalog.sources.values():
-        users = [
-            module
-            for module in catalog.modules.values()
-            if module.source == source.name
-        ]
-        tree = aiter_sources.find(
-            wish, source, cache=cache / FOLDER, runner=runner, progress=progress
-        )
-        text = aiter_sources.render_lock(tree.folder, users)
-        write_whole(aiter_sources.SOURCES_LOCK, text.encode())
-        count = len(text.splitlines()) - 1
-        lines.append(f"{count} files of {tree.name} locked")
-    return lines
+    # Start-up time: only this command needs it.
+    from kernels.source_update import update
+
+    return update(wish, cache=cache / FOLDER, runner=runner, progress=progress)
 
 
 def merge_stores(own: Path, other: Path) -> tuple[int, int]:

@@ -205,7 +205,9 @@ class KernelBuild:
         for module in self.modules:
             if module.kind is ModuleKind.CO_LAUNCHER:
                 assert tree is not None
-                objects += find_objects(module, self.wanted, tree)
+                objects += find_objects(
+                    module, self.wanted, tree, self.cache / "tables"
+                )
         graph = self.graph()
         forecast = graph.forecast(capacity)
         most = estimate.HOURS_UNASKED * 3600

@@ -44,24 +44,47 @@ class Support(enum.StrEnum):
 
 
 @frozen
-class UpstreamSource:
-    """Origin of a module's upstream files.
+class SourceArchive:
+    """A source archive of a package index; `size` in bytes."""
 
-    Attributes:
-        project, version: project and version on a package index.
-        filename, sha256, size: name, digest and size in bytes of the source archive.
-        folder: base of the paths in `modules.toml`, inside archive or checkout; empty
-            for the top. A checkout has AITER's folders at its top, an archive below
-            `aiter_meta`.
-    """
-
-    name: str
     project: str
     version: str
     filename: str
     sha256: str
     size: int
-    folder: str
+
+
+@frozen
+class UpstreamSource:
+    """Origin of a module's upstream files.
+
+    Attributes:
+        url, commit: git repository, and the full id of the pinned commit.
+        submodules: folder of a submodule -> its repository. A submodule is fetched only
+            if a module uses its files.
+        sdist: release for machines without access to the repository.
+    """
+
+    name: str
+    url: str
+    commit: str
+    submodules: Mapping[str, str]
+    sdist: SourceArchive
+
+    def describe(self, kind: str) -> str:
+        """Return the display name of the pinned commit or of the sdist."""
+        return f"{self.name}-{self.commit}" if kind == "commit" else self.sdist.filename
+
+    def submodules_of(self, modules: Iterable[KernelModule]) -> tuple[str, ...]:
+        """Return the submodules that some modules use."""
+        folders: list[str] = []
+        for module in modules:
+            folders += module.source_folders
+        return tuple(
+            path
+            for path in self.submodules
+            if any(name.startswith(path) for name in folders)
+        )
 
 
 @frozen
@@ -90,21 +113,19 @@ class FfiHandler:
 
 @frozen
 class CodeObjectSet:
-    """Code objects of a co-launcher for some targets, and the table that names them.
+    """Code objects of a co-launcher for some targets, and their tables.
 
     Attributes:
         targets: processors; `{target}` in `folder` is replaced by each of them.
         folder: folder of the code objects, relative to the source's folder.
-        csv: table in `folder` with a row for each kernel; empty if `files` lists the
-            code objects.
-        tuned: AITER's table of the fastest kernels, a path from the top of its Python
-            package's parent folder; the wheel carries it, and `jax_aiter` chooses by
-            it. Empty for none.
-        kernel_column, file_column: columns of `csv`.
-        files: file name -> kernel symbol, instead of a table.
-        count: exact number of code objects for each target.
+        files: patterns of their names; a source may lack those of some patterns.
         kernarg: bytes of kernel arguments that the host packs; no code object may need
             more.
+        table: pattern of the name of AITER's table of the kernels, in `folder`; empty
+            for none. The wheel has its rows for these code objects.
+        tuned: patterns of AITER's tables of the fastest kernels, paths from the top of
+            its Python package's parent folder; `jax_aiter` chooses by the rows for
+            these code objects.
         sku: subfolder for a variant of the target, such as MI308; empty for all
             variants.
         compute_units: numbers of compute units that identify the variant. The module
@@ -113,15 +134,17 @@ class CodeObjectSet:
 
     targets: tuple[str, ...]
     folder: str
-    count: int
+    files: tuple[str, ...]
     kernarg: int
-    csv: str = ""
-    tuned: str = ""
-    kernel_column: str = ""
-    file_column: str = ""
-    files: Mapping[str, str] = field(default_factory=dict)
+    table: str = ""
+    tuned: tuple[str, ...] = ()
     sku: str = ""
     compute_units: tuple[int, ...] = ()
+
+    def patterns(self, target: str) -> list[str]:
+        """Return the patterns of the paths of a target's code objects and table."""
+        folder = self.folder.replace("{target}", target)
+        return [f"{folder}/{name}" for name in (*self.files, self.table) if name]
 
 
 @frozen
@@ -237,6 +260,13 @@ class KernelModule:
         return self.supports(processor) and all(
             processor in targets for targets in limits
         )
+
+    @property
+    def source_folders(self) -> tuple[str, ...]:
+        """Folders of the source whose files the module compiles or runs."""
+        # A generator imports modules from its own folder.
+        scripts = (generator.script.rpartition("/")[0] for generator in self.generators)
+        return (*self.headers, *scripts)
 
     @property
     def library(self) -> str:

@@ -95,7 +95,7 @@ def prepare(
         # Start-up time: only sets with kernels need them.
         from kernels.api import check_source
 
-        check_source(build.kernels)
+        check_source(build.kernels.source)
     manifest = _manifest(request, context.rocm, reporter)
     if build.payload is Payload.PUBLISHED:
         before: tuple[str, ...] = ()

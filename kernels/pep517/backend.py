@@ -5,11 +5,12 @@ Setuptools, and the compilation of the kernels while a wheel is built.
 Settings, such as `pip wheel ./kernels -C targets=gfx942` or `python -m build kernels -C
 targets=gfx942`:
 
-    targets        gfx targets or families, separated by commas; the default targets if
-    missing modules        kernel modules, separated by commas; all modules if missing
-    allow-partial  true accepts a wheel without all modules cache-dir      cache of
-    downloads and compiled kernels; the user's cache if missing files          folder
-    with the kernels of `ci_build kernels build`, which is packed without compilation
+    targets        gfx targets or families, separated by commas (default targets)
+    modules        kernel modules, separated by commas (all)
+    allow-partial  true accepts a wheel without all modules
+    aiter-source   a checkout of AITER, or sdist for its release on the package index
+    cache-dir      cache of downloads and compiled kernels (the user's cache)
+    files          folder with the kernels of `ci_build kernels build`, packed as they are
     version        version of the wheel with these kernels
 
 Everything is built in a temporary folder, so the project's folder does not change.
@@ -39,7 +40,10 @@ PROGRAM = PROJECT / "program" if (PROJECT / "program").is_dir() else PROJECT.par
 sys.path.append(str(PROGRAM))
 from core.errors import RequestError  # noqa: E402 - the packages are found only now
 
-SETTINGS = ("targets", "modules", "allow-partial", "cache-dir", "files", "version")
+SETTINGS = (
+    *("targets", "modules", "allow-partial", "aiter-source", "cache-dir"),
+    *("files", "version"),
+)
 _PACKAGED = (
     "core",
     "kernels",
@@ -88,7 +92,9 @@ class _Build:
         ).absolute()
         modules = tuple(filter(None, self.settings.get("modules", "").split(",")))
         request = KernelRequest(
-            modules=modules, allow_partial=self.settings.get("allow-partial") == "true"
+            modules=modules,
+            source=self.settings.get("aiter-source", ""),
+            allow_partial=self.settings.get("allow-partial") == "true",
         )
         compile_files(
             request,

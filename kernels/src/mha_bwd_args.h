@@ -61,8 +61,8 @@ struct PackedArgs {
 static_assert(offsetof(PackedArgs, cu_q) == 72 && offsetof(PackedArgs, scale) == 104 && offsetof(PackedArgs, keys) == 136);
 static_assert(offsetof(PackedArgs, dk_head) == 208 && offsetof(PackedArgs, depth) == 240 && sizeof(PackedArgs) == 248);
 
-// Kernels made for gfx950: batches and packed sequences.
-struct Gfx950Args {
+// Kernels made for gfx950, and all kernels of later sources of AITER: batches and packed sequences.
+struct FullArgs {
   Slot<void*> dq, dk, dv;
   Slot<const void*> q, k, v, dout, lse, d;
   Slot<float> scale, log2e;
@@ -78,9 +78,9 @@ struct Gfx950Args {
   Slot<std::uint32_t> lse_head;
   Slot<const void*> cu_q, cu_k, cu_q_padded, cu_k_padded;
   Slot<std::uint32_t> longest_query;
-  Slot<std::int32_t> mask_x, mask_y;  // not read by these kernels
+  Slot<std::int32_t> mask_x, mask_y;  // read by kernels with a window
 };
-static_assert(offsetof(Gfx950Args, queries) == 176 && offsetof(Gfx950Args, keys) == 336);
-static_assert(offsetof(Gfx950Args, dv_row) == 560 && offsetof(Gfx950Args, cu_q) == 592 && sizeof(Gfx950Args) == 704);
+static_assert(offsetof(FullArgs, queries) == 176 && offsetof(FullArgs, keys) == 336);
+static_assert(offsetof(FullArgs, dv_row) == 560 && offsetof(FullArgs, cu_q) == 592 && sizeof(FullArgs) == 704);
 
 }  // namespace jax_aiter

@@ -3,6 +3,7 @@
 // d is the sum of dout * out for each query, less the cotangent of lse. dq_sum is dq in f32, with the scale. dk and dv have
 // a head for each head of q: where several share a head of k, the gradient is their sum.
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <string>
 
@@ -41,11 +42,8 @@ struct BwdOptions {
   bool causal() const { return left < 0 && right == 0; }
 };
 
-enum class Layout { kDense, kBatch, kPacked, kGfx950 };
-
 struct BwdKernel {
-  std::string file, function;
-  Layout layout;
+  std::string path, function;
   int tile;  // keys of a block
 };
 
@@ -60,11 +58,11 @@ const char* depths_of(const Device& device, const BwdInputs& in, const MhaShape&
     if (shape.depth == 64) return "hd64";
     if (shape.depth > 64 && shape.depth <= 128) return "hd128";
     if (shape.depth > 128 && shape.depth <= 192) return "hd192";
-  } else if (device.processor == "gfx950" && shape.depth == 192 && shape.value_depth == 128 && options.full() &&
-             !shape.packed) {
+  } else if (device.processor == "gfx950" && shape.depth == 192 && shape.value_depth == 128 &&
+             (options.full() || options.causal()) && !shape.packed) {
     return "hd192_hd128";
   }
-  no_kernel(device, in, "depths are 64 to 192 and equal, on gfx950 also 192 and 128 in a batch without a mask.");
+  no_kernel(device, in, "depths are 64 to 192 and equal, on gfx950 also 192 and 128 in a batch without a window.");
 }
 
 const char* mask_of(const Device& device, const BwdInputs& in, const MhaShape& shape, const BwdOptions& options,
@@ -85,22 +83,24 @@ BwdKernel kernel_for(const Device& device, const BwdInputs& in, const MhaShape& 
   const bool window = !options.full() && !options.causal();
   const bool native = gfx950 && (depths == "hd128" || depths == "hd192_hd128") && !window;
   const std::string mask = mask_of(device, in, shape, options, native);
+  const int tile = depths == "hd192" ? 64 : native && depths == "hd128" ? 256 : 192;
   const bool dense = !gfx950 && !shape.packed && !window && shape.depth == 128 && shape.queries == shape.keys &&
-                     shape.keys % 64 == 0;
+                     shape.keys % tile == 0;
 
   // gfx942 rounds f32 to bf16 with several instructions: AITER's default is to nearest, ties away from zero.
   const bool bf16 = in.q.dtype == ffi::DataType::BF16;
   const std::string rounding = !bf16 || native ? "" : gfx950 ? "_rtne" : "_rtna";
   const bool exact = depths == "hd64" || depths == "hd192_hd128" || (!gfx950 && shape.packed && shape.depth == 128);
-  const std::string name = "bwd_" + depths + (bf16 ? "_bf16" : "_fp16") + mask + "_a32" + rounding +
+  const std::string kind = (bf16 ? "_bf16" : "_fp16") + mask + "_a32" + rounding +
                            (dense ? "" : exact ? "_pssk" : "_psskddv") + (shape.packed ? "_group" : "");
+  const std::string folder = module_folder(device) + "/";
+  std::string name = "bwd_" + depths + kind;
+  if (depths == "hd192_hd128" && !std::filesystem::exists(folder + name + ".co")) {
+    name = "bwd_hd192_128" + kind;  // in later sources of AITER, which also have kernels with a mask
+    if (!std::filesystem::exists(folder + name + ".co")) no_kernel(device, in, "these depths permit no mask.");
+  }
   const std::string function = "fmha_" + name + (gfx950 && !native ? "_recompile" : "");
-  const Layout layout = native         ? Layout::kGfx950
-                        : dense        ? Layout::kDense
-                        : shape.packed ? Layout::kPacked
-                                       : Layout::kBatch;
-  const int tile = depths == "hd192" ? 64 : native && depths == "hd128" ? 256 : 192;
-  return {name + ".co", "_ZN5aiter" + std::to_string(function.size()) + function + "E", layout, tile};
+  return {folder + name + ".co", "_ZN5aiter" + std::to_string(function.size()) + function + "E", tile};
 }
 
 std::uint32_t word(int value) { return static_cast<std::uint32_t>(value); }
@@ -183,17 +183,12 @@ Args common(const BwdInputs& in, const BwdResults& made, const MhaShape& shape, 
 }
 
 // Query y sees the keys from y - mask_y + 1 to y + mask_x - 1; the diagonal ends at the last query and the last key.
-void set_window(BatchArgs& args, const MhaShape& shape, const BwdOptions& options) {
+template <typename Args>
+void set_window(Args& args, const MhaShape& shape, const BwdOptions& options) {
   const int left = options.left < 0 ? shape.keys - 1 : options.left;
   const int right = options.right < 0 ? shape.queries - 1 : options.right;
   args.mask_x.value = 1 + right + shape.keys - shape.queries;
   args.mask_y.value = 1 + left + shape.queries - shape.keys;
-}
-
-template <typename Args>
-void run(const Device& device, const BwdKernel& kernel, Grid grid, const Args& args, Stream stream) {
-  const Kernel loaded = load_kernel(device, module_folder(device) + "/" + kernel.file, kernel.function, sizeof args);
-  launch(loaded, grid, kThreads, &args, sizeof args, stream);
 }
 
 // With a causal mask, a block processes two tiles: one with many queries and one with few.
@@ -242,23 +237,30 @@ void backward(Stream stream, const BwdInputs& in, const BwdResults& made, const 
   clear(stream, made.dq_sum, kSumBytes);
   if (empty) return;
 
+  const Kernel loaded = load_kernel(device, kernel.path, kernel.function, sizeof(FullArgs));
   const Grid grid = grid_of(kernel, shape, options);
   const std::uint32_t k_tile = word(kernel.tile) * strides.k.row;
-  if (kernel.layout == Layout::kDense) {
-    auto args = common<DenseArgs>(in, made, shape, options, strides);
-    args.k_tile.value = k_tile;
-    run(device, kernel, grid, args, stream);
-  } else if (kernel.layout == Layout::kGfx950) {
-    auto args = common<Gfx950Args>(in, made, shape, options, strides);
+  const auto start = [&](const auto& args) { launch(loaded, grid, kThreads, &args, sizeof args, stream); };
+  const bool window = !options.full() && !options.causal();
+  // The bytes of arguments identify the layout: kernels of later sources of AITER have one for all.
+  if (loaded.argument_bytes == sizeof(FullArgs)) {
+    auto args = common<FullArgs>(in, made, shape, options, strides);
     args.k_tile.value = k_tile, args.value_depth.value = word(shape.value_depth);
     args.longest_query.value = word(shape.packed ? options.longest_query : shape.queries);
-    run(device, kernel, grid, args, stream);
-  } else if (kernel.layout == Layout::kPacked) {
-    run(device, kernel, grid, common<PackedArgs>(in, made, shape, options, strides), stream);
-  } else {
+    if (window) set_window(args, shape, options);
+    start(args);
+  } else if (loaded.argument_bytes == sizeof(DenseArgs)) {
+    auto args = common<DenseArgs>(in, made, shape, options, strides);
+    args.k_tile.value = k_tile;
+    start(args);
+  } else if (loaded.argument_bytes == sizeof(PackedArgs)) {
+    start(common<PackedArgs>(in, made, shape, options, strides));
+  } else if (loaded.argument_bytes <= sizeof(BatchArgs)) {
     auto args = common<BatchArgs>(in, made, shape, options, strides);
-    if (!options.full() && !options.causal()) set_window(args, shape, options);
-    run(device, kernel, grid, args, stream);
+    if (window) set_window(args, shape, options);
+    start(args);
+  } else {
+    throw Error(Code::kFailedPrecondition, kernel.path + ": the layout of its arguments is unknown.");
   }
 }
 

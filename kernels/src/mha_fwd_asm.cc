@@ -45,12 +45,14 @@ struct MhaKernel {
   const char* rounding;  // of f32 to bf16; gfx950 has instructions for it
   int tile;              // queries of a block
   unsigned threads;
+  bool paired;  // with a causal mask, a block processes two tiles: one with many keys and one with few
 };
 
 constexpr MhaKernel kKernels[] = {
-    {"gfx942", 128, "hd128_bf16", "_rtna", 256, 512},
-    {"gfx950", 128, "hd128_bf16", "", 256, 512},
-    {"gfx950", 192, "hd192_hd128_bf16", "", 128, 256},
+    {"gfx942", 128, "hd128_bf16", "_rtna", 256, 512, true},
+    {"gfx942", 192, "hd192x128_bf16", "_rtna", 128, 256, false},
+    {"gfx950", 128, "hd128_bf16", "", 256, 512, true},
+    {"gfx950", 192, "hd192_hd128_bf16", "", 128, 256, true},
 };
 constexpr int kValueDepth = 128;
 constexpr int kElementBytes = 2, kSumBytes = 4;
@@ -61,7 +63,7 @@ const MhaKernel& kernel_for(const Device& device, const MhaShape& shape, const T
     if (kernel.processor == device.processor && fits) return kernel;
   }
   throw Error(Code::kUnimplemented, "AITER has no assembly kernel on " + device.name + " for " + q.text() + ", " +
-                                        v.text() + ": depths are 128, on gfx950 192 of q and k too.");
+                                        v.text() + ": depths are 128, or 192 of q and k.");
 }
 
 // In bytes; the kernels' offsets within a sequence have 32 bits.
@@ -89,17 +91,18 @@ void set_strides(Args& args, const MhaShape& shape, const MhaKernel& kernel, con
   args.lse_head.value = word(as_int("lse", std::int64_t{strides_of_rows("lse", shape).head} * kSumBytes));
 }
 
-// With a causal mask, a block processes two tiles: one with many keys and one with few.
 Grid grid_of(const MhaShape& shape, const MhaKernel& kernel, bool causal) {
   const int tiles = (shape.queries + kernel.tile - 1) / kernel.tile;
-  const auto blocks = static_cast<unsigned>(causal ? (tiles + 1) / 2 : tiles);
+  const auto blocks = static_cast<unsigned>(causal && kernel.paired ? (tiles + 1) / 2 : tiles);
   const auto heads = static_cast<unsigned>(shape.heads), batch = static_cast<unsigned>(shape.batch);
-  return shape.packed ? Grid{heads, batch, blocks} : Grid{blocks, heads, batch};
+  if (shape.packed) return {heads, batch, blocks};
+  return kernel.paired ? Grid{blocks, heads, batch} : Grid{heads, blocks, batch};
 }
 
 // Distribution of blocks, chosen like AITER.
-std::uint32_t mask_option(const MhaShape& shape, bool causal) {
+std::uint32_t mask_option(const MhaShape& shape, const MhaKernel& kernel, bool causal) {
   constexpr int kManyQueries = 16384;
+  if (!kernel.paired) return 0;
   return causal && (shape.heads % 8 != 0 || shape.queries > kManyQueries) ? 3 : 5;
 }
 
@@ -125,7 +128,7 @@ void forward(Stream stream, const Tensor& q, const Tensor& k, const Tensor& v, c
   args.queries.value = word(shape.queries);
   set_strides(args, shape, kernel, q, k, v, out);
   args.group.value = word(shape.heads / shape.key_heads);
-  args.mask_option.value = mask_option(shape, causal);
+  args.mask_option.value = mask_option(shape, kernel, causal);
   args.writes_lse.value = 1;
   args.keys.value = word(shape.keys);
   args.depth.value = word(shape.depth), args.value_depth.value = word(shape.value_depth);

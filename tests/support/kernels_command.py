@@ -14,7 +14,12 @@ def kernels(
     *words: str, cache: Path, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Run a subcommand of `ci_build kernels`, and fail unless it succeeds or `check` is False."""
-    done = ci_build("kernels", *words, f"--cache-dir={cache}")
+    done = ci_build(
+        "kernels",
+        *words,
+        f"--cache-dir={cache}",
+        env={"CI_BUILD_AITER_SOURCE": "sdist"},
+    )
     assert done.returncode == 0 or not check, done.stderr
     return done
 

@@ -41,39 +41,18 @@ def kernels() -> None:
     "--kernel-modules NAME,…",
     "Modules to list, with their dependencies.  [default: all]",
 )
-@option(
-    "--update",
-    "Write kernels/sources.lock: digests of the source files that modules use.",
-)
-@chosen_options("aiter_source", "cache_dir")
 @json_option
-@click.pass_obj
 def list_modules(
-    state: State,
     spec: str,
     kernel_modules: str | None,
-    aiter_source: str | None,
-    cache_dir: str | None,
     *,
-    update: bool,
     as_json: bool,
 ) -> None:
-    """List the kernel modules and their support of each target, or lock their sources.
+    """List the kernel modules and their support of each target.
 
     A target has a module's own code (yes), that of its portable replacement (portable),
     or none (unsupported).
     """
-    if update:
-        reporter = state.reporter()
-        lines = api.lock_sources(
-            aiter_source or "",
-            cache=state.settings({"cache_dir": cache_dir}).cache_dir,
-            runner=host_runner(reporter),
-            progress=reporter,
-        )
-        for line in lines:
-            reporter.line(line)
-        return
     rows = api.support_table(requested(spec), split_list(kernel_modules))
     if as_json:
         print_json({"modules": rows})
@@ -81,6 +60,27 @@ def list_modules(
     names = tuple(rows[0]["targets"])
     cells = [(row["module"], row["about"], *row["targets"].values()) for row in rows]
     print_table(("module", "about", *names), cells)
+
+
+@kernels.command("update")
+@click.argument("source", metavar="[COMMIT|DIR|sdist]", default="")
+@chosen_options("cache_dir")
+@click.pass_obj
+def update(state: State, source: str, cache_dir: str | None) -> None:
+    """Lock the files of AITER that modules use, and print the changes.
+
+    A COMMIT of AITER's repository, or that of the checkout DIR, becomes the pinned one;
+    `sdist` locks the release on the package index.
+    """
+    reporter = state.reporter()
+    lines = api.update_sources(
+        source,
+        cache=state.settings({"cache_dir": cache_dir}).cache_dir,
+        runner=host_runner(reporter),
+        progress=reporter,
+    )
+    for line in lines:
+        reporter.line(line)
 
 
 @kernels.command("build")

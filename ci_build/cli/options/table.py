@@ -158,7 +158,10 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Kernels": {
         "--kernels": "Also build the kernel modules: wheel jax_aiter.",
-        "--aiter-source DIR|FILE|amd-aiter==X": "AITER's sources.  [default: the pinned ones]",
+        "--aiter-source DIR|sdist": (
+            "Checkout of AITER, or `sdist` for its release on the package index.  [default: the "
+            "pinned commit, from GitHub]"
+        ),
         "--kernel-rocm DIR": (
             "ROCm that compiles the kernels.  [default: compilers of the package index; with "
             "--kernel-image, /opt/rocm]"

@@ -1,21 +1,18 @@
-"""Upper bounds of kernel builds, refusal of long builds, and sources of AITER."""
+"""Upper bounds of kernel builds, and refusal of long builds."""
 
 from __future__ import annotations
 
 import hashlib
-import tarfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from core.errors import InputError, KernelError, RequestError
+from core.errors import KernelError, RequestError
 from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
-from core.process import ProcessResult, Runner
+from core.process import Runner
 from core.report import NoProgress
 from core.targets import expand
-from kernels import aiter_sources as sources
 from kernels import kernel_recipe as recipe
 from kernels import toolchains
 from kernels.api import parse_part
@@ -27,21 +24,11 @@ from kernels.graph import Capacity
 from kernels.module_catalog import load_catalog
 from kernels.rocmchain import THIS_MACHINE
 from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleRunner, src
+from tests.support.silent import NoProcesses
 
 __all__ = ["src"]
 CATALOG = load_catalog()
 LONG = replace(MODULE, seconds=HOURS_UNASKED * 3600)
-
-
-class NoProcesses:
-    """A runner that starts nothing."""
-
-    def run(
-        self,
-        argv: Sequence[str],
-        **_: object,
-    ) -> ProcessResult:
-        raise AssertionError(f"this starts a process: {argv}")
 
 
 # Costs
@@ -148,64 +135,6 @@ def test_old_jaxlib_without_ffi_api_is_refused() -> None:
     for version in ("0.7.1", "0.8.0rc1"):
         with pytest.raises(RequestError, match=r"Use --jax-version=0\.8\.0 or later"):
             recipe.check_jax(CATALOG, version)
-
-
-# Choice of the source
-
-
-def find(
-    wish: str,
-    cache: Path,
-    runner: Runner,
-) -> sources.SourceTree:
-    source = CATALOG.sources["aiter"]
-    progress = NoProgress()
-    return sources.find(
-        wish,
-        source,
-        cache=cache,
-        runner=runner,
-        progress=progress,
-    )
-
-
-@pytest.mark.parametrize("wish", ["torch==1.0", "amd-aiter>=1", "/nowhere"])
-def test_aiter_source_refuses_other_projects(wish: str, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="archive or amd-aiter==VERSION"):
-        find(wish, tmp_path, NoProcesses())
-    with pytest.raises(AssertionError, match="starts a process"):
-        find("AMD_aiter==1", tmp_path, NoProcesses())
-
-
-class FakeIndex:
-    """A runner whose pip downloads an archive with other content."""
-
-    def run(
-        self,
-        argv: Sequence[str],
-        **_: object,
-    ) -> ProcessResult:
-        (folder,) = (word for word in argv if word.startswith("--dest="))
-        Path(folder.removeprefix("--dest="), "amd_aiter-1.tar.gz").touch()
-        return ProcessResult(returncode=0)
-
-
-def test_replaced_archive_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"amd_aiter-1\.tar\.gz has sha256 e3b0"):
-        find("", tmp_path, FakeIndex())
-
-
-def test_version_that_no_index_has_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="pip failed"):
-        find("amd-aiter==9", tmp_path, IdleRunner(1))
-
-
-def test_archive_without_top_folder_is_refused(tmp_path: Path) -> None:
-    archive = tmp_path / "a.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.addfile(tarfile.TarInfo("a"))
-    with pytest.raises(InputError, match="one top-level folder"):
-        find(str(archive), tmp_path, NoProcesses())
 
 
 # Locations

@@ -10,7 +10,6 @@ import pytest
 from core.errors import RequestError
 from core.targets import load_table
 from kernels import gfx_table
-from kernels.aiter_sources import read_lock, used_by
 from kernels.module_catalog import MODULES_TOML, load_catalog
 from kernels.modules import EVERY, KernelModule, ModuleKind, Support
 
@@ -95,14 +94,6 @@ def test_source_files_of_modules_exist() -> None:
     for module in MODULES:
         named = [*module.host, *(unit.source for unit in module.units)]
         assert [name for name in named if not (src / name).is_file()] == []
-
-
-def test_lock_covers_files_of_each_module() -> None:
-    lock = read_lock()
-    for module in MODULES:
-        if module.source:
-            assert used_by([module], lock)
-            assert [name for name in used_by([module], lock) if name not in lock] == []
 
 
 def test_variants_inc_matches_modules_toml() -> None:

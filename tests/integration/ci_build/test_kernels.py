@@ -1,6 +1,6 @@
 """`ci_build kernels`.
 
-AITER's sources from the package index, every module that needs no ROCm, 11 targets.
+AITER's sdist from the package index, every module that needs no ROCm, 11 targets.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from kernels.build import KernelBuild, KernelBuildResult
 from kernels.compiler_steps import SRC
 from kernels.graph import Capacity
 from kernels.toolchains import Toolchain, obtain_pypi
-from tests.support.kernels_command import build, kernels
+from tests.support.kernels_command import build
 from tests.support.silent import Silent
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.gpu.code_object import mach_of
@@ -129,86 +128,3 @@ def test_failed_unit_is_named_with_target_and_command(
     assert "gfx90a (" not in said
     partial = run(pypi, work_cache / "kernels", "gfx90a", src=own_src)
     assert partial.forecast.steps == 0  # what did not fail was kept
-
-
-# Sources
-
-
-@pytest.fixture(scope="module")
-def checkout(receipt: dict[str, Any], work_cache: Path) -> Path:
-    """Return AITER as the build unpacked it."""
-    (tree,) = (work_cache / "kernels" / "sources").glob("*/tree/*")
-    return tree
-
-
-OBJECT = "hsa/gfx942/flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co"
-
-
-def test_checkout_is_used_and_differences_are_named(
-    checkout: Path, work_cache: Path, tmp_path: Path
-) -> None:
-    copy = tmp_path / "aiter"
-    for name in ("hsa", "csrc"):
-        shutil.copytree(
-            checkout / "aiter_meta" / name, copy / name, copy_function=os.link
-        )
-    shutil.copytree(
-        checkout / "aiter" / "configs",
-        copy / "aiter" / "configs",
-        copy_function=os.link,
-    )
-    words = [
-        "build",
-        "--targets=gfx942",
-        f"--aiter-source={copy}",
-        f"--out={tmp_path / 'out'}",
-    ]
-    kernels(*words, cache=work_cache)
-    (copy / OBJECT).parent.chmod(0o755)
-    (copy / OBJECT).unlink()
-    (copy / OBJECT).write_bytes(b"x")
-    done = kernels(*words, cache=work_cache, check=False)
-    assert done.returncode == 19
-    assert f"has changed {OBJECT}" in done.stderr
-
-
-@pytest.fixture
-def no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restrict pip to the packages in the test's folder."""
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-
-
-def sdist(folder: Path, version: str) -> None:
-    """Write a source archive whose setup.py would leave a mark."""
-    top = folder / f"amd_aiter-{version}"
-    (top / "aiter_meta" / "hsa").mkdir(parents=True)
-    (top / "PKG-INFO").write_text(
-        f"Metadata-Version: 2.1\nName: amd-aiter\nVersion: {version}\n"
-    )
-    (top / "setup.py").write_text(
-        f"open({str(folder / 'ran')!r}, 'w')\nfrom setuptools import setup\nsetup()\n"
-    )
-    path = folder / f"amd_aiter-{version}.tar.gz"
-    subprocess.run(["tar", "-C", folder, "-czf", path, top.name], check=True)
-    shutil.rmtree(top)
-
-
-@pytest.mark.usefixtures("no_index")
-def test_an_archive_without_the_files_is_refused_by_name(
-    pypi: Toolchain, work_cache: Path, tmp_path: Path
-) -> None:
-    sdist(tmp_path, "9.9")
-    words = [
-        "build",
-        "--targets=gfx942",
-        f"--out={tmp_path / 'out'}",
-        "--aiter-source=amd-aiter==9.9",
-    ]
-    done = kernels(*words, cache=work_cache, check=False)
-    assert done.returncode == 19, done.stderr
-    assert (
-        "amd_aiter-9.9.tar.gz lacks aiter/configs/a8w8_bpreshuffle_tuned_gemm.csv"
-        in done.stderr
-    )
-    assert not (tmp_path / "ran").exists()

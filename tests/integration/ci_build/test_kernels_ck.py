@@ -34,6 +34,7 @@ def test_rocm_compiled_wheel_is_manylinux_2_28(
     words += [
         f"--kernel-rocm={docker.rocm('7.2.0')}",
         "--kernel-modules=rmsnorm_fwd",
+        "--aiter-source=sdist",
         "--allow-partial",
         "--json",
     ]

@@ -47,7 +47,10 @@ class Here:
             copy_function=os.link,
             symlinks=True,
         )
-        self.environment = {**os.environ, "CCACHE_DIR": str(folder / "ccache")}
+        self.environment = {
+            "CCACHE_DIR": str(folder / "ccache"),
+            "CI_BUILD_AITER_SOURCE": "sdist",
+        }
 
     def cache(self, name: str) -> Path:
         folder = self.folder / name

@@ -27,6 +27,7 @@ SET = [
     f"--python-versions={PYTHON}",
     "--targets=gfx942,gfx950",
     "--kernels",
+    "--aiter-source=sdist",
 ]
 
 

@@ -67,7 +67,7 @@ def test_dry_run_prints_cost_and_required_names() -> None:
         ),
         (
             ["--targets=gfx942", "--aiter-source=/nowhere"],
-            "is not a folder, a source archive",
+            "neither sdist nor a folder",
         ),
         (
             [

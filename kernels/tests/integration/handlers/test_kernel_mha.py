@@ -60,14 +60,11 @@ def call(
 
 @pytest.mark.parametrize("packed", [0, 3])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    ("gfx", "units", "depth"),
-    [(*place, 128) for place in FOLDERS] + [("gfx950", 256, 192)],
-)
+@pytest.mark.parametrize("depth", [128, 192])
+@pytest.mark.parametrize("place", FOLDERS)
 def test_each_variant_gets_its_object_and_arguments(
     kernel_tree: KernelTree,
-    gfx: str,
-    units: int,
+    place: tuple[str, int],
     depth: int,
     causal: bool,
     packed: int,
@@ -77,6 +74,14 @@ def test_each_variant_gets_its_object_and_arguments(
     args, results = call(queries, keys, depth, packed)
     library = kernel_tree.library("mha_fwd_asm")
     attributes = {"scale": 0.5, "causal": causal}
+    gfx, units = place
+    paired = gfx == "gfx950" or depth == 128
+    heads = "hd128" if depth == 128 else "hd192_hd128" if paired else "hd192x128"
+    rounding = "_rtna" if gfx == "gfx942" else ""
+    name = f"fwd_{heads}_bf16{'_causal' * causal}{rounding}{'_group' * bool(packed)}.co"
+    path = kernel_tree.source / gfx / "fmha_v3_fwd" / f"{FOLDERS[place]}{name}"
+    if not path.exists():
+        pytest.skip("the sdist has no kernels for these depths")
     device = find_device(gfx, units)
     (launch,) = library.call(
         args,
@@ -85,13 +90,10 @@ def test_each_variant_gets_its_object_and_arguments(
         device=device,
     )
     assert launch.what == LAUNCH
-    heads = "hd192_hd128" if depth == 192 else "hd128"
-    rounding = "_rtna" if gfx == "gfx942" else ""
-    name = f"fwd_{heads}_bf16{'_causal' * causal}{rounding}{'_group' * bool(packed)}.co"
-    path = kernel_tree.source / gfx / "fmha_v3_fwd" / f"{FOLDERS[gfx, units]}{name}"
     tile = 128 if depth == 192 else 256
-    blocks = golden.ceil(golden.ceil(queries, tile), 2 if causal else 1)
-    assert launch.grid == ((8, packed, blocks) if packed else (blocks, 8, 2))
+    blocks = golden.ceil(golden.ceil(queries, tile), 2 if causal and paired else 1)
+    batch = (blocks, 8, 2) if paired else (8, blocks, 2)
+    assert launch.grid == ((8, packed, blocks) if packed else batch)
     assert launch.sha256 == golden.digest(path)
     assert launch.kernel == golden.metadata(path)[".name"]
     assert list(launch.block) == golden.metadata(path)[".reqd_workgroup_size"]
@@ -106,7 +108,7 @@ def test_each_variant_gets_its_object_and_arguments(
         "seq_len": queries,
         "kv_seq_len": keys,
         "gqa": 4,
-        "msk_opt": 5,
+        "msk_opt": 5 if paired else 0,
         "lse": 1,
         "q_head_num": 8,
         "qk_head_dim": depth,
@@ -153,7 +155,7 @@ def test_unknown_compute_units_are_an_error(kernel_tree: KernelTree) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (call(300, 300, 192), UNIMPLEMENTED, "no assembly kernel on gfx942"),
+        (call(300, 300, 96), UNIMPLEMENTED, "no assembly kernel on gfx942"),
         (call(300, 299), INVALID, "as many keys as queries"),
         (call(1 << 20, 1 << 20), INVALID, "less than 2 GiB"),
     ],
@@ -172,7 +174,11 @@ def test_unsupported_attention_is_refused(
 
 def test_catalog_variants_match_aiter_host_code(kernel_tree: KernelTree) -> None:
     objects = load_catalog().modules["mha_fwd_asm"].objects
-    text = (kernel_tree.source / "gfx942" / "fmha_v3_fwd" / "codegen.py").read_text()
+    hosts = (
+        kernel_tree.source / "gfx942" / "fmha_v3_fwd" / "codegen.py",
+        kernel_tree.source.parent / "csrc" / "cpp_itfs" / "mha_fwd.cu",
+    )
+    text = next(host for host in hosts if host.is_file()).read_text()
     for one in objects:
         assert all(f"cu_num == {units}" in text for units in one.compute_units)
         assert not one.sku or f'"{one.sku}/"' in text

@@ -3,7 +3,8 @@
 Bf16 results, bias, kernels that split K and count in semaphores.
 
 The metadata of such objects has the offsets: is_out_b16 288, Bias 304, add_bias 320,
-semaphore 336.
+semaphore 336. Stand-ins have them too; real objects are tested if the environment names a
+checkout (`kernels/tests/support/fake/building.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 
 import pytest
 
+from kernels.tests.support.fake import golden
 from kernels.tests.support.fake.gemm_calls import bf16_call, launch
 from kernels.tests.support.fake.refused import refused
 from kernels.tests.support.fake.trees import KernelTree, TreeLibrary, find_device
@@ -143,3 +145,45 @@ def test_unsupported_gemm_is_refused(
             words,
             device=MI300,
         )
+
+
+@pytest.mark.parametrize("place", [("gfx942", 304), ("gfx950", 256)])
+def test_real_objects_get_arguments_by_name(
+    kernel_tree: KernelTree, place: tuple[str, int]
+) -> None:
+    table = golden.rows(kernel_tree.source, place[0], "gemm_bf16")
+    if "outf32" in table[0].kernel:
+        pytest.skip("the sdist has the first generation")
+    used = [row for row in table if not row.shuffled]
+    assert len(used) >= 9
+    for row in used:
+        bias = 0 if "gemm_bf16_" in row.kernel else 512
+        args, results = call = bf16_call(300, 512, 1024, out="bf16", bias=bias)
+        found, _ = launch(
+            kernel_tree.library("gemm_bf16"),
+            call,
+            find_device(*place),
+            splitk=0,
+            kernel=row.kernel,
+        )
+        assert found.sha256 == golden.digest(row.path)
+        split = found.grid[2]
+        assert (split > 1) == row.splits
+        values: dict[str, int | float] = {
+            "D": results[0].address,
+            "A": args[0].address,
+            "B": args[1].address,
+            "alpha": 1.0,
+            **dict.fromkeys(("strideD0", "strideC0"), 1024),
+            **dict.fromkeys(("strideA0", "strideB0"), 2048),
+            "Mdim": 300,
+            "Ndim": 512,
+            "Kdim": 1024,
+            "splitk": split,
+            "is_out_b16": 1,
+        }
+        if bias:
+            values |= {"Bias": args[2].address, "add_bias": 1}
+        if split > 1:
+            values["ptr_semaphore"] = results[1].address
+        assert found.arguments == golden.packed(row.path, values), row.kernel

@@ -19,7 +19,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.segments import NoteSegment
 
 CSV = {
-    "gemm_bf16": "bf16gemm/bf16gemm_outf32.csv",
+    "gemm_bf16": "bf16gemm/bf16gemm_*.csv",
     "gemm_i8": "i8gemm/i8gemm_bf16_perTokenI8.csv",
     "gemm_fp4": "f4gemm/f4gemm_bf16_per1x32Fp4.csv",
 }
@@ -72,7 +72,7 @@ def rows(
     module: str,
 ) -> tuple[Row, ...]:
     """Return the kernels of a module for a target, in the order of AITER's table."""
-    path = hsa / gfx / CSV[module]
+    (path,) = (hsa / gfx).glob(CSV[module])
     with path.open(newline="", encoding="utf-8") as file:
         found = []
         for line in csv.DictReader(file):
@@ -112,9 +112,9 @@ def packed(path: Path, values: Mapping[str, int | float]) -> bytes:
         name = argument.get(".name", "")
         if name in left:
             value = left.pop(name)
-            kind = (
-                "f" if isinstance(value, float) else {8: "Q", 4: "I"}[argument[".size"]]
-            )
+            # The metadata of some pointers says that they have 4 bytes.
+            wide = argument[".size"] == 8 or value >= 2**32
+            kind = "f" if isinstance(value, float) else "Q" if wide else "I"
             struct.pack_into("<" + kind, data, argument[".offset"], value)
     assert not left, f"{path.name} has no arguments {', '.join(left)}"
     return bytes(data)
