@@ -18,10 +18,12 @@ from core.errors import RequestError
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = "docs/pictures"
 _RELATIVE_LINK = re.compile(r"\[([^\]]*)\]\((?!https?://)[^)]*\)")
+_BADGE = re.compile(r"^\[!\[.*\n", re.MULTILINE)
 _PAGES = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "LICENSE",
     "docker/README.md",
     "promotion/gates/README.md",
@@ -38,7 +40,9 @@ def write_pages(request: DocsRequest, folder: Path) -> None:
     names = [f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")]
     for name in [*_PAGES, *names]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, folder / name)
+        text = (ROOT / name).read_text(encoding="utf-8")
+        # The site loads nothing from other servers.
+        (folder / name).write_text(_BADGE.sub("", text), encoding="utf-8")
     shutil.copytree(ROOT / PICTURES, folder / PICTURES)
     shutil.copytree(Path(__file__).with_name("assets"), folder / "assets")
     reference = folder / "docs" / "reference"

@@ -72,7 +72,7 @@ def device_options(
 
     ROCM_PATH selects the ROCm. Rules of some releases prefer other variables, or
     download a ROCm without it; empty values of these variables select nothing, and end
-    the build instead of a download (docs/build-from-source.md). TF_ROCM_AMDGPU_TARGETS
+    the build instead of a download (docs/rocm-sources.md). TF_ROCM_AMDGPU_TARGETS
     is set for repository rules and for actions, since a release of XLA may read it in
     only one of them. HCC_AMDGPU_TARGET is hipcc's default for --offload-arch. GPU_ARCHS
     selects the targets of AITER.

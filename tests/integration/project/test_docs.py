@@ -21,13 +21,14 @@ PAGES = (
     "README.md",
     "docs/build-from-source.md",
     "docs/cluster.md",
-    "docs/documentation.md",
     "docs/first-release.md",
     "docs/gpu-tests.md",
     "docs/kernels.md",
+    "docs/nightly.md",
     "docs/offline-tests.md",
     "docs/operate-an-index.md",
     "docs/release.md",
+    "docs/rocm-sources.md",
     "docs/trust.md",
     TUTORIAL,
     "docker/README.md",
@@ -41,7 +42,9 @@ def commands(page: str = PAGES[0]) -> list[str]:
     lines = []
     for block in FENCE.findall(text):
         lines.extend(block.splitlines())
-    return [line.split("#")[0].strip() for line in lines if line.strip()]
+    return [
+        line.removeprefix("$ ").split("#")[0].strip() for line in lines if line.strip()
+    ]
 
 
 def test_tutorial_installs_the_versions_that_release_local_builds() -> None:
@@ -78,9 +81,9 @@ def test_program_accepts_every_command_that_a_page_mentions() -> None:
         for block in BLOCK.findall(text):
             lines = block.replace("\\\n", " ").splitlines()
             found += [
-                line.strip()
+                line.removeprefix("$ ").strip()
                 for line in lines
-                if re.match(r"\s*(python3 build/)?ci_build ", line)
+                if re.match(r"(\$ )?\s*(python3 build/)?ci_build ", line)
             ]
         found += SPAN.findall(" ".join(text.split()))
     assert len(found) > 100
