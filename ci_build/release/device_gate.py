@@ -224,12 +224,12 @@ def with_known_tests(config: DeviceGateConfig, wheel_set: WheelSet) -> DeviceGat
 
 
 def show(
-    config: DeviceGateConfig,
+    request: DeviceRequest,
     evidences: Sequence[Evidence],
     staged: StagedSet,
     reporter: Reporter,
 ) -> None:
-    """Print the verdicts, the first failures, and the next command."""
+    """Print the verdicts and the next command."""
     gating.show_evidence(evidences, reporter)
     if rows := [*_verdict_rows(evidences)]:
         columns = (
@@ -239,9 +239,7 @@ def show(
             *(verdict.value for verdict in TestVerdict),
         )
         reporter.table(columns, rows, numeric=range(3, 10))
-    for line in failure_lines(evidences):
-        reporter.line(line)
-    if config.listed:
+    if request.tests:
         reporter.line("  only part of the suite ran; no evidence was stored")
     else:
         reporter.line(f"  `ci_build ci policy {staged}` shows what blocks the set")

@@ -24,9 +24,8 @@ from ci_build.containers.container import (
 )
 from ci_build.containers.engine import Engine, find_engine
 from ci_build.images import engine_images as local
-from ci_build.release.release_request import ContainerSettings, SigningKey
+from ci_build.release.release_request import DeviceRun
 from core.errors import InputError, MachineError, RequestError
-from core.frozen import frozen
 from core.model import Evidence
 from core.process import HostRunner, LineSink
 from core.report import Reporter
@@ -36,9 +35,7 @@ from promotion.gates.common.installers import pip_config
 from promotion.gates.device.device_request import DeviceRequest, option_words
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.suite import parse_source
-from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.object_keys import StagedSet
 
 REPOSITORY = "/ci_build"
 """This checkout in the container."""
@@ -53,32 +50,8 @@ Podman's init program ends with 1 if it cannot start the program.
 """
 
 
-@frozen
-class ImageGateRun:
-    """A request to run the device gate in a container.
-
-    Attributes:
-        bucket: value of `--bucket`, and the bucket.
-        key: key that signs evidence.
-    """
-
-    request: DeviceRequest
-    settings: ContainerSettings
-    staged: StagedSet
-    bucket: tuple[str, Bucket]
-    channel: str
-    key: SigningKey
-    redo: bool
-
-    @property
-    def bucket_name(self) -> str:
-        """The value of `--bucket` in the container."""
-        text, bucket = self.bucket
-        return str(bucket.root.absolute()) if isinstance(bucket, DirBucket) else text
-
-
 def run_in_image(
-    run: ImageGateRun, reporter: Reporter, host: HostRunner, on_error_line: LineSink
+    run: DeviceRun, reporter: Reporter, host: HostRunner, on_error_line: LineSink
 ) -> tuple[int, tuple[Evidence, ...]]:
     """Run the gate in a container, and return its exit code and its evidence.
 
@@ -93,11 +66,11 @@ def run_in_image(
         NoContainerEngineError: no container engine answers.
         MachineError: the machine has no AMD GPU, or the image cannot run the gate.
     """
-    settings = run.settings
+    settings = run.step.container
     image_name = run.request.image
-    if "--network=none" in settings.args and not isinstance(run.bucket[1], DirBucket):
+    if "--network=none" in settings.args and not isinstance(run.bucket, DirBucket):
         raise RequestError(
-            f"--container-args=--network=none contradicts the bucket {run.bucket[0]}.",
+            f"--container-args=--network=none contradicts the bucket {run.bucket_name}.",
             hint="Give a folder as --bucket.",
         )
     devices, groups = (
@@ -139,7 +112,7 @@ def run_in_image(
 
 
 def _run(
-    run: ImageGateRun,
+    run: DeviceRun,
     spec: ContainerSpec,
     engine: Engine,
     reporter: Reporter,
@@ -215,14 +188,17 @@ def _digests(image: local.ContainerImage) -> set[str]:
     return {known.partition("@")[2] for known in image.digests}
 
 
-def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
+def gate_argv(run: DeviceRun, inside: str) -> tuple[str, ...]:
     """Return the command that runs the gate in the container.
 
     Args:
         inside: engine and its version.
     """
+    bucket = run.bucket_name
+    if isinstance(run.bucket, DirBucket):
+        bucket = str(run.bucket.root.absolute())
     words = ["python3", f"{REPOSITORY}/build/ci_build", "gate", "device"]
-    words += [str(run.staged), f"--bucket={run.bucket_name}"]
+    words += [str(run.staged), f"--bucket={bucket}"]
     words += [f"--channel={run.channel}", "--json"]
     if run.key.file is not None:
         words.append(f"--signing-key={run.key.file.absolute()}")
@@ -237,7 +213,7 @@ def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[Mount]:
+def mounts(run: DeviceRun, folder: Path, pip: Mapping[str, str]) -> Iterator[Mount]:
     """Yield the mounts of the container; paths of the user have the same place in it.
 
     Args:
@@ -247,8 +223,8 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
     request = run.request
     yield Mount(_ROOT, REPOSITORY)
     yield Mount(folder, _CACHE, writable=True)
-    if isinstance(run.bucket[1], DirBucket):
-        root = Path(run.bucket_name)
+    if isinstance(run.bucket, DirBucket):
+        root = run.bucket.root.absolute()
         staged = root / run.staged.root
         evidence = root / run.staged.evidence
         evidence.mkdir(exist_ok=True)

@@ -10,12 +10,13 @@ from ci_build.cluster.connection import connected
 from ci_build.release import device_gate, device_image
 from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
 from ci_build.release.policy_report import device_request
-from ci_build.release.release_request import DeviceStep, ReleaseOptions
+from ci_build.release.release_request import DeviceRun, DeviceStep, ReleaseOptions
 from ci_build.release.set_rocm import with_rocm_of_set
 from core.errors import BucketError, BusyError, InputError, MachineError, RequestError
 from core.model import ROCM_LOCK, Evidence, Outcome, Requirement, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
+from core.tasks import Tasks
 from promotion.evidence.signing import Signer
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.gpu_machine import detect_machine
@@ -82,30 +83,23 @@ def run_device_gate(
     wheel_set = read_staged(bucket, staged)
     found = list[Evidence]()
     with connected(step.cluster, reporter) as tasks:
-        if tasks is not None:
-            for request in requests(missing, wheel_set, None, options):
-                reporter.step(f"gate device on the cluster for {request.family}")
-                check_cluster_options(request)
-                config = device_gate.parse_config(
-                    request, step.environ, runner, signer, options.bucket
-                )
-                found += run_on_cluster(
-                    config,
-                    staged,
-                    bucket,
-                    reporter,
-                    runner,
-                    tasks=tasks,
-                    redo=False,
-                    channel=options.channel,
-                )
-            return tuple(found)
-    devices = find_devices(step, runner)
-    for request in requests(missing, wheel_set, devices, options):
-        reporter.step(f"gate device on {request.devices} GPUs for {request.family}")
-        found += _run(request, staged, bucket, options, step, reporter, runner, signer)
+        devices = None if tasks else find_devices(step, runner)
+        for request in requests(missing, wheel_set, devices, options):
+            place = "the cluster" if tasks else f"{request.devices} GPUs"
+            reporter.step(f"gate device on {place} for {request.family}")
+            run = DeviceRun(
+                request=request,
+                step=step,
+                staged=staged,
+                bucket=bucket,
+                bucket_name=options.bucket,
+                channel=options.channel,
+                key=options.key,
+            )
+            found += run_gate(run, reporter, runner, signer, tasks)
     tested = {evidence.target for evidence in found}
-    if others := [item.target for item in missing if item.target not in tested]:
+    others = [item.target for item in missing if item.target not in tested]
+    if devices is not None and others:
         kinds = ", ".join(sorted({device.gfx for device in devices}))
         reporter.warning(
             f"The GPUs of this machine ({kinds}) cannot test {', '.join(others)}."
@@ -143,52 +137,56 @@ def requests(
             yield request
 
 
-def _run(
-    request: DeviceRequest,
-    staged: StagedSet,
-    bucket: Bucket,
-    options: ReleaseOptions,
-    step: DeviceStep,
+def run_gate(
+    run: DeviceRun,
     reporter: Reporter,
     runner: HostRunner,
     signer: Signer,
+    tasks: Tasks | None = None,
 ) -> tuple[Evidence, ...]:
-    """Run the gate on this machine, in a container if the request has an image."""
-    own_rocm = partial(
-        with_rocm_of_set,
-        staged=staged,
-        bucket=bucket,
-        storage=step.rocm,
-        reporter=reporter,
-        runner=runner,
-        connect=step.connect,
+    """Run the gate on a cluster, in a container, or on this machine; print failed tests.
+
+    Args:
+        tasks: cluster that runs the tests; None for a container or this machine.
+    """
+    request = run.request
+    device_gate.check_options(request)
+    if tasks is not None:
+        check_cluster_options(request)
+    step = run.step
+    request = with_rocm_of_set(
+        request, run.staged, run.bucket, step.rocm, reporter, runner, step.connect
     )
-    if not request.image:
-        config = device_gate.parse_config(
-            request, step.environ, runner, signer, options.bucket
-        )
-        config = replace(config, request=own_rocm(config.request))
-        evidences = device_gate.run(
-            config,
-            staged,
-            bucket,
-            reporter,
-            runner,
-            redo=False,
-            channel=options.channel,
-        )
-        for line in device_gate.failure_lines(evidences):
-            reporter.line(line)
-        return evidences
-    run = device_image.ImageGateRun(
-        request=own_rocm(request),
-        settings=step.container,
-        staged=staged,
-        bucket=(options.bucket, bucket),
-        channel=options.channel,
-        key=options.key,
-        redo=False,
+    if request.image and not request.inside:
+        return _run_in_image(replace(run, request=request), reporter, runner)
+    config = device_gate.parse_config(
+        request, step.environ, runner, signer, run.bucket_name
     )
+    execute = device_gate.run
+    if tasks is not None:
+        execute = partial(run_on_cluster, tasks=tasks)
+    evidences = execute(
+        config,
+        run.staged,
+        run.bucket,
+        reporter,
+        runner,
+        redo=run.redo,
+        channel=run.channel,
+    )
+    for line in device_gate.failure_lines(evidences):
+        reporter.line(line)
+    return evidences
+
+
+def _run_in_image(
+    run: DeviceRun, reporter: Reporter, runner: HostRunner
+) -> tuple[Evidence, ...]:
+    """Run the gate in a container, which prints its own errors.
+
+    Raises:
+        CiBuildError: the gate ended without evidence, with the error's exit code.
+    """
     code, evidences = device_image.run_in_image(run, reporter, runner, reporter.line)
     outcomes = {evidence.outcome for evidence in evidences}
     if not code or outcomes & {Outcome.FAILED, Outcome.ERROR}:
@@ -198,7 +196,7 @@ def _run(
         for kind in (RequestError, InputError, BucketError, BusyError)
     }
     raise kinds.get(code, MachineError)(
-        f"The gate device in {request.image} ended with exit code {code} and no"
+        f"The gate device in {run.request.image} ended with exit code {code} and no"
         " evidence.",
         hint="See its output above.",
     )

@@ -14,6 +14,9 @@ from core.frozen import frozen
 if TYPE_CHECKING:
     from ci_build.rocm.rocm_request import RocmStorage
     from core.http.client import Connect
+    from promotion.gates.device.device_request import DeviceRequest
+    from promotion.storage.bucket import Bucket
+    from promotion.storage.object_keys import StagedSet
 
 STRUCTURE = "structure"
 """Name that selects all gates that need no GPU."""
@@ -107,6 +110,25 @@ class DeviceStep:
     rocm: RocmStorage
     connect: Connect
     cluster: ClusterRequest | None = None
+
+
+@frozen
+class DeviceRun:
+    """One run of the gate device on a staged set.
+
+    Attributes:
+        bucket_name: value of `--bucket`.
+        key: key that signs evidence in a container.
+    """
+
+    request: DeviceRequest
+    step: DeviceStep
+    staged: StagedSet
+    bucket: Bucket
+    bucket_name: str
+    channel: str
+    key: SigningKey
+    redo: bool = False
 
 
 @frozen

@@ -305,6 +305,54 @@ FILES: Mapping[str, BadFile] = {
     "break_pytest": _among_good(
         "crashed", "def test_break():\n    os.environ = None", "INTERNALERROR"
     ),
+    # Only SIGKILL ends it: it holds the GIL, and ignores the signal for a traceback.
+    "hold_gil": _among_good(
+        "crashed",
+        "def test_hold():\n    signal.signal(signal.SIGABRT, signal.SIG_IGN)\n"
+        "    ctypes.PyDLL(None).sleep(600)",
+        "still running after",
+    ),
+    "stop_itself": _among_good(
+        "crashed",
+        "def test_stop():\n    os.kill(os.getpid(), signal.SIGSTOP)",
+        "still running after",
+    ),
+    "kill_group": _among_good(
+        "crashed",
+        "def test_kill():\n    os.killpg(0, signal.SIGKILL)",
+        "was killed",
+    ),
+    "exit_in_thread": _among_good(
+        "crashed",
+        "def test_exit():\n    threading.Thread(target=os._exit, args=(5,)).start()\n"
+        "    time.sleep(9)",
+        "exited with status 5",
+    ),
+    "abort_at_exit": _among_good(
+        "passed", "def test_abort():\n    import atexit\n    atexit.register(os.abort)"
+    ),
+    "expected_crash": _among_good(
+        "crashed",
+        "@pytest.mark.xfail\ndef test_crash():\n    ctypes.string_at(0)",
+        "Segmentation fault",
+    ),
+    "base_exception": _among_good(
+        "failed", "def test_raise():\n    raise GeneratorExit", "GeneratorExit"
+    ),
+    "exhaust_files": _among_good(
+        "crashed",
+        "def test_open():\n    files = []\n    while True:\n"
+        "        files.append(open('/dev/null'))",
+    ),
+    "skip_and_crash": _among_good(
+        "crashed",
+        "def test_skip(dead):\n    pytest.skip('later')",
+        "Segmentation fault",
+        "@pytest.fixture\ndef dead():\n    yield\n    ctypes.string_at(0)\n",
+    ),
+    "clear_environment": _among_good(
+        "passed", "def test_clear():\n    os.environ.clear()"
+    ),
 }
 """Name -> file."""
 

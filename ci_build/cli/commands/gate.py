@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +14,6 @@ from ci_build.cli.common import (
     LongCommand,
     State,
     connector,
-    echo_error,
     host_runner,
     open_bucket,
     print_json,
@@ -39,17 +36,14 @@ from ci_build.cli.options.shared_options import (
 from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.cluster_request import ClusterRequest
 from ci_build.cluster.connection import connected
-from ci_build.release.release_request import STRUCTURE
-from core.errors import CiBuildError, RequestError
+from ci_build.release.release_request import STRUCTURE, DeviceRun, DeviceStep
+from core.errors import RequestError
 from core.model import Evidence
 from core.process import HostRunner
-from core.report import Reporter
 from promotion.evidence.known_tests import PLATFORMS
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.gate_table import CORPORA, GATES, GateOptions
 from promotion.policy.families import SIZES
-from promotion.storage.bucket import Bucket
-from promotion.storage.object_keys import StagedSet
 
 _T = TypeVar("_T")
 _DEVICE = "device"
@@ -266,14 +260,10 @@ def gate(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of op
                 hint="Give the folder of a ROCm.",
             )
         values["rocm"] = None
-    if name != _DEVICE:
-        _check_structure(state, values, cluster)
-    elif cluster is not None:
-        _test_on_cluster(state, values, cluster)
-    elif values["image"] and not values["inside"]:
-        _test_in_image(state, values)
+    if name == _DEVICE:
+        _test_devices(state, values, cluster)
     else:
-        _test_here(state, values)
+        _check_structure(state, values, cluster)
 
 
 def _refuse_unused(name: str) -> None:
@@ -354,121 +344,54 @@ def _check_structure(
     _finish(evidences, values)
 
 
-def _test_here(state: State, values: Values) -> None:
-    """Run the device gate on this machine."""
-    # Start-up time: the gates load auditwheel.
-    from ci_build.release import device_gate, device_image
-
-    unused = {*_IMAGE_OPTIONS}
-    if values["rocm_of_set"]:
-        unused.remove("cache_dir")
-    refuse_typed(sorted(unused), "without --image", "Give --image, or omit this.")
-    device_image.require_container(_fields_of(DeviceRequest, values))
-    run = partial(device_gate.run, redo=values["redo"], channel=values["channel"])
-    _test_devices(state, values, run)
-
-
-def _test_in_image(state: State, values: Values) -> None:
-    """Run the device gate in a container of --image."""
-    # Start-up time: the gates load auditwheel.
-    from ci_build.release import device_gate, device_image, gating
-
-    reporter = state.reporter()
-    options = _fields_of(DeviceRequest, values)
-    key = find_signing_key(values["signing_key"])
-    runner = _gate_runner(options, reporter)
-    device_gate.check_options(options)
-    # Other options of a gate have other rules for URLs.
-    container = container_settings(
-        state.settings({name: values[name] for name in _IMAGE_OPTIONS})
-    )
-    bucket = open_bucket(values["bucket"], reporter)
-    gating.find_signer(key, reporter)  # creates the user's own key
-    staged = gating.find_set(values["wheel_set"], bucket, reporter)
-    run = device_image.ImageGateRun(
-        request=_with_rocm(state, values, options, staged, bucket, reporter, runner),
-        settings=container,
-        staged=staged,
-        bucket=(values["bucket"], bucket),
-        channel=values["channel"],
-        key=key,
-        redo=values["redo"],
-    )
-    code, evidences = device_image.run_in_image(run, reporter, runner, echo_error)
-    if code:
-        # The command in the container has printed its errors.
-        with suppress(CiBuildError):
-            _finish(evidences, values)
-        click.get_current_context().exit(code)
-    _finish(evidences, values)
-
-
-def _with_rocm(
-    state: State,
-    values: Values,
-    request: DeviceRequest,
-    staged: StagedSet,
-    bucket: Bucket,
-    reporter: Reporter,
-    runner: HostRunner,
-) -> DeviceRequest:
-    """Return a request with the folder of the set's ROCm if it has --rocm=set."""
-    # Start-up time: both load requests.
+def _test_devices(state: State, values: Values, cluster: ClusterRequest | None) -> None:
+    """Run the device gate on this machine, in a container, or on a cluster."""
+    # Start-up time: the gates load auditwheel, uv and packaging.
     from ci_build.cli.options.rocm_options import rocm_storage
-    from ci_build.release.set_rocm import with_rocm_of_set
-
-    storage = rocm_storage(state.settings({"cache_dir": values["cache_dir"]}))
-    return with_rocm_of_set(
-        request, staged, bucket, storage, reporter, runner, connector(reporter)
-    )
-
-
-def _test_on_cluster(state: State, values: Values, request: ClusterRequest) -> None:
-    """Run the device gate on the workers of a cluster."""
-    # Start-up time: the gates load auditwheel.
-    from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
-
-    check_cluster_options(_fields_of(DeviceRequest, values))
-    with connected(request, state.reporter()) as tasks:
-        assert tasks is not None
-        run = partial(
-            run_on_cluster, tasks=tasks, redo=values["redo"], channel=values["channel"]
-        )
-        _test_devices(state, values, run)
-
-
-def _gate_runner(options: DeviceRequest, reporter: Reporter) -> HostRunner:
-    """Return the runner of a gate, whose pip and uv use only the wheelhouse if one is given."""
-    # Start-up time: the gates load uv and packaging.
+    from ci_build.release import device_gate, device_step, gating
+    from ci_build.release.device_image import require_container
     from promotion.gates.common.installers import offline_variables
 
-    environment = child_environment()
-    if options.wheelhouse is not None:
-        environment |= offline_variables(options.wheelhouse)
-    return HostRunner(environment, echo=reporter.detail, sink=reporter.detail)
-
-
-def _test_devices(
-    state: State, values: Values, run: Callable[..., tuple[Evidence, ...]]
-) -> None:
-    """Run the device gate on this machine or a cluster."""
-    # Start-up time: the gates load auditwheel.
-    from ci_build.release import device_gate, gating
-
-    options = _fields_of(DeviceRequest, values)
+    request = _fields_of(DeviceRequest, values)
+    in_image = bool(request.image and not request.inside)
+    if not in_image:
+        unused = {*_IMAGE_OPTIONS}
+        if request.rocm_of_set:
+            unused.remove("cache_dir")
+        refuse_typed(sorted(unused), "without --image", "Give --image, or omit this.")
+    require_container(request)
+    device_gate.check_options(request)
     reporter = state.reporter()
-    runner = _gate_runner(options, reporter)
-    with reporter.group(f"gate {values['name']} on {options.platform}"):
-        opened = open_bucket(values["bucket"], reporter)
-        signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
-        config = device_gate.parse_config(
-            options, runner.environment, runner, signer, values["bucket"]
+    environment = child_environment()
+    if request.wheelhouse is not None:  # pip and uv use nothing else
+        environment |= offline_variables(request.wheelhouse)
+    runner = HostRunner(environment, echo=reporter.detail, sink=reporter.detail)
+    # Other options of a gate have other rules for URLs.
+    settings = state.settings({name: values[name] for name in _IMAGE_OPTIONS})
+    step = DeviceStep(
+        environ=environment,
+        container=container_settings(settings),
+        rocm=rocm_storage(settings),
+        connect=connector(reporter),
+        cluster=cluster,
+    )
+    key = find_signing_key(values["signing_key"])
+    title = f"gate {values['name']} on {request.platform}"
+    with reporter.group(title), connected(cluster, reporter) as tasks:
+        bucket = open_bucket(values["bucket"], reporter)
+        signer = gating.find_signer(key, reporter)  # creates the user's own key
+        staged = gating.find_set(values["wheel_set"], bucket, reporter)
+        run = DeviceRun(
+            request=request,
+            step=step,
+            staged=staged,
+            bucket=bucket,
+            bucket_name=values["bucket"],
+            channel=values["channel"],
+            key=key,
+            redo=values["redo"],
         )
-        staged = gating.find_set(values["wheel_set"], opened, reporter)
-        own = _with_rocm(
-            state, values, config.request, staged, opened, reporter, runner
-        )
-        config = dataclasses.replace(config, request=own)
-        evidences = run(config, staged, opened, reporter, runner)
-    device_gate.show(config, evidences, staged, reporter)
+        evidences = device_step.run_gate(run, reporter, runner, signer, tasks)
+    if not in_image:  # the command in the container has printed them
+        device_gate.show(request, evidences, staged, reporter)
     _finish(evidences, values)

@@ -90,7 +90,7 @@ _ENVIRONMENT = re.compile(
     r"|CUDA_ERROR_NO_DEVICE"
     r"|hipErrorECCNotCorrectable|hipErrorHostUnregistered|HSA_STATUS_ERROR_OUT_OF_RESOURCES"
     r"|unhandled system error"  # of NCCL and RCCL, such as too little /dev/shm
-    r"|No space left on device|Cannot allocate memory|Too many open files|unable to"
+    r"|No space left on device|Cannot allocate memory|Too many open files in system|unable to"
     r" open /dev/kfd"
 )
 """Errors about missing resources, which the tested code does not cause."""

@@ -17,7 +17,6 @@ from ci_build.images import engine_images as local
 from ci_build.images.engine_images import ContainerImage
 from ci_build.release import device_image, device_step
 from ci_build.release.device_image import (
-    ImageGateRun,
     gate_argv,
     mounts,
     require_container,
@@ -25,8 +24,8 @@ from ci_build.release.device_image import (
 )
 from ci_build.release.release_request import (
     ContainerSettings,
+    DeviceRun,
     DeviceStep,
-    ReleaseOptions,
     SigningKey,
 )
 from ci_build.rocm.rocm_request import RocmStorage
@@ -50,26 +49,31 @@ ENGINE = Engine(program="docker", version="27.1")
 REPORTER = Reporter(terminal=False)
 
 
-def gate_run(folder: Path, **changes: Any) -> ImageGateRun:
+def gate_run(folder: Path, **changes: Any) -> DeviceRun:
     """Return a run on a staged set in a bucket below a folder."""
     staged = StagedSet(index="multi-arch", digest="d" * 64)
     bucket = DirBucket(folder / "bucket")
     (bucket.root / staged.root).mkdir(parents=True, exist_ok=True)
     values: dict[str, Any] = {
         "request": DeviceRequest(platform="cpu", image=IMAGE),
-        "settings": ContainerSettings(
-            engine="",
-            args=(),
-            cache=folder / "cache",
-            variables={"AWS_SECRET_ACCESS_KEY": "hush"},
+        "step": DeviceStep(
+            environ={},
+            container=ContainerSettings(
+                engine="",
+                args=(),
+                cache=folder / "cache",
+                variables={"AWS_SECRET_ACCESS_KEY": "hush"},
+            ),
+            rocm=RocmStorage(cache=folder, limit=0),
+            connect=Client,
         ),
         "staged": staged,
-        "bucket": (str(folder / "bucket"), bucket),
+        "bucket": bucket,
+        "bucket_name": str(folder / "bucket"),
         "channel": "local",
         "key": SigningKey(file=None, text="key text", origin="CI_BUILD_SIGNING_KEY"),
-        "redo": False,
     }
-    return ImageGateRun(**{**values, **changes})
+    return DeviceRun(**{**values, **changes})
 
 
 def test_gate_argv_passes_every_option(tmp_path: Path) -> None:
@@ -259,24 +263,15 @@ def test_image_gate_without_evidence_ends_with_its_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device_image, "run_in_image", lambda *_: (code, ()))
-    run = gate_run(tmp_path)
-    options = ReleaseOptions(
-        bucket="", channel="local", corpus="", key=run.key, connect=Client, actor=""
-    )
-    storage = RocmStorage(cache=tmp_path, limit=0)
-    step = DeviceStep(environ={}, container=run.settings, rocm=storage, connect=Client)
     signer = Signer(signing_key().encode(), origin="tests")
-    bucket = run.bucket[1]
-    runner = HostRunner({})
     with pytest.raises(error, match="no evidence"):
-        device_step._run(
-            run.request, run.staged, bucket, options, step, REPORTER, runner, signer
-        )
+        device_step.run_gate(gate_run(tmp_path), REPORTER, HostRunner({}), signer)
 
 
 def test_run_in_image_refuses_remote_bucket_without_network(tmp_path: Path) -> None:
-    run = gate_run(tmp_path, bucket=("s3://wheels", MemoryBucket()))
-    offline = replace(run, settings=replace(run.settings, args=("--network=none",)))
+    run = gate_run(tmp_path, bucket_name="s3://wheels", bucket=MemoryBucket())
+    container = replace(run.step.container, args=("--network=none",))
+    offline = replace(run, step=replace(run.step, container=container))
     with pytest.raises(RequestError, match="contradicts the bucket s3://wheels"):
         run_in_image(offline, REPORTER, HostRunner({}), lambda _: None)
 
