@@ -13,6 +13,7 @@ jax.jit has traced keeps its choice:
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -305,6 +306,16 @@ def choose(
     for observe in _observers:
         observe(choice, module, product)
     return choice
+
+
+def has_objects(call: FfiTarget, pattern: str) -> bool:
+    """Return whether a custom call has code objects of this name for each GPU."""
+    module = _module(loader(), call)
+    objects = tuple(module.objects) if module else ()
+    return all(
+        fnmatch.filter(objects, f"{gfx}/*/{pattern}")
+        for gfx in wanted_gpus().processors
+    )
 
 
 Observer = Callable[[Choice, str, Product | None], None]

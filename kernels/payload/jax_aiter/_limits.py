@@ -144,11 +144,11 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
     (
         lambda f: (
             (f.depth, f.value_depth) == (128, 128)
-            or ((f.depth, f.value_depth) == (192, 128) and f.gfx == {"gfx950"})
+            or ((f.depth, f.value_depth) == (192, 128) and f.unequal)
         ),
         (
-            f"{_ASM} need a head dimension of 128 (gfx950: q and k also 192), not"
-            " [{depth}, {value_depth}]"
+            f"{_ASM} need a head dimension of 128 (q and k also 192, if the wheel has"
+            " such kernels for the GPU), not [{depth}, {value_depth}]"
         ),
     ),
     (lambda f: not f.bias and not f.slopes, f"{_ASM} support neither bias nor ALiBi"),
@@ -183,8 +183,8 @@ _ASM_GRADIENT: tuple[Limit, ...] = (
             (f.depth == f.value_depth and 64 <= f.depth <= 192 and f.depth % 8 == 0)
             or (
                 (f.depth, f.value_depth) == (192, 128)
-                and f.gfx == {"gfx950"}
-                and f.window == (-1, -1)
+                and f.unequal_gradient
+                and f.window in _PLAIN
                 and not f.packed
             )
         ),

@@ -36,8 +36,7 @@ class Product:
 
     Attributes:
         m, n, k: sizes.
-        out: name of the result's dtype; with "+bias" if a bias is added that the
-            kernels do not add.
+        out: name of the result's dtype; with "+bias" if a bias is added.
     """
 
     m: int
@@ -84,9 +83,10 @@ class _Rule:
     default: str
 
 
-def _float32(row: Row, product: Product) -> bool:
+def _same_dtypes(row: Row, product: Product) -> bool:
+    out, _, bias = product.out.partition("+")
     kinds = (row["bias"], row["dtype"], row["outdtype"])
-    return kinds == ("False", "torch.bfloat16", f"torch.{product.out}")
+    return kinds == (str(bool(bias)), "torch.bfloat16", f"torch.{out}")
 
 
 def _whole_parts(split: int, k: int) -> int:
@@ -97,8 +97,8 @@ def _whole_parts(split: int, k: int) -> int:
 
 _RULES: Mapping[str, _Rule] = MappingProxyType(
     {
-        # Tiles of at most 96 x 64 and a float32 result: for small products only.
-        "gemm": _Rule(_float32, True, lambda split, _k: split, XLA),
+        # Small tiles: for small products only.
+        "gemm": _Rule(_same_dtypes, True, lambda split, _k: split, XLA),
         "gemm_i8": _Rule(
             lambda row, _product: row["q_dtype_w"] == "torch.int8",
             False,

@@ -1,8 +1,8 @@
 """Matrix product with a transposed right factor, A @ B^T.
 
-XLA's GEMM (hipBLASLt) is the default. AITER's kernels for bfloat16, whose tiles have at
-most 96 x 64 elements, are used for shapes in AITER's tuned table, or if
-JAX_AITER_BACKEND_GEMM=aiter forces them. Gradients are products of XLA.
+XLA's GEMM (hipBLASLt) is the default. AITER's kernels for bfloat16, whose tiles are small,
+are used for shapes in AITER's tuned table, or if JAX_AITER_BACKEND_GEMM=aiter forces
+them. Gradients are products of XLA.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jax_aiter import _check, _limits
-from jax_aiter._choice import Choice, choose
+from jax_aiter._choice import Choice, choose, has_objects
 from jax_aiter._native import (
     Arrays,
     contract,
@@ -48,8 +48,7 @@ def gemm(
 
     Args:
         a: [M, K], bfloat16, float16 or float32 (float64 with jax_enable_x64). Only
-            bfloat16 has AITER kernels; they write float32, so another out_dtype costs a
-            pass over the result.
+            bfloat16 has AITER kernels.
         b: [N, K], of the dtype of a.
         bias: [N], float32, or None.
         out_dtype: float32 or the dtype of a; None means the dtype of a.
@@ -133,8 +132,13 @@ def _lowered(
         wide = jnp.promote_types(a.dtype, jnp.float32)
         return rounded(contract("mk,nk->mn", a, b, wide), bias)
 
+    # The kernels of AITER's sdist write float32 and add no bias; XLA fuses both into one
+    # pass.
+    complete = has_objects(GEMM_BF16, "bf16gemm_fp32bf16*")
+
     def call(rows: int) -> Any:
-        results = [((rows, b.shape[0]), jnp.float32), ((_SEMAPHORE,), jnp.uint32)]
+        dtype = out if complete else jnp.float32
+        results = [((rows, b.shape[0]), dtype), ((_SEMAPHORE,), jnp.uint32)]
         kernel, splitk = choice.tuned(rows, *b.shape)
         inner = ffi(
             GEMM_BF16,
@@ -142,7 +146,7 @@ def _lowered(
             splitk=int32(splitk),
             kernel=kernel,
         )
-        return lambda a, b: inner(a, b, empty(jnp.float32))[:1]
+        return lambda *operands: inner(*operands)[:1]
 
     def fits(rows: int) -> bool:
         return not _obstacle(rows, a, b)
@@ -152,8 +156,9 @@ def _lowered(
         b: Array,
         bias: Array,
     ) -> Array:
-        # The kernels neither add a bias nor write bfloat16; XLA fuses both into one pass.
-        return rounded(rowwise(call, (True, False), fits)(a, b)[0], bias)
+        added = bias if complete else empty(jnp.float32)
+        sums = rowwise(call, (True, False, False), fits)(a, b, added)[0]
+        return sums if complete else rounded(sums, bias)
 
     if bias is None:
         bias = empty(jnp.float32)

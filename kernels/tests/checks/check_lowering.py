@@ -71,6 +71,20 @@ def check_amd_gpus_get_custom_calls_and_others_none(
         )
 
 
+@pytest.mark.parametrize(
+    ("gfx", "bias", "out"),
+    [("gfx942", "0xf32", "16x256xf32"), ("gfx950", "256xf32", "16x256xbf16")],
+)
+def check_gemm_leaves_bias_and_rounding_to_kernels_that_have_them(
+    gfx: str, bias: str, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", gfx)
+    monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
+    text = lowered(lambda a, b, c: gemm(a, b, bias=c), A, B, S((256,), F32))
+    ((_, operands, results, _),) = calls(text)
+    assert (operands[2], results[0]) == (bias, out)
+
+
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
     "name",

@@ -41,6 +41,7 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
 }
 TABLES: Mapping[str, Mapping[str, str]] = {
     "gemm_bf16": {
+        "gfx950/gemm_bf16/bf16gemm_fp32bf16_tn_32x64_pf3_splitk.co": "",
         "gfx942/gemm_bf16/kernels.csv": (
             "knl_name,tileM,tileN\nsmall_32x64,32,64\nsmall_64x64,64,64\n"
         ),
@@ -66,8 +67,10 @@ TABLES: Mapping[str, Mapping[str, str]] = {
             "256,2,512,256,0,3.5,fp4_64x384\n"
         ),
     },
+    "mha_fwd_asm": {"gfx950/mha_fwd_asm/fwd_hd192_hd128_bf16.co": ""},
+    "mha_bwd_asm": {"gfx950/mha_bwd_asm/bwd_hd192_hd128_bf16_a32_pssk.co": ""},
 }
-"""Module -> tables by path below hsa; the numbers are not AITER's."""
+"""Module -> files by path below hsa; the numbers of tables are not AITER's."""
 VARIANTS = {"mha_fwd_asm": {"variants": {"gfx942": {"304": "MI300", "80": "MI308"}}}}
 assert set().union(*(targets for _, _, targets in MODULES.values())) == set(TARGETS)
 for _kind, _, _targets in MODULES.values():

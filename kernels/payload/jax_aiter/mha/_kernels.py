@@ -13,7 +13,7 @@ from jax import Array, export
 
 from jax_aiter import _limits
 from jax_aiter._check import proven
-from jax_aiter._choice import Choice, choose, wanted_gpus
+from jax_aiter._choice import Choice, choose, has_objects
 from jax_aiter._limits import INT
 from jax_aiter._native import Arrays, empty, ffi, int32, rowwise
 from jax_aiter._table import (
@@ -302,9 +302,15 @@ def facts(task: Task, operands: Operands) -> dict[str, Any]:
     """Return the facts of a task that the limits of attention kernels are about."""
     q, k, v, bias, slopes = operands
     batch, queries, heads, depth = q.shape
+    window = _window(task, operands)
+    kind = "bf16" if q.dtype == jnp.bfloat16 else "fp16"
+    causal = "causal_br_" if window[1] == 0 else ""
     return {
         "dtype": q.dtype.name,
-        "gfx": wanted_gpus().processors,
+        "unequal": has_objects(MHA_FWD_ASM, "fwd_hd192*"),
+        "unequal_gradient": has_objects(
+            MHA_BWD_ASM, f"bwd_hd192_*128_{kind}_{causal}a32_pssk.co"
+        ),
         "batch": batch,
         "queries": queries,
         "keys": k.shape[1],
@@ -315,7 +321,7 @@ def facts(task: Task, operands: Operands) -> dict[str, Any]:
         "sequences": task.sequences,
         "packed": task.packed,
         "longest": _longest(task, operands),
-        "window": _window(task, operands),
+        "window": window,
         "complete": task.complete,
         "bias": "" if bias is None else bias.dtype.name,
         "slopes": slopes is not None,
