@@ -304,7 +304,8 @@ def facts(task: Task, operands: Operands) -> dict[str, Any]:
     batch, queries, heads, depth = q.shape
     window = _window(task, operands)
     kind = "bf16" if q.dtype == jnp.bfloat16 else "fp16"
-    causal = "causal_br_" if window[1] == 0 else ""
+    diagonal = proven(lambda: window[1] == 0)
+    causal = "causal_br_" if diagonal else ""
     return {
         "dtype": q.dtype.name,
         "unequal": has_objects(MHA_FWD_ASM, "fwd_hd192*"),
