@@ -72,7 +72,6 @@ def parse_config(
         source=source,
         suite=suite_id(source),
         devices=device_counts(request),
-        listed=tuple(request.tests),
         python=request.python,
         bucket=bucket,
         signer=signer,

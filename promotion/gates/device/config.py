@@ -49,7 +49,6 @@ class DeviceGateConfig:
         source: location of JAX's tests; None selects the smoke suite.
         suite: identity of the suite, as returned by `suite.suite_id`.
         devices: accepted numbers of devices; empty accepts any.
-        listed: files and tests to run; their evidence is not stored.
         shard: shard for this worker of a cluster; None runs all tests.
         python: Python version to test with.
         known: ledger entries about tests.
@@ -64,7 +63,6 @@ class DeviceGateConfig:
     source: SuiteSource | None = None
     suite: str = ""
     devices: tuple[int, ...] = ()
-    listed: tuple[str, ...] = ()
     shard: Shard | None = None
     python: str = ""
     known: KnownTests = field(default_factory=KnownTests)
@@ -81,7 +79,9 @@ class DeviceGateConfig:
     def size(self) -> str:
         """Return the size of JAX's suite; "" for listed tests and for the smoke suite."""
         return (
-            "" if self.listed or self.source is None else self.request.size or "large"
+            ""
+            if self.request.tests or self.source is None
+            else self.request.size or "large"
         )
 
     @property

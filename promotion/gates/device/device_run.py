@@ -33,7 +33,6 @@ from promotion.gates.device.lease import (
     leases,
     visible_devices,
     whole_machine_lease,
-    workers_per_device,
 )
 from promotion.gates.device.preflight import (
     SET_UNUSABLE,
@@ -78,7 +77,7 @@ def make_gate(
     """Return the device gate; `checks` runs the tests elsewhere than on this machine."""
     run = checks or (lambda context, config: _GateRun(context, config).checks())
     # Evidence of a whole suite must not be reused for a part of it.
-    part = "shard" if config.shard else " ".join(config.listed)
+    part = "shard" if config.shard else " ".join(config.request.tests)
     return Gate(
         name=config.gate_name,
         tier=config.tier,
@@ -104,21 +103,8 @@ class _GateRun:
         self.devices = visible_devices(
             config.machine.devices, config.platform, config.environ
         )
-        self.target = ANY
-        if config.platform is JaxPlatform.ROCM:
-            self.target = self._target_of_devices()
-
-    def _target_of_devices(self) -> str:
-        """Return the target of the devices, which must be of one kind."""
-        kinds = {device.gfx for device in self.devices}
-        if len(kinds) > 1:
-            raise MachineError(
-                f"The devices are of several kinds: {', '.join(sorted(kinds))}.",
-                hint="Select devices of one kind with ROCR_VISIBLE_DEVICES.",
-            )
-        targets = self.context.targets
-        own = [target for target in targets if target.partition(":")[0] in kinds]
-        return (own or targets)[0]
+        rocm = config.platform is JaxPlatform.ROCM
+        self.target = context.targets[0] if rocm else ANY
 
     def checks(self) -> Iterator[Check]:
         """Run the preflight, the passes and the retries; yield their checks.
@@ -192,7 +178,6 @@ class _GateRun:
             warnings.append(warning("multi-left-out", text))
         details = {
             "suite": suite.commit,
-            "image": config.request.image,
             "container": _container(config.request),
             "devices": [device.token for device in self.devices],
             "sessions": report.sessions,
@@ -234,7 +219,7 @@ class _GateRun:
     def _suite(self, site: Site) -> Suite:
         config = self.config
         if config.source is None:
-            return smoke_suite(config.listed)
+            return smoke_suite(config.request.tests)
         work = self.context.work / "tests"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
@@ -244,7 +229,7 @@ class _GateRun:
             work,
             self.runner,
             size=config.size,
-            listed=config.listed,
+            listed=config.request.tests,
         )
         notes = list(suite.notes)
         warnings = []
@@ -266,8 +251,7 @@ class _GateRun:
     ) -> RunPlan:
         config = self.config
         shard = config.shard
-        per_device = workers_per_device(self.devices, self.host)
-        single = leases(config.platform, self.devices, self.host, per_device=per_device)
+        single = leases(config.platform, self.devices, self.host)
         whole = whole_machine_lease(config.platform, self.devices, self.host)
         return RunPlan(
             python=python,
@@ -275,7 +259,7 @@ class _GateRun:
             env=env,
             passes=passes(config.passes, single, whole),
             skips=config.known.active,
-            listed=tuple(test for test in config.listed if "::" in test),
+            listed=tuple(test for test in config.request.tests if "::" in test),
             shard=(shard.number, shard.count) if shard else (1, 1),
             limits=SessionLimits(collect=config.request.import_limit),
             free_memory=self._free_memory,

@@ -10,11 +10,9 @@ memory.max).
 from __future__ import annotations
 
 import os
-import platform as host
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 
 from core.errors import ProcessError
@@ -35,12 +33,10 @@ class MachineInfo:
     Attributes:
         devices: all devices in the driver's order, regardless of masks.
         driver: version of the driver.
-        facts: further details for the evidence.
     """
 
     devices: tuple[GpuDevice, ...]
     driver: str = ""
-    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def detect_machine(
@@ -58,13 +54,7 @@ def detect_machine(
         case JaxPlatform.CUDA:
             return _nvidia_machine(runner)
         case JaxPlatform.CPU:
-            lines = _text(root / "proc/cpuinfo").splitlines()
-            names = [
-                line.partition(":")[2].strip() for line in lines if "model name" in line
-            ]
-            return MachineInfo(
-                devices=(), facts={"processor": names[0] if names else host.machine()}
-            )
+            return MachineInfo(devices=())
 
 
 def free_memory(
@@ -89,11 +79,7 @@ def _amd_machine(root: Path) -> MachineInfo:
     for index, (node, facts) in enumerate(gpus):
         devices.append(_amd_device(root, index, node, facts))
     version = _first_line(root / "sys/module/amdgpu/version")
-    return MachineInfo(
-        devices=tuple(devices),
-        driver=version or f"in kernel {host.release()}",
-        facts={"kernel": host.release()},
-    )
+    return MachineInfo(devices=tuple(devices), driver=version or "of the kernel")
 
 
 def _amd_device(

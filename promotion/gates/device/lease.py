@@ -178,7 +178,7 @@ def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> in
 
     The limits are the device's free memory / 2 GiB, and, divided by the number of
     devices, the cores, RAM / 6 GiB and 16. A device that does not report its free
-    memory counts with all of its memory. On a CPU, the number is 1.
+    memory counts with all of its memory. Without devices, the number is 1.
     """
     if not devices:
         return 1
@@ -191,13 +191,11 @@ def leases(
     platform: JaxPlatform,
     devices: Sequence[GpuDevice],
     allotment: Allotment,
-    *,
-    per_device: int = 1,
 ) -> tuple[Lease, ...]:
     """Return a lease for each worker.
 
-    Every device is used, and `per_device` workers share a device. A CPU has a worker
-    for each core, if the memory suffices.
+    Every device is used, by as many workers as `workers_per_device` returns. A CPU has a
+    worker for each core, if the memory suffices.
 
     Args:
         devices: devices left by `visible_devices`; none on a CPU.
@@ -206,6 +204,7 @@ def leases(
         MachineError: there is no device.
     """
     owners: Sequence[tuple[GpuDevice, ...]]
+    per_device = workers_per_device(devices, allotment)
     if platform is JaxPlatform.CPU:
         owners = [()] * max(1, allotment.workers)
     elif not devices:

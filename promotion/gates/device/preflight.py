@@ -107,7 +107,6 @@ def check_host(
         root: root of the file system.
     """
     if expected.platform is JaxPlatform.CPU:
-        yield preflight_check("processor", facts=dict(machine.facts))
         return
     yield _devices(machine, devices, expected)
     if expected.platform is JaxPlatform.ROCM:
@@ -135,12 +134,15 @@ def _devices(
     machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine
 ) -> Check:
     targets = _plain(expected.targets)
-    other = sorted({device.gfx for device in devices} - {*targets})
+    kinds = sorted({device.gfx for device in devices})
+    other = [kind for kind in kinds if kind not in targets]
     problem = ""
     if not devices:
         problem = f"no {expected.platform} device is available"
     elif other and expected.platform is JaxPlatform.ROCM:
         problem = f"the devices are {', '.join(other)}, not {' or '.join(targets)}"
+    elif len(kinds) > 1:
+        problem = f"the devices are of several kinds: {', '.join(kinds)}"
     elif expected.counts and len(devices) not in expected.counts:
         counts = " or ".join(map(str, expected.counts))
         problem = f"{len(devices)} devices are available, not {counts}"
@@ -151,13 +153,9 @@ def _devices(
     return preflight_check(
         "devices",
         problem,
-        "Use a runner of the requested family; `--devices` overrides the number of"
-        " devices.",
-        facts={
-            "devices": rows,
-            "driver": machine.driver,
-            **machine.facts,
-        },
+        "Use a runner of the requested family, or devices of one kind with"
+        " ROCR_VISIBLE_DEVICES; `--devices` overrides the number of devices.",
+        facts={"devices": rows, "driver": machine.driver, "kernel": os.uname().release},
     )
 
 

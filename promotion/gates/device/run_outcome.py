@@ -121,7 +121,7 @@ def checks_of_run(
     files = {RESULTS: pack(dump_results(results)), **logs}
     again = partial(reproduce, config.words, str(context.staged))
     yield from checks_of_tests(results, target, again, config.exceptions)
-    expired = () if config.listed else check_ledgers(config.known, results)
+    expired = () if config.request.tests else check_ledgers(config.known, results)
     number = counts(results)
     yield Check(
         name=RUN,
@@ -135,7 +135,7 @@ def checks_of_run(
             "files": upload(context.bucket, context.staged, name, target, files),
         },
     )
-    missing = missing_tests(config.listed, outcome.collected, results)
+    missing = missing_tests(config.request.tests, outcome.collected, results)
     raise_unless_complete(outcome, missing)
 
 

@@ -262,6 +262,7 @@ class Machine:
 
     devices: tuple[GpuDevice, ...] = field(default_factory=lambda: fake_devices(2))
     counts: tuple[int, ...] = ()
+    targets: tuple[str, ...] = ("gfx942",)
     files: dict[str, str] = field(
         default_factory=lambda: {
             "dev/kfd": "",
@@ -291,7 +292,7 @@ def _preflight(machine: Machine, folder: Path) -> Iterable[Finding]:
     root = write_files(folder / "root", machine.files)
     expected = ExpectedMachine(
         platform=JaxPlatform.ROCM,
-        targets=("gfx942",),
+        targets=machine.targets,
         count=2,
         counts=machine.counts,
         libraries={PLUGIN: sha256_of(b"code"), MODULE: "0"},
@@ -343,6 +344,7 @@ def kernels(first: str, second: str) -> Callable[[Machine], object]:
     )
 
 
+MIXED = (*fake_devices(1), *fake_devices(1, gfx="gfx950"))
 POOR = (GpuDevice(index=0, gfx="gfx942", memory=16 * GIB, free=GIB), fake_devices(2)[1])
 UNDEFINED = (
     "ImportError: /site/jax_rocm7_plugin/_linalg.so: undefined symbol: hipsolverOld"
@@ -381,6 +383,12 @@ _MACHINE_EDITS: list[tuple[str, str, str, Callable[[Machine], object]]] = [
         "other devices",
         "the devices are gfx950",
         machine(devices=fake_devices(2, gfx="gfx950")),
+    ),
+    (
+        "environment",
+        "two kinds of devices",
+        "several kinds: gfx942, gfx950",
+        machine(devices=MIXED, targets=("gfx942", "gfx950")),
     ),
     ("environment", "number of devices", "devices are available", machine(counts=(8,))),
     ("environment", "no /dev/kfd", "/dev/kfd cannot be opened", without("dev/kfd")),

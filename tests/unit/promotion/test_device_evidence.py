@@ -11,10 +11,6 @@ from pathlib import Path
 from promotion.evidence.evidence import dump_evidence
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device import device_evidence as evidence
-from promotion.gates.device.expected_machine import ExpectedMachine
-from promotion.gates.device.gpu_machine import MachineInfo
-from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.preflight import check_host
 from tests.support.device_results import (
     FLAKE_EXCEPTION,
     checks_of,
@@ -38,17 +34,6 @@ def test_checks_of_tests_count_each_verdict() -> None:
     assert found.outcome.value == "failed"
     # Passed tests are summarised by file.
     assert len(found.details["checks"]) == 7
-
-
-def test_checks_of_preflight_count_no_tests() -> None:
-    cpu = ExpectedMachine(
-        platform=JaxPlatform.CPU, targets=(), count=8, libraries={}, rocm_version=""
-    )
-    preflight = [*check_host(MachineInfo(devices=()), (), cpu, Path("/"))]
-    assert [check.failed for check in preflight] == [False], "a CPU has no devices"
-    alone = judged(preflight)
-    assert alone.outcome.value == "error"
-    assert alone.counts["passed"] == 0
 
 
 def test_evidence_records_exceptions_of_flaky_tests() -> None:

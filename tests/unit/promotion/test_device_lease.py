@@ -105,11 +105,14 @@ def test_workers_per_device_depends_on_free_memory() -> None:
 
 def test_leases_number_rocm_device_from_zero() -> None:
     devices = visible_devices(fake_devices(8), JaxPlatform.ROCM, {ROCR: "3,5"})
-    first, second = leases(JaxPlatform.ROCM, devices, HOST)
+    host = Allotment(cores=3, memory=512 * GIB)
+    first, second = leases(JaxPlatform.ROCM, devices, host)
     assert second.env[ROCR] == second.device == "GPU-0000000000abc005"
     assert second.env[HIP] == "0"
     assert first.memory == 192 * GIB
-    assert first.env["OPENBLAS_NUM_THREADS"] == "32"
+    assert first.alone
+    assert not leases(JaxPlatform.ROCM, devices, HOST)[0].alone
+    assert first.env["OPENBLAS_NUM_THREADS"] == "1"
 
 
 def test_whole_machine_lease_keeps_order_of_devices() -> None:

@@ -46,7 +46,7 @@ def test_passes_lease_one_device_or_all() -> None:
     )
     single, multi = passes((SINGLE, MULTI), *lent)
     assert single.marks == f"not {MARK}"
-    assert len(single.leases) == 4
+    assert len(single.leases) == 8
     assert multi.marks == MARK
     assert len(multi.leases) == 1
     assert multi.leases[0].env["ROCR_VISIBLE_DEVICES"].count(",") == 3

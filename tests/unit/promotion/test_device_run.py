@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from promotion.gates.common.gate_context import Check, error
 from promotion.gates.device import device_run
 from promotion.gates.device.config import Shard
 from promotion.gates.device.device_run import _GateRun, make_gate
-from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GIB, Allotment, JaxPlatform
 from promotion.gates.device.preflight import SET_UNUSABLE
 from promotion.gates.device.run_outcome import (
@@ -97,7 +95,7 @@ def test_make_gate_distinguishes_partial_runs() -> None:
         make_gate(word)
         for word in (
             config,
-            replace(config, listed=("t.py::a",)),
+            replace(config, request=replace(config.request, tests=("t.py::a",))),
             replace(config, shard=Shard(number=1, count=2, folder=Path())),
         )
     )
@@ -110,17 +108,6 @@ def test_make_gate_distinguishes_partial_runs() -> None:
     assert whole_.name == "device-cpu"
     assert whole_.tier.value == "cpu"
     assert whole_.per_target is False
-
-
-def test_gate_refuses_devices_of_several_kinds() -> None:
-    config = device_config(JaxPlatform.ROCM, 2)
-    first, second = config.machine.devices
-    mixed = replace(
-        config, machine=MachineInfo(devices=(first, replace(second, gfx="gfx950")))
-    )
-    room: Any = SimpleNamespace(runner=HostRunner({}), targets=("gfx942", "gfx950"))
-    with pytest.raises(MachineError, match="several kinds: gfx942, gfx950"):
-        next(iter(make_gate(mixed).run(room)))
 
 
 def preflight_error(*codes: str) -> CiBuildError:
