@@ -116,7 +116,6 @@ class Lease:
         alone: whether no other worker uses the devices.
     """
 
-    slot: int
     device: str
     env: Mapping[str, str]
     memory: int = 0
@@ -220,8 +219,7 @@ def leases(
         cores=max(1, allotment.cores // len(owners)), memory=allotment.memory
     )
     return tuple(
-        _lease(platform, slot, owned, share, shared=per_device > 1)
-        for slot, owned in enumerate(owners)
+        _lease(platform, owned, share, shared=per_device > 1) for owned in owners
     )
 
 
@@ -229,12 +227,11 @@ def whole_machine_lease(
     platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment
 ) -> Lease:
     """Return the lease of a process that uses all devices at once."""
-    return _lease(platform, 0, devices, allotment)
+    return _lease(platform, devices, allotment)
 
 
 def _lease(
     platform: JaxPlatform,
-    slot: int,
     devices: Sequence[GpuDevice],
     share: Allotment,
     *,
@@ -252,7 +249,6 @@ def _lease(
     for device in devices:
         nodes |= dict.fromkeys(device.nodes)
     return Lease(
-        slot=slot,
         device=tokens,
         env=env,
         memory=max((device.memory for device in devices), default=share.memory),

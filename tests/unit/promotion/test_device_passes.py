@@ -73,7 +73,7 @@ def test_base_env_drops_device_assignment_of_suite() -> None:
     assert env["JAX_PLATFORMS"] == "rocm,cpu"
 
 
-LEASE = Lease(slot=0, device="0", env={"X": "1"})
+LEASE = Lease(device="0", env={"X": "1"})
 
 
 ONE = Pass(name="single", marks=f"not {MARK}", leases=(LEASE,))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -152,19 +151,6 @@ def test_controller_waits_only_for_lost_workers(
     assert down["event"] == "down"
     assert down["worker"] == "gw1"
     assert down["status"] == -9
-
-
-def test_worker_without_free_lease_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugin_of_worker = worker.WorkerPlugin.__new__(worker.WorkerPlugin)
-    plugin_of_worker.folder = tmp_path
-    plugin_of_worker.plan = {"leases": []}
-    plugin_of_worker.journal = worker.EventWriter(tmp_path, "gw0")
-    monkeypatch.setattr(worker, "_CLAIM_SECONDS", -1.0)
-    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
-    with pytest.raises(pytest.UsageError, match="no lease is free"):
-        plugin_of_worker._claim()
 
 
 IDS = st.sets(

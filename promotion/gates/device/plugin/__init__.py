@@ -5,7 +5,7 @@ It locks a lease before jax is imported, and writes a crash-proof journal.
 The plugin runs in the tested environment. PYTEST_PLUGINS loads it in every process of a
 session, before any conftest.py. It uses only the standard library and pytest.
 
-JAX_GATE_SESSION is the session's folder with `plan.json`: `leases` (slot, device, env,
+JAX_GATE_SESSION is the session's folder with `plan.json`: `leases` (device, env,
 memory, nodes, alone), `only` (node ids, or null for all), `listed` and `shard` (see
 `choose`), `broken` (files to ignore), `skips` (regex, entry, reason), `solo` (this
 process runs the tests itself, without workers), `most_left` (see `leak_check`). Each
