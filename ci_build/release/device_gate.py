@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from ci_build.release import gating
 from core.errors import RequestError
@@ -42,8 +41,6 @@ from promotion.storage.object_keys import StagedSet
 SHOWN_FAILURES = 3
 """Number of failures that are printed with their tracebacks."""
 _TRACEBACK_LINES = 40
-_MOST_NAMED = 20
-"""Number of further failures, or groups of failures of one cause, that are named."""
 
 
 def parse_config(
@@ -246,47 +243,22 @@ def show(
 
 def _verdict_rows(evidences: Sequence[Evidence]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each run with the number of tests per verdict."""
-    for evidence, check in _checks(evidences):
-        if check.get("name") == RUN:
-            verdicts = check.get("verdicts", {})
-            numbers = (str(verdicts.get(verdict.value, 0)) for verdict in TestVerdict)
-            yield (
-                evidence.gate,
-                evidence.target,
-                evidence.outcome.value,
-                *numbers,
-            )
+    for evidence in evidences:
+        for check in check_records(evidence):
+            if check.get("name") == RUN:
+                verdicts = check.get("verdicts", {})
+                numbers = (str(verdicts.get(one.value, 0)) for one in TestVerdict)
+                yield (evidence.gate, evidence.target, evidence.outcome.value, *numbers)
 
 
 def failure_lines(evidences: Sequence[Evidence]) -> Iterator[str]:
-    """Yield the first failures with tracebacks and commands, then machine failures."""
-    failed = []
-    skipped = []
-    for evidence, check in _checks(evidences):
-        if "attempts" in check and check.get("outcome") == "failed":
-            failed.append((evidence, check))
-        elif "attempts" in check and check.get("outcome") == "skipped":
-            skipped.append(check)
-    for evidence, check in failed[:SHOWN_FAILURES]:
+    """Yield the tracebacks of the first failures; the error of the gate names all."""
+    failures = []
+    for evidence in evidences:
+        for check in check_records(evidence):
+            if "attempts" in check and check["outcome"] in ("failed", "skipped"):
+                failures.append(check)
+    for check in failures[:SHOWN_FAILURES]:
         yield f"--- {check['name']}"
         for line in first_lines(str(check.get("error", "")), _TRACEBACK_LINES):
             yield f"    {line}"
-        for finding in evidence.findings:
-            if f"{finding.code}: {finding.message}" in check.get("findings", ()):
-                yield f"  {finding.message}"
-                yield f"  {finding.remedy}"
-    others = [f"--- {check['name']}" for _, check in failed[SHOWN_FAILURES:]]
-    yield from others[:_MOST_NAMED]
-    if len(others) > _MOST_NAMED:
-        yield f"... and {len(others) - _MOST_NAMED} more in the evidence."
-    for check in skipped[:SHOWN_FAILURES]:
-        yield f"--- {check['name']}"
-        yield f"  {check.get('why', '')}"
-
-
-def _checks(
-    evidences: Sequence[Evidence],
-) -> Iterator[tuple[Evidence, Mapping[str, Any]]]:
-    for evidence in evidences:
-        for check in check_records(evidence):
-            yield evidence, check

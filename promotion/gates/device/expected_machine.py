@@ -51,21 +51,6 @@ class ExpectedMachine:
     rocm: Mapping[str, RocmLibrary] = field(default_factory=dict)
     also: bool = False
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The set's extension modules, which need ROCm and must be importable with it."""
-        if self.platform is not JaxPlatform.ROCM:
-            return ()
-        paths = sorted(
-            path
-            for path in self.libraries
-            if re.fullmatch(r"jax_rocm\d+_plugin/[^/]+\.so", path)
-        )
-        return tuple(
-            f"{path.partition('/')[0]}.{Path(path).name.partition('.')[0]}"
-            for path in paths
-        )
-
 
 def preflight_check(
     name: str,

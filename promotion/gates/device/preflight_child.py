@@ -1,10 +1,9 @@
 """Check of jax and its devices, run by the tested Python before any test.
 
-The program uses only the standard library, numpy and jax. Its arguments are the
-platform and modules to import. The last line of output is JSON: `platforms` of the
-devices, the `default` platform, `client` (the runtime's version), `version` of jax,
-`devices` (id, kind, capability, result of the kernel), mapped `libraries`, `modules`
-that cannot be imported with their errors, `error`, and the `stage` of the error: import
+The program uses only the standard library, numpy and jax. Its argument is the platform.
+The last line of output is JSON: `platforms` of the devices, the `default` platform,
+`client` (the runtime's version), `version` of jax, `devices` (id, kind, capability,
+result of the kernel), mapped `libraries`, `error`, and the `stage` of the error: import
 or devices.
 """
 
@@ -68,18 +67,7 @@ def libraries() -> list[str]:
     return sorted({row[-1] for row in rows if len(row) == 6 and ".so" in row[-1]})
 
 
-def unusable(modules: list[str]) -> dict[str, str]:
-    """Import modules; return the errors of those that cannot be imported."""
-    errors = {}
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception as error:
-            errors[name] = f"{type(error).__name__}: {error}"
-    return errors
-
-
-def main(platform: str, modules: list[str]) -> Answer:
+def main(platform: str) -> Answer:
     """Describe jax, its devices and its libraries."""
     stage = "import"
     try:
@@ -94,7 +82,6 @@ def main(platform: str, modules: list[str]) -> Answer:
             "default": jax.default_backend(),
             "version": jax.__version__,
             "devices": [about(device) for device in devices],
-            "modules": unusable(modules),
             "libraries": libraries(),
             "error": "",
         }
@@ -107,4 +94,4 @@ def main(platform: str, modules: list[str]) -> Answer:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"\n{json.dumps(main(sys.argv[1], sys.argv[2:]))}\n")
+    sys.stdout.write(f"\n{json.dumps(main(sys.argv[1]))}\n")

@@ -270,13 +270,8 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
     assert "ci policy" in said
     assert "inspection" not in said
     # That command gives the same verdict in any folder.
-    lines = [line.strip() for line in said.splitlines()]
-    (again,) = (
-        line for line in lines if line.startswith("Run `") and "::test_wrong`" in line
-    )
-    program, script, *words = shlex.split(
-        again.removeprefix("Run `").removesuffix("`.")
-    )
+    (again,) = re.findall("Run `([^`]*::test_wrong)`", said)
+    program, script, *words = shlex.split(again)
     assert program == "python3"
     assert script == "build/ci_build"
     status, (evidence,), said = ci_build(

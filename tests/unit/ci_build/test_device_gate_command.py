@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ci_build.release.device_gate import (
+    SHOWN_FAILURES,
     check_options,
     covered_targets,
     device_counts,
@@ -61,10 +62,8 @@ def test_set_without_target_of_the_family_is_refused() -> None:
         covered_targets(device_config(family="gfx1151"), wheel_set())
 
 
-def test_failure_lines_name_command_of_each_failure() -> None:
+def test_failure_lines_show_first_tracebacks() -> None:
     lines = list(failure_lines([judged(checks_of(RESULTS))]))
-    # Each failure has its command; machine failures follow.
-    at = lines.index("  tests/a_test.py::bad failed: AssertionError: apples.")
-    assert "--- tests/a_test.py::bad" in lines[:at]
-    assert lines[at + 1] == "  Run `run tests/a_test.py::bad`."
-    assert lines[-2:] == ["--- tests/a_test.py::wet", "  environment: hipErrorNoDevice"]
+    assert sum(line.startswith("---") for line in lines) == SHOWN_FAILURES
+    at = lines.index("--- tests/a_test.py::bad")
+    assert lines[at + 2] == "    E   AssertionError: apples"

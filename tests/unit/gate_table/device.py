@@ -507,12 +507,6 @@ _MACHINE_EDITS: list[tuple[str, str, str, Callable[[Machine], object]]] = [
     ),
     (
         "set-unusable",
-        "module",
-        "cannot be imported",
-        answer(modules={"jax_rocm7_plugin._linalg": UNDEFINED}),
-    ),
-    (
-        "set-unusable",
         "kernels on all devices",
         "a kernel on device",
         kernels(BAD_KERNEL, BAD_KERNEL),
