@@ -185,7 +185,7 @@ FILES: Mapping[str, BadFile] = {
     "kill_parent_and_go_on": _among_good(
         "crashed",
         "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)",
-        "that started its worker was killed",
+        "that started its worker ended",
     ),
     "import_segfault": BadFile(
         source="import ctypes\nctypes.string_at(0)\n\ndef test_nothing():\n    pass\n",
@@ -320,7 +320,7 @@ FILES: Mapping[str, BadFile] = {
     "kill_group": _among_good(
         "crashed",
         "def test_kill():\n    os.killpg(0, signal.SIGKILL)",
-        "was killed",
+        "that started its worker ended",
     ),
     "exit_in_thread": _among_good(
         "crashed",

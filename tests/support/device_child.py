@@ -9,7 +9,7 @@ from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform,
 from promotion.gates.device.sessions.passes import Pass, RunPlan, Suite
 from promotion.gates.device.sessions.session import SessionLimits
 
-LIMITS = SessionLimits(test=20.0, collect=120.0, grace=1.0, session=900.0, crashes=60)
+LIMITS = SessionLimits(test=20.0, collect=120.0, grace=1.0, crashes=60)
 """Limits that good tests keep on a busy machine too; a test that hangs takes the time of `test`."""
 
 

@@ -124,7 +124,7 @@ def test_harness_stops_after_too_many_crashes(tmp_path: Path) -> None:
     report = run(
         work(
             root,
-            SessionLimits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=4),
+            SessionLimits(test=3.0, collect=30.0, grace=1.0, crashes=4),
         ),
         tmp_path / "run",
     )

@@ -84,12 +84,3 @@ def out_of_memory_kills(root: Path = Path("/")) -> int:
                 if name == "oom_kill":
                     return int(number)
     return 0
-
-
-def was_killed(child: int) -> bool:
-    """Return whether a signal ended a child, without reaping the child."""
-    try:
-        status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return status is not None and status.si_code in (os.CLD_KILLED, os.CLD_DUMPED)

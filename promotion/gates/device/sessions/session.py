@@ -19,14 +19,18 @@ from core.frozen import frozen
 from core.process import HostRunner, without_credentials
 from promotion.gates.common.gate_context import signal_name
 from promotion.gates.device.results import OUT_OF_MEMORY, Attempt, Ending
-from promotion.gates.device.sessions.journal import CONTROLLER, SessionJournal, Worker
+from promotion.gates.device.sessions.journal import (
+    CONTROLLER,
+    SOLO,
+    SessionJournal,
+    Worker,
+)
 from promotion.gates.device.sessions.processes import (
     RUN,
     alive,
     kill_marked,
     out_of_memory_kills,
     send_signal,
-    was_killed,
 )
 
 _POLL_SECONDS = 0.1
@@ -54,7 +58,6 @@ class SessionLimits:
         collect: duration of the import of a file, and of the start.
         grace: time between SIGABRT and SIGKILL for a hung worker, and between the end
             of a session and of its output.
-        session: duration of a whole session.
         pause: wait for memory that other processes use.
         crashes: maximum number of dead workers in one pass.
     """
@@ -62,7 +65,6 @@ class SessionLimits:
     test: float = 900.0
     collect: float = 600.0
     grace: float = 10.0
-    session: float = 6 * 3600.0
     pause: float = 600.0
     crashes: int = 100
 
@@ -124,7 +126,7 @@ class PytestSession:
         """Hung worker -> time of the first signal."""
         self.lost: set[str] = set()
         """Workers that were found dead."""
-        self._leader_killed = False
+        self._leader_ended = False
         self.oom_kills = 0
         """Number of processes that the kernel killed for want of memory during the session."""
         self._started = self._polled = time.monotonic()
@@ -149,7 +151,7 @@ class PytestSession:
                     keep=_KEPT_CHARACTERS,
                 )
                 code = result.returncode
-                self._leader_killed |= code < 0
+                self._leader_ended |= code < 0
                 if code not in _COMPLETE:
                     problem = (
                         "pytest ended with"
@@ -164,9 +166,9 @@ class PytestSession:
         return self.outcome(problem)
 
     @property
-    def leader_killed(self) -> bool:
-        """Return whether the process that started the workers was killed."""
-        return self._leader_killed or self.journal.exits.get(CONTROLLER, 0) < 0
+    def leader_ended(self) -> bool:
+        """Return whether the process that started the workers ended before them."""
+        return self._leader_ended or self.journal.exits.get(CONTROLLER, 0) < 0
 
     def _watch(self, pid: int) -> str:
         """Return the reason to stop the session; "" to continue."""
@@ -181,7 +183,10 @@ class PytestSession:
             late = now - self._finished > self.limits.grace
             return "has finished, but a process keeps its output open" if late else ""
         if not alive(pid):
-            self._leader_killed |= was_killed(pid)
+            self.journal.read()  # the launcher records the end of pytest, unless it is killed
+            self._leader_ended = self.journal.exits.keys().isdisjoint(
+                (CONTROLLER, SOLO)
+            )
             return "died and left its workers without a controller"
         busy = [*self.journal.unfinished()]
         for worker in busy:
@@ -192,8 +197,6 @@ class PytestSession:
         quiet = now - max(self._started, self.journal.changed)
         if quiet > max(self.limits.test, self.limits.collect) + 2 * self.limits.grace:
             return f"made no progress for {quiet:.0f} s"
-        if now - self._started > self.limits.session:
-            return f"ran longer than {self.limits.session:.0f} s"
         return ""
 
     def check_worker(self, worker: Worker, leader: int, now: float) -> str:
@@ -259,7 +262,7 @@ class PytestSession:
 
     def _crash(self, worker: str) -> tuple[str, str]:
         """Return `SessionJournal.crash`, without errors that follow a leader's death."""
-        if self.leader_killed and self.journal.workers[worker].internal:
+        if self.leader_ended and self.journal.workers[worker].internal:
             return "", ""
         return self.journal.crash(worker)
 
@@ -275,8 +278,8 @@ class PytestSession:
             seconds = seconds or self.limits.test
         elif reason:
             message = f"Its process died: {reason}."
-        elif self.leader_killed:
-            message = "The process that started its worker was killed while it ran."
+        elif self.leader_ended:
+            message = "The process that started its worker ended while it ran."
         elif status is None:
             message = "Its process ended silently: os._exit, or killed from outside."
         elif status >= 0:
