@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 try:
@@ -19,6 +20,20 @@ def proven(condition: Callable[[], Any]) -> bool | None:
         return bool(condition())
     except InconclusiveDimensionOperation:
         return None
+
+
+def static(operation: str, **values: Any) -> None:
+    """Check that arguments are Python values.
+
+    Raises:
+        TypeError: an argument is an array, which jax.jit may have made of a number.
+    """
+    for name, value in values.items():
+        if isinstance(value, jax.Array):
+            raise TypeError(
+                f"{operation}: {name} is an array; it has to be a Python value, one of"
+                " the static_argnames of jax.jit."
+            )
 
 
 def rank(

@@ -27,14 +27,23 @@ import jax
 from jax_aiter import _tuned
 from jax_aiter._errors import BackendError
 from jax_aiter._loader import Loader, loader
-from jax_aiter._table import AITER, AUTO, BACKENDS, OPERATIONS, PORTABLE, XLA, FfiTarget
+from jax_aiter._table import (
+    AITER,
+    AUTO,
+    BACKENDS,
+    OPERATIONS,
+    PORTABLE,
+    PROCESSORS,
+    XLA,
+    FfiTarget,
+)
 from jax_aiter._tuned import Advice, Places, Product
 
 OPTION = "JAX_AITER_BACKEND"
 TARGET_OPTION = "JAX_AITER_TARGET"
 UNITS_OPTION = "JAX_AITER_COMPUTE_UNITS"
 
-_GFX = re.compile(r"gfx[0-9a-f]+(:[a-z]+[+-])*")
+_GFX = re.compile(r"gfx[0-9a-f]+(:(sramecc|xnack)[+-])*")
 _KERNELS = {AITER: "AITER kernel", PORTABLE: "portable kernel"}
 
 
@@ -51,6 +60,7 @@ class Choice:
         sizes: m, n and k that they are for; empty for any.
         forced: whether an option forces the backend, so that no other backend replaces
             it on another platform.
+        blind: whether kernels were not considered, since no target is known.
         why: reason for the choice.
     """
 
@@ -61,6 +71,7 @@ class Choice:
     splitk: int = 0
     sizes: tuple[int, ...] = ()
     forced: bool = False
+    blind: bool = False
     why: str = field(default="", compare=False)
 
     def tuned(
@@ -172,10 +183,10 @@ def wanted_gpus(
     if named:
         parts = tuple(dict.fromkeys(part.strip() for part in named.split(",")))
         for part in parts:
-            if not _GFX.fullmatch(part):
+            if not _GFX.fullmatch(part) or part.partition(":")[0] not in PROCESSORS:
                 raise BackendError(
-                    f"{TARGET_OPTION}={named} names {part!r}, which is not a gfx target"
-                    " such as gfx942."
+                    f"{TARGET_OPTION}={named} names {part!r}, which is not a known gfx"
+                    " target such as gfx942."
                 )
         units = tuple((part, int(number)) for part in parts if number)
         return Wanted(parts, f"{TARGET_OPTION}={named}", units)
@@ -275,7 +286,13 @@ def decide(
             " this operation alone."
         )
         raise BackendError(f"{option} cannot be used: {why}. {hint}")
-    return Choice(operation, XLA, why=why), ""
+    blind = kernels.manifest is not None and not wanted.gfx
+    return Choice(
+        operation,
+        XLA,
+        blind=blind,
+        why=why,
+    ), ""
 
 
 def choose(

@@ -15,6 +15,7 @@ from typing import Any
 
 from jax_aiter._check import proven
 from jax_aiter._table import (
+    AITER,
     CK_RMS_NORM,
     FLATMM_FP8,
     GEMM_BF16,
@@ -135,6 +136,23 @@ _NOT_EMPTY: Limit = (
     lambda f: all(size > 0 for size in (f.batch, f.queries, f.keys, f.heads)),
     "there are no queries or no keys",
 )
+_BATCH: Limit = (
+    lambda f: not f.padded,
+    "AITER's kernels do not support sequence lengths in a batch",
+)
+_ANY_GRADIENT: tuple[Limit, ...] = (
+    _BATCH,
+    (
+        lambda f: not f.deterministic,
+        "AITER's kernels sum gradients in any order, which deterministic=True forbids",
+    ),
+    (lambda f: not f.dbias, "AITER's kernels compute no gradient of a bias"),
+    (lambda f: not f.dslopes, "AITER's kernels compute no gradient of ALiBi's slopes"),
+    (
+        lambda f: not f.dropout or f.forward == AITER,
+        "its dropout differs from that of the forward direction, which XLA computed",
+    ),
+)
 _LENGTHS: Limit = (
     lambda f: not f.packed or min(f.longest) > 0,
     "packed sequences of a symbolic length need max_seqlen_q and max_seqlen_k",
@@ -155,6 +173,7 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
     (lambda f: not f.dropout, f"{_ASM} do not support dropout"),
     (lambda f: f.window in ((-1, -1), (-1, 0)), f"{_ASM} do not support windows"),
     (lambda f: f.complete or f.packed, f"{_ASM} require that each query sees a key"),
+    _BATCH,
     (
         lambda f: _within(INT // 2, *_elements(f)),
         f"{_ASM} need sequences of less than 2 GiB",
@@ -173,7 +192,9 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
 )
 _GRADIENT = f"{_ASM} of the gradient need"
 _PLAIN = ((-1, -1), (-1, 0))
+_FEW_QUERIES = 16
 _ASM_GRADIENT: tuple[Limit, ...] = (
+    *_ANY_GRADIENT,
     (
         lambda f: f.dtype in ("float16", "bfloat16"),
         f"{_GRADIENT} float16 or bfloat16, not {{dtype}}",
@@ -203,6 +224,10 @@ _ASM_GRADIENT: tuple[Limit, ...] = (
     (
         lambda f: f.window in _PLAIN or max(f.window) > 0,
         f"{_GRADIENT} a window of more than the diagonal, not {{window}}",
+    ),
+    (
+        lambda f: f.packed or f.queries > _FEW_QUERIES,
+        "AITER does not use its assembly kernels of the gradient for {queries} queries",
     ),
     _LENGTHS,
     (
@@ -283,11 +308,13 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
         ),
         FLATMM_FP8.name: _product(8, 2, _multiple("k", 128), _multiple("n", 256)),
         MHA_FWD_ASM.name: _ASM_ATTENTION,
-        MHA_FWD.name: _CK_ATTENTION,
+        MHA_FWD.name: (_BATCH, *_CK_ATTENTION),
         MHA_BWD_ASM.name: _ASM_GRADIENT,
         # Gradients of k and v have a head for each head of q.
         MHA_BWD.name: (
+            *_ANY_GRADIENT,
             *_CK_ATTENTION,
+            (lambda f: not f.dlse, f"{_CK} does not support a cotangent of lse"),
             (
                 lambda f: f.keys * f.heads * max(f.depth, f.value_depth) <= INT,
                 f"{_CK} needs gradients of fewer than 2**31 elements of a sequence",

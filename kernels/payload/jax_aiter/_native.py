@@ -13,6 +13,7 @@ from jax import Array
 
 from jax_aiter._choice import Choice
 from jax_aiter._table import XLA, FfiTarget
+from jax_aiter._warning import warned
 
 Arrays = tuple[Array, ...]
 PLATFORM = "rocm"
@@ -30,6 +31,10 @@ def dispatch(
     One program can thus be lowered for several platforms. A forced choice has no
     reference as a fallback, so lowering for another platform is an error.
     """
+    if choice.blind:
+        leaves, tree = jax.tree.flatten(args)
+        leaves[0] = warned(leaves[0])
+        args = jax.tree.unflatten(tree, leaves)
     if choice.backend == XLA:
         return reference(*args)
     branches = {PLATFORM: kernel}

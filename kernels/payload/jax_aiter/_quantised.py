@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from jax_aiter import _limits
+from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._errors import NotDifferentiableError
 from jax_aiter._native import Arrays, dispatch, together
@@ -114,6 +114,7 @@ def quantised(
     wrapped.defjvp(refuse)
 
     def product(shuffled: bool, depth: int, *operands: Array) -> Array:
+        _check.static(operation, preshuffled=shuffled)
         rows, columns = operands[0].shape[0], operands[1].shape[0]
         obstacle = _limits.obstacle(
             target,

@@ -134,36 +134,20 @@ OPERATIONS: Mapping[str, tuple[FfiTarget, ...]] = MappingProxyType(
 )
 """Operation, as named in options -> custom calls that can implement it, best first."""
 
+_COVERED = {
+    "gfx9-generic": "gfx900 gfx906 gfx90c",
+    "gfx9-4-generic": "gfx942 gfx950",
+    "gfx10-1-generic": "gfx1010 gfx1011 gfx1012",
+    "gfx10-3-generic": "gfx1030 gfx1031 gfx1032 gfx1033 gfx1034 gfx1035 gfx1036",
+    "gfx11-generic": (
+        "gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153"
+    ),
+    "gfx12-generic": "gfx1200 gfx1201",
+    "gfx12-5-generic": "gfx1250",
+}
 GENERICS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "gfx9-generic": frozenset({"gfx900", "gfx906", "gfx90c"}),
-        "gfx9-4-generic": frozenset({"gfx942", "gfx950"}),
-        "gfx10-1-generic": frozenset({"gfx1010", "gfx1011", "gfx1012"}),
-        "gfx10-3-generic": frozenset(
-            {
-                "gfx1030",
-                "gfx1031",
-                "gfx1032",
-                "gfx1033",
-                "gfx1034",
-                "gfx1035",
-                "gfx1036",
-            }
-        ),
-        "gfx11-generic": frozenset(
-            {
-                "gfx1100",
-                "gfx1101",
-                "gfx1102",
-                "gfx1103",
-                "gfx1150",
-                "gfx1151",
-                "gfx1152",
-                "gfx1153",
-            }
-        ),
-        "gfx12-generic": frozenset({"gfx1200", "gfx1201"}),
-        "gfx12-5-generic": frozenset({"gfx1250"}),
-    }
+    {name: frozenset(text.split()) for name, text in _COVERED.items()}
 )
 """Generic targets and the processors that run their code, according to LLVM."""
+PROCESSORS = frozenset({"gfx908", "gfx90a"}).union(*GENERICS.values())
+"""All processors; these two have no generic target."""

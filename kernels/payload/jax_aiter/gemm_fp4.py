@@ -83,6 +83,7 @@ def _validate(
     preshuffled: bool,
 ) -> None:
     operation = "gemm_fp4"
+    _check.static(operation, preshuffled=preshuffled)
     _check.rank(operation, "a", a, "[M, K/2]")
     _check.rank(operation, "b", b, "[N, K/2]")
     (rows, half), columns = a.shape, b.shape[0]

@@ -127,7 +127,8 @@ def _validate(
     _check.shape(operation, "gamma", gamma, "[n]", x.shape[-1:])
     _check.dtype(operation, "x", x, _DTYPES)
     _check.dtype(operation, "gamma", gamma, (x.dtype,))
-    if isinstance(epsilon, jax.Array) or not epsilon > 0:
+    _check.static(operation, epsilon=epsilon)
+    if not epsilon > 0:
         raise ValueError(
             f"{operation}: epsilon is {epsilon!r}; it has to be a positive number."
         )

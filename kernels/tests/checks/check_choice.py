@@ -150,7 +150,9 @@ def check_options_force_a_backend(
         ("gemm", f"{ALL}=aiter", "10.3", "does not report its gfx target"),
         ("gemm", f"{ALL}=fast", "gfx942", "BACKEND=fast is invalid"),
         ("gemm", f"{ALL}_GEM=xla", "gfx942", "_GEM is set, but does not name"),
-        ("gemm", "JAX_AITER_TARGET=sm_90", "", "'sm_90', which is not a gfx target"),
+        ("gemm", "JAX_AITER_TARGET=sm_90", "", "'sm_90', which is not a known gfx"),
+        ("gemm", "JAX_AITER_TARGET=gfx942,gfx1", "", "'gfx1', which is not a known"),
+        ("gemm", "JAX_AITER_TARGET=gfx942:ecc+", "", "which is not a known gfx"),
     ],
 )
 def check_forcing_what_is_not_there_says_what_is_missing(

@@ -207,63 +207,19 @@ GROUPS = Rule.parse(
 )
 
 
+FACTORS = [(8, 256), (256, 256)]
+GROUPED = [(2, 5, 8, 16), (2, 5, 2, 16)]
+
+
 @pytest.mark.parametrize(
     ("rule", "shapes", "specs", "wanted"),
     [
-        (
-            GEMM,
-            [
-                (8, 256),
-                (256, 256),
-            ],
-            [P("x"), P("y")],
-            {"m": ("x",), "n": ("y",)},
-        ),
-        (
-            GEMM,
-            [
-                (8, 256),
-                (256, 256),
-            ],
-            [P(None, "x"), P(None, "x")],
-            {},
-        ),
-        (
-            GEMM,
-            [
-                (8, 256),
-                (256, 256),
-            ],
-            [P("x"), P(), P(None, "y")],
-            {"m": ("x",), "n": ("y",)},
-        ),
-        (
-            GEMM,
-            [
-                (8, 256),
-                (128, 256),
-            ],
-            [P("x"), P("y")],
-            {"m": ("x",)},
-        ),
-        (
-            GEMM,
-            [
-                (4, 256),
-                (256, 256),
-            ],
-            [P(("x", "y")), P()],
-            {"m": ("x",)},
-        ),
-        (
-            GROUPS,
-            [
-                (2, 5, 8, 16),
-                (2, 5, 2, 16),
-            ],
-            [P(None, None, "y"), P()],
-            {},
-        ),
+        (GEMM, FACTORS, [P("x"), P("y")], {"m": ("x",), "n": ("y",)}),
+        (GEMM, FACTORS, [P(None, "x"), P(None, "x")], {}),
+        (GEMM, FACTORS, [P("x"), P(), P(None, "y")], {"m": ("x",), "n": ("y",)}),
+        (GEMM, [(8, 256), (128, 256)], [P("x"), P("y")], {"m": ("x",)}),
+        (GEMM, [(4, 256), (256, 256)], [P(("x", "y")), P()], {"m": ("x",)}),
+        (GROUPS, GROUPED, [P(None, None, "y"), P()], {}),
     ],
 )
 def check_dimensions_are_divided_into_parts_that_kernels_support(

@@ -41,20 +41,6 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Registered:
     return calls
 
 
-def check_modules_are_loaded_once_and_one_by_one(
-    tmp_path: Path, registered: Registered
-) -> None:
-    kernels = Kernels(tmp_path)
-    kernels.add("other")
-    kernels.add("gemm_bf16")
-    loader = Loader(kernels.write())
-    assert not loader.loaded
-    for name in ("gemm_bf16", "other", "gemm_bf16"):
-        loader.ensure(name)
-    assert list(loader.loaded) == ["gemm_bf16", "other"]
-    assert registered == [("jax_aiter_gemm_bf16", "ROCM")]
-
-
 def check_a_module_learns_where_its_code_objects_are(
     tmp_path: Path, registered: Registered
 ) -> None:
@@ -215,9 +201,8 @@ def check_an_invalid_manifest_is_refused(
         Loader(kernels.write(change))
 
 
-@pytest.mark.parametrize("text", ["{", "\udcff"])
-def check_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+def check_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(b"\xff")
     with pytest.raises(ManifestError, match=r"manifest\.json"):
         Loader(tmp_path)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_aiter import BackendError
+from jax_aiter import BackendError, _warning
 from jax_aiter._table import TARGETS
 from jax_aiter.gemm import gemm
 from jax_aiter.gemm_i8 import gemm_i8
@@ -45,8 +44,6 @@ def check_amd_gpus_get_custom_calls_and_others_none(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = PROGRAMS[name]
-    assert names(lowered(program.function, *program.operands)) == ()
-    jax.clear_caches()
     monkeypatch.setenv("JAX_AITER_TARGET", program.gfx)
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     text = lowered(program.function, *program.operands)
@@ -121,97 +118,58 @@ def check_handlers_compute_what_xla_computes(
     compare(found, wanted, tolerance)
 
 
+@pytest.mark.releases
+def check_amd_gpus_without_a_known_target_warn_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _warning.warn_once.cache_clear()
+    gradient = jax.vmap(jax.grad(total(rms_norm)), (0, None))
+    arguments = (S((3, 4, 64), F32), GAMMA)
+    assert calls(lowered(gradient, *arguments, platform="cpu")) == []
+    with pytest.warns(UserWarning, match="JAX_AITER_TARGET"):
+        text = lowered(gradient, *arguments)
+    assert calls(text) == []
+    # A second warning would be an error.
+    assert calls(lowered(jax.vmap(rms_norm, (0, None)), *arguments)) == []
+    _warning.warn_once.cache_clear()
+    jax.clear_caches()
+    monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
+    assert calls(lowered(rms_norm, X, GAMMA)) == []
+
+
 FEW_TYPES = ["2x7x8x16xbf16", *["2x9x4x16xbf16"] * 2]
 OF_CK = {
     "scale": "2.500000e-01 : f32",
     "dropout": "2.500000e-01 : f32",
     "window_left": "-1 : i32",
-}
-OF_CK |= {
     "window_right": "-1 : i32",
     "longest_query": "0 : i32",
     "longest_key": "0 : i32",
 }
-# Calls that no handler of these checks computes; the one of gemm has a row in a table.
-UNCOMPUTED: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
-    "gemm that AITER tuned": (
-        "gfx942",
-        partial(gemm, out_dtype=F32),
-        (A, B),
-        [
-            (
-                "jax_aiter_gemm_bf16",
-                ["16x128xbf16", "256x128xbf16", "0xf32"],
-                ["16x256xf32", "1024xui32"],
-                {"splitk": "2 : i32", "kernel": '"small_64x64"'},
-            )
-        ],
-    ),
-    "rms_norm of halves": (
-        "gfx90a",
-        lambda x, g: rms_norm(x, g, 0.5),
-        (S((4, 128), BF16), S((128,), BF16)),
-        [
-            (
-                "jax_aiter_ck_rms_norm",
-                ["4x128xbf16", "0xbf16", "128xbf16"],
-                ["4x128xbf16", "0xbf16"],
-                {"epsilon": "5.000000e-01 : f32"},
-            )
-        ],
-    ),
-    "attention with dropout and its gradient": (
-        "gfx950",
-        jax.grad(
-            total(
-                lambda q, k, v: flash_attn_func(
-                    q,
-                    k,
-                    v,
-                    0.25,
-                    dropout_seed=7,
-                    deterministic=False,
-                )
-            )
-        ),
-        FEW,
-        [
-            (
-                "jax_aiter_mha_fwd",
-                [*FEW_TYPES, "0xbf16", "0xf32", "0xi32", "0xi32", "4xui32"],
-                ["2x7x8x16xbf16", "2x8x7xf32"],
-                OF_CK,
-            ),
-            (
-                "jax_aiter_mha_bwd",
-                [
-                    "2x7x8x16xbf16",
-                    *FEW_TYPES,
-                    "2x7x8x16xbf16",
-                    "2x8x7xf32",
-                    "0xbf16",
-                    "0xf32",
-                    "0xi32",
-                    "0xi32",
-                    "4xui32",
-                ],
-                ["2x7x8x16xbf16", *["2x9x8x16xbf16"] * 2, "2x7x8x16xf32", "2x8x7xf32"],
-                OF_CK,
-            ),
-        ],
-    ),
-}
 
 
 @pytest.mark.releases
-@pytest.mark.parametrize("name", UNCOMPUTED)
-def check_uncomputed_calls_have_operands_and_attributes_of_the_contract(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def check_dropout_calls_have_the_operands_of_the_contract(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gfx, function, arguments, wanted = UNCOMPUTED[name]
-    monkeypatch.setenv("JAX_AITER_TARGET", gfx)
-    monkeypatch.setenv("JAX_AITER_COMPUTE_UNITS", "80")
-    assert calls(lowered(function, *arguments)) == wanted
+    """No handler of these checks computes them."""
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx950")
+
+    def dropped(q: Any, k: Any, v: Any) -> Any:
+        return flash_attn_func(q, k, v, 0.25, dropout_seed=7)
+
+    extras = ["0xbf16", "0xf32", "0xi32", "0xi32", "4xui32"]
+    out = ["2x7x8x16xbf16", "2x8x7xf32"]
+    gradients = [FEW_TYPES[0], *["2x9x8x16xbf16"] * 2, "2x7x8x16xf32", out[1]]
+    assert calls(lowered(jax.grad(total(dropped)), *FEW)) == [
+        ("jax_aiter_mha_fwd", [*FEW_TYPES, *extras], out, OF_CK),
+        (
+            "jax_aiter_mha_bwd",
+            [out[0], *FEW_TYPES, *out, *extras],
+            gradients,
+            OF_CK,
+        ),
+    ]
 
 
 @pytest.mark.releases
@@ -262,35 +220,20 @@ def check_vmap_makes_more_rows_and_not_more_calls(
     assert "stablehlo.while" in text
 
 
+@pytest.mark.releases
+def check_vmap_of_gradients_makes_a_larger_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    text = lowered(
+        jax.vmap(jax.grad(total(flash_attn_func), (0, 1, 2))),
+        *(S((3, *part.shape), BF16) for part in QKV),
+    )
+    assert [call[1][0] for call in calls(text)] == ["6x20x8x128xbf16"] * 2
+    assert "stablehlo.while" not in text
+
+
 REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
-    "float32": (
-        "gfx950",
-        flash_attn_func,
-        [S((1, 300, 4, 128), F32)] * 3,
-        "need bfloat16, not float32",
-    ),
-    "a window": (
-        "gfx942",
-        lambda q, k, v: flash_attn_func(
-            q,
-            k,
-            v,
-            window_size=(3, 0),
-        ),
-        QKV,
-        "assembly kernels do not support windows",
-    ),
-    "no key": (
-        "gfx942",
-        lambda q, k, v: flash_attn_func(
-            k,
-            k[:, :9],
-            v[:, :9],
-            causal=True,
-        ),
-        QKV,
-        "sees a key",
-    ),
     "lengths": (
         "gfx950",
         lambda q, k, v, cu: flash_attn_func(
@@ -302,19 +245,6 @@ REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
         ),
         (*QKV, S((3,), jnp.int32)),
         "do not support sequence lengths in a batch",
-    ),
-    "dropout and bias": (
-        "gfx950",
-        lambda q, k, v, b: flash_attn_func(
-            q,
-            k,
-            v,
-            0.5,
-            bias=b,
-            dropout_seed=1,
-        ),
-        (*FEW, S((7, 9), BF16)),
-        "with dropout, Composable Kernel supports neither bias",
     ),
     "gradient in order": (
         "gfx950",
@@ -431,17 +361,6 @@ def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(
     for text in (promised, concrete):
         assert [call[0] for call in calls(text)] == ["jax_aiter_mha_fwd_asm"]
         assert "stablehlo.exponential" not in text
-    with pytest.raises(BackendError, match="module mha_fwd has no code"):
-        lowered(
-            lambda q, k, v: flash_attn_func(
-                q,
-                k,
-                v,
-                causal=True,
-            ),
-            *[S((1, 9, 4, 128), BF16)],
-            *[S((1, 8, 4, 128), BF16)] * 2,
-        )
 
 
 @pytest.mark.usefixtures("on_cpu")

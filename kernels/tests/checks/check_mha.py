@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import PartitionSpec as P
 from jax_aiter.mha import flash_attn_func, flash_attn_varlen
 from jax_aiter.mha._blocks import Config
 from jax_aiter.mha._dropout import kept, seed_words
@@ -22,7 +21,6 @@ from kernels.tests.checks.common import (
     compare,
     compare_gradients,
     made,
-    mesh,
     wide,
     with_gradients,
 )
@@ -414,75 +412,6 @@ def check_dropout_does_not_depend_on_blocks_nor_on_how_the_seed_comes() -> None:
         dropout_seed=7,
     )
     compare(first, out[:1])
-
-
-@pytest.mark.releases
-def check_vmap_is_a_loop() -> None:
-    q, k, v = (made(i, (3, *part.shape)) for i, part in enumerate(qkv(5, 6)))
-    bias = made(9, (3, 5, 6))
-    axes = (0, None, 0, 0)
-
-    def function(
-        q: Any,
-        k: Any,
-        v: Any,
-        bias: Any,
-    ) -> Any:
-        return flash_attn_func(
-            q,
-            k,
-            v,
-            bias=bias,
-            causal=True,
-        )
-
-    both = with_gradients(function)
-    loop = [jax.jit(both)(q[i], k[0], v[i], bias[i]) for i in range(3)]
-    compare(
-        jax.jit(jax.vmap(both, axes))(q, k[0], v, bias),
-        jax.tree.map(lambda *p: jnp.stack(p), *loop),
-        1e-5,
-    )
-
-
-@pytest.mark.releases
-def check_shards_give_what_the_whole_gives() -> None:
-    """All shards share the bias, whose gradient is the sum of the shards' gradients."""
-    arrays = (
-        *qkv(
-            40,
-            50,
-            batch=8,
-        ),
-        made(9, (40, 50)),
-    )
-
-    def function(
-        q: Any,
-        k: Any,
-        v: Any,
-        bias: Any,
-    ) -> Any:
-        return flash_attn_func(
-            q,
-            k,
-            v,
-            causal=True,
-            bias=bias,
-        )
-
-    specs = (P("d"), P("d"), P("d"), P())
-    spread = jax.shard_map(
-        function,
-        mesh=mesh(),
-        in_specs=specs,
-        out_specs=P("d"),
-    )
-    compare(
-        jax.jit(with_gradients(spread))(*arrays),
-        jax.jit(with_gradients(function))(*arrays),
-        1e-5,
-    )
 
 
 def check_scores_are_never_there_as_a_whole() -> None:

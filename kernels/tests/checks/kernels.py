@@ -81,7 +81,7 @@ for _kind, _, _targets in MODULES.values():
 @cache
 def compiled(*defines: str) -> bytes:
     """Return a library of handlers.c, which has the handlers of all modules."""
-    options = ["-std=c11", "-O0", "-Wall", "-Werror", "-shared", "-fPIC"]
+    options = ["-std=c11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC"]
     options += [f"-I{jax.ffi.include_dir()}", *(f"-D{define}" for define in defines)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "library.so"

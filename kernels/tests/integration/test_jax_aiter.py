@@ -18,7 +18,8 @@ from tests.support.machine import need
 pytestmark = pytest.mark.network
 ELSEWHERE = {
     "check_mha.py",
-    "check_attention_gradient.py",
+    "check_export.py",
+    "check_transformer.py",
     "check_devices.py",
     *REFUSALS,
 }

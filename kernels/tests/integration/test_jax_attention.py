@@ -1,4 +1,4 @@
-"""Attention of jax_aiter and its gradients, with the real jax 0.10.2."""
+"""Attention of jax_aiter, exports, models and division between devices, with the real jax 0.10.2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from kernels.tests.support.jax_checks import run_checks
 pytestmark = pytest.mark.network
 
 
-@pytest.mark.parametrize("module", ["check_mha.py", "check_attention_gradient.py"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "check_mha.py",
+        "check_export.py",
+        "check_transformer.py",
+        "check_devices.py",
+    ],
+)
 def test_checks_pass(
     module: str,
     environment: Environment,

@@ -71,6 +71,8 @@ def test_generic_targets_match_gfx_table(table: ModuleType) -> None:
     assert dict(table.GENERICS) == {
         name: frozenset(covered) for name, covered in targets.covers().items()
     }
+    known = {row.name for row in targets.table()}
+    assert known - set(table.GENERICS) == table.PROCESSORS
 
 
 def test_package_requires_only_jax() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 import jax
@@ -60,9 +62,7 @@ def config(
         ValueError: a number is out of range, or a seed is given without dropout.
         TypeError: softmax_scale or dropout_p is an array.
     """
-    for name, value in (("dropout_p", dropout_p), ("softmax_scale", softmax_scale)):
-        if isinstance(value, jax.Array):
-            raise TypeError(f"{operation}: {name} is an array; it has to be a number.")
+    _check.static(operation, dropout_p=dropout_p, softmax_scale=softmax_scale)
     if not 0 <= dropout_p < 1:
         raise ValueError(
             f"{operation}: dropout_p is {dropout_p}; it has to be from 0 to less"
@@ -74,6 +74,10 @@ def config(
             " dropout."
         )
     scale = depth**-0.5 if softmax_scale is None else float(softmax_scale)
+    if not math.isfinite(scale):
+        raise ValueError(
+            f"{operation}: softmax_scale is {softmax_scale}; it has to be finite."
+        )
     return Config(scale, float(dropout_p)), seed_words(0 if seed is None else seed)
 
 
@@ -88,7 +92,7 @@ def window(
         ValueError: window_size is not a pair of integers of -1 or more.
     """
     try:
-        left, right = (int(value) for value in window_size)
+        left, right = map(operator.index, window_size)
     except (TypeError, ValueError) as problem:
         raise ValueError(
             f"{operation}: window_size is {window_size!r}; it has to be (left, right)."

@@ -103,6 +103,13 @@ def flash_attn_func(
         _check.shape(_NAME, "bias", bias, "(Sq, Sk)", (queries, keys))
         _check.dtype(_NAME, "bias", bias, _arguments.DTYPES)
     slopes = _arguments.slopes(_NAME, alibi_slopes, batch, heads)
+    _check.static(
+        _NAME,
+        causal=causal,
+        deterministic=deterministic,
+        return_lse=return_lse,
+        return_attn_probs=return_attn_probs,
+    )
     window = _arguments.window(_NAME, window_size, causal)
     rows = _ranges(q, k, cu_seqlens_q, cu_seqlens_kv, window)
     task = Task(

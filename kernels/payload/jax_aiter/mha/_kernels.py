@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,9 +30,6 @@ from jax_aiter.mha._operands import Given, Operands, Pair
 
 _FEW_QUERIES = 128
 """Number of queries in a batch up to which Composable Kernel is preferred, as in AITER."""
-
-_FEW_FOR_GRADIENT = 16
-"""Number of queries up to which AITER avoids its assembly kernels of the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +78,10 @@ def make_plan(task: Task, operands: Operands) -> Plan:
     queries = operands.q.shape[1]
     few = not task.packed and proven(lambda: queries <= _FEW_QUERIES)
     targets = (MHA_FWD, MHA_FWD_ASM) if few else (MHA_FWD_ASM, MHA_FWD)
-    obstacles = _obstacles(task, operands, *targets)
+    obstacles = _obstacles(targets, facts(task, operands))
     if task.config.dropout and not obstacles[MHA_FWD.name]:
         # Both directions must drop the same probabilities.
-        own = _backward_obstacles(task, operands)
-        backward = choose("flash_attn_bwd", obstacles=own)
+        backward = _choose_backward(facts(task, operands))
         if backward.backend == XLA:
             obstacles[MHA_FWD.name] = (
                 "the gradient is computed by XLA, whose dropout differs:"
@@ -122,23 +118,20 @@ def choose_backward(
     Raises:
         BackendError: an option forces a backend that does not support the gradient.
     """
-    obstacles = _backward_obstacles(plan.task, operands)
-    if dlse and not obstacles[MHA_BWD.name]:
-        obstacles[MHA_BWD.name] = (
-            "Composable Kernel does not support a cotangent of lse"
-        )
-    obstacle = ""
-    if dbias:
-        obstacle = "AITER's kernels compute no gradient of a bias"
-    elif dslopes:
-        obstacle = "AITER's kernels compute no gradient of ALiBi's slopes"
-    elif plan.task.config.dropout and plan.forward.backend != AITER:
-        obstacle = (
-            "its dropout differs from that of the forward direction, which XLA computed"
-        )
-    if obstacle:
-        obstacles = dict.fromkeys(obstacles, obstacle)
-    return choose("flash_attn_bwd", obstacles=obstacles)
+    requested = {"dbias": dbias, "dslopes": dslopes, "dlse": dlse}
+    known = facts(plan.task, operands, forward=plan.forward.backend, **requested)
+    return _choose_backward(known)
+
+
+def _choose_backward(known: Mapping[str, Any]) -> Choice:
+    return choose("flash_attn_bwd", obstacles=_obstacles((MHA_BWD_ASM, MHA_BWD), known))
+
+
+def _obstacles(
+    targets: Iterable[FfiTarget], known: Mapping[str, Any]
+) -> dict[str, str]:
+    # By custom call.
+    return {target.name: _limits.obstacle(target, **known) for target in targets}
 
 
 def unpacked(task: Task, *arrays: Array) -> Arrays:
@@ -268,38 +261,15 @@ def _reaches(size: int, keys: int) -> bool:
     return size >= keys > 0
 
 
-def _obstacles(task: Task, operands: Operands, *targets: FfiTarget) -> dict[str, str]:
-    # By custom call.
-    known = facts(task, operands)
-    padded = ""
-    if task.padded:
-        padded = "AITER's kernels do not support sequence lengths in a batch"
-    found = {}
-    for target in targets:
-        found[target.name] = _limits.obstacle(target, **known) or padded
-    return found
+def facts(task: Task, operands: Operands, **requested: Any) -> dict[str, Any]:
+    """Return the facts of a task that the limits of attention kernels are about.
 
-
-def _backward_obstacles(task: Task, operands: Operands) -> dict[str, str]:
-    found = _obstacles(task, operands, MHA_BWD_ASM, MHA_BWD)
-    if task.deterministic:
-        any_order = (
-            "AITER's kernels sum gradients in any order, which deterministic=True"
-            " forbids"
-        )
-        return dict.fromkeys(found, any_order)
-    queries = operands.q.shape[1]
-    many = task.packed or proven(lambda: queries > _FEW_FOR_GRADIENT)
-    if not many and not found[MHA_BWD_ASM.name]:
-        found[MHA_BWD_ASM.name] = (
-            "AITER does not use its assembly kernels of the gradient for"
-            f" {queries} queries"
-        )
-    return found
-
-
-def facts(task: Task, operands: Operands) -> dict[str, Any]:
-    """Return the facts of a task that the limits of attention kernels are about."""
+    Args:
+        task, operands: the task.
+        requested: facts about a gradient: the backend of the forward direction
+            (forward), and whether there is a gradient of a bias (dbias) or of slopes
+            (dslopes), or a cotangent of lse (dlse).
+    """
     q, k, v, bias, slopes = operands
     batch, queries, heads, depth = q.shape
     window = _window(task, operands)
@@ -328,4 +298,11 @@ def facts(task: Task, operands: Operands) -> dict[str, Any]:
         "slopes": slopes is not None,
         "dropout": task.config.dropout,
         "returns_lse": task.returns_lse,
+        "padded": task.padded,
+        "deterministic": task.deterministic,
+        "forward": AITER,
+        "dbias": False,
+        "dslopes": False,
+        "dlse": False,
+        **requested,
     }

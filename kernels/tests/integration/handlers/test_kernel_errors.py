@@ -84,37 +84,6 @@ def test_missing_object_is_named_then_found(library: TreeLibrary, folder: Path) 
     gemm(library)
 
 
-@pytest.mark.parametrize("size", [0, 63, 16000])
-def test_truncated_object_is_damaged(
-    library: TreeLibrary,
-    folder: Path,
-    size: int,
-) -> None:
-    (folder / OBJECT).write_bytes((folder / OBJECT).read_bytes()[:size])
-    with refused(DATA_LOSS, str(folder / OBJECT), "is damaged"):
-        gemm(library)
-
-
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [
-        (b"PK\x03\x04" * 100, "no ELF file"),
-        (Path(sys.executable).resolve(), "not for an AMD GPU"),
-    ],
-)
-def test_file_that_is_not_elf_is_refused(
-    library: TreeLibrary,
-    folder: Path,
-    content: bytes | Path,
-    word: str,
-) -> None:
-    (folder / OBJECT).write_bytes(
-        content if isinstance(content, bytes) else content.read_bytes()
-    )
-    with refused(DATA_LOSS, str(folder / OBJECT), word):
-        gemm(library)
-
-
 @settings(max_examples=150)
 @given(
     at=st.integers(0, 17000),
@@ -191,24 +160,6 @@ def test_damaged_table_is_an_error(
 ) -> None:
     (folder / CSV).write_text(text)
     with refused(code, str(folder), *words):
-        gemm(library)
-
-
-@pytest.mark.parametrize(
-    ("change", "count"),
-    [
-        (Path.unlink, 0),
-        (lambda csv: csv.with_name("b.csv").touch(), 2),
-    ],
-)
-def test_two_tables_are_refused(
-    library: TreeLibrary,
-    folder: Path,
-    change: Callable[[Path], None],
-    count: int,
-) -> None:
-    change(folder / CSV)
-    with refused(NOT_FOUND, str(folder), f"has {count} tables"):
         gemm(library)
 
 
