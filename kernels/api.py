@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from core import targets
-from core.errors import InputError, RequestError
 from core.frozen import frozen
-from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
+from core.model import BuildRequest, GfxTarget, Progress
 from core.process import Runner
 from kernels import estimate
 from kernels.aiter_sources import check_wish as check_source
@@ -22,7 +20,6 @@ from kernels.assemble import (
     toolchain_for,
 )
 from kernels.build import KernelBuild, KernelBuildResult, sizes
-from kernels.compiled_store import KernelStore
 from kernels.compiler_steps import SRC
 from kernels.graph import Capacity, Forecast, available_mb
 from kernels.kernel_recipe import (
@@ -114,44 +111,6 @@ def plan_wheel(request: BuildRequest) -> WheelPlan:
     )
 
 
-def parse_part(request: KernelRequest, shard: str | None) -> tuple[int, int] | None:
-    """Return the part (i, n) of the device code from `--shard=i/n`; None without --shard.
-
-    Raises:
-        RequestError: the toolchain cannot compile parts, or a value is invalid.
-    """
-    if not shard:
-        return None
-    if request.toolchain == "pypi":
-        raise RequestError("--shard needs --kernel-rocm.", hint="Give --kernel-rocm.")
-    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", shard)
-    if match is None or int(match[1]) > int(match[2]):
-        raise RequestError(
-            f"--shard is invalid: {shard!r}.",
-            hint="Write it like 2/8 for the second of eight parts.",
-        )
-    return int(match[1]), int(match[2])
-
-
-def compile_part(
-    job: KernelBuild, part: tuple[int, int], room: Capacity
-) -> tuple[str, dict[str, Any]]:
-    """Compile a part of the kernels' device code; no wheel is packed.
-
-    Args:
-        part: result of `parse_part`.
-
-    Returns:
-        A sentence, and the same as JSON values.
-    """
-    remaining = job.run_shard(part, room)
-    summary = (
-        f"{remaining.steps} steps run, {remaining.found} reused from {job.store.root}"
-    )
-    values = {"store": str(job.store.root), **forecast_values(remaining)}
-    return summary, values
-
-
 def update_sources(
     wish: str, *, cache: Path, runner: Runner, progress: Progress
 ) -> list[str]:
@@ -164,24 +123,6 @@ def update_sources(
     from kernels.source_update import update
 
     return update(wish, cache=cache / FOLDER, runner=runner, progress=progress)
-
-
-def merge_stores(own: Path, other: Path) -> tuple[int, int]:
-    """Copy the compiled kernels of another cache folder into the own one.
-
-    Returns:
-        The numbers of copied and of damaged results.
-
-    Raises:
-        InputError: the other folder has no compiled kernels.
-    """
-    folder = other / FOLDER / "store"
-    if not folder.is_dir():
-        raise InputError(
-            f"{other} has no kernel store.",
-            hint="Name the cache directory of a run with --shard.",
-        )
-    return KernelStore(own / FOLDER / "store").merge(KernelStore(folder))
 
 
 def support_table(

@@ -168,23 +168,6 @@ class KernelBuild:
         """Return the folder for temporary files of builds."""
         return self.cache / "work" / self.toolchain.digest[:16]
 
-    def run_shard(self, shard: tuple[int, int], capacity: Capacity) -> Forecast:
-        """Compile the missing steps of one part of the device code, without linking or packing.
-
-        Args:
-            shard: (i, n), i from 1 to n. The n parts of equal builds are disjoint and
-                complete.
-
-        Raises:
-            KernelError: a step failed.
-        """
-        self.fetch()
-        own = self.graph().shard(*shard)
-        forecast = own.forecast(capacity)
-        self.progress.step(describe(forecast))
-        own.build(self.work(), self.runner, self.progress, capacity)
-        return forecast
-
     def run(self, capacity: Capacity, tasks: Tasks | None = None) -> KernelBuildResult:
         """Compile the missing steps and check all results.
 

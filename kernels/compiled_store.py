@@ -106,33 +106,6 @@ class KernelStore(ContentStore):
         with suppress(OSError):
             write_whole(note, json.dumps(asdict(cost)).encode())
 
-    def merge(self, other: KernelStore) -> tuple[int, int]:
-        """Copy the missing results of another store.
-
-        Return the numbers of copied and of damaged results.
-        """
-        came = damaged = 0
-        for record in sorted(other.root.glob(f"[0-9a-f][0-9a-f]/*/{_RECORD}")):
-            key = record.parent.name
-            if self.find(key) is not None:
-                continue
-            with self.scratch() as folder:
-                fresh = KernelStore(folder / "copy")
-                shutil.copytree(record.parent, fresh.folder(key))
-                stored = fresh.find(key)
-                if stored is None:
-                    damaged += 1
-                    continue
-                self.keep(
-                    key,
-                    fresh.folder(key),
-                    stored.path.name,
-                    label=stored.label,
-                    cost=stored.cost,
-                )
-                came += 1
-        return came, damaged
-
     def measured(self, label: str) -> Cost | None:
         """Return the last measured cost of a unit."""
         try:

@@ -147,22 +147,6 @@ class Graph:
         for step in self.steps:
             self.keys[step.label] = step.key(toolchain, self.keys)
 
-    def shard(self, number: int, count: int) -> Graph:
-        """Return one part of the steps that a ROCm compiler runs without input from other steps.
-
-        Args:
-            number, count: part `number` of `count`; steps are assigned by key, so that
-                all machines agree.
-        """
-        own = [
-            step
-            for step in self.steps
-            if not step.after
-            and step.rocm
-            and int(self.keys[step.label][:15], 16) % count == number - 1
-        ]
-        return Graph(own, self.toolchain, self.store, self.folders, self.locked)
-
     def cost(self, step: CompileStep) -> Cost:
         """Return the last measured cost of a step, else the estimate of the catalog."""
         return self.store.measured(step.label) or Cost(

@@ -204,10 +204,7 @@ def refuse_code_alone(modules: Sequence[KernelModule]) -> None:
         raise RequestError(
             f"{', '.join(m.name for m in modules)} is a device library without a"
             " handler.",
-            hint=(
-                "Name the module that needs it (kernels/modules.toml), or compile it"
-                " alone with --shard=1/1."
-            ),
+            hint="Name the module that needs it (kernels/modules.toml).",
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -84,12 +83,6 @@ def update(state: State, source: str, cache_dir: str | None) -> None:
 
 
 @kernels.command("build")
-@click.argument(
-    "merge",
-    metavar="[CACHE]...",
-    nargs=-1,
-    type=click.Path(path_type=Path, exists=True),
-)
 @chosen_options(
     "targets",
     "rocm_version",
@@ -114,10 +107,6 @@ def update(state: State, source: str, cache_dir: str | None) -> None:
     "Number of parallel compilers.  [default: derived from cores and memory]",
     type=click.IntRange(1),
 )
-@option(
-    "--shard I/N",
-    "Compile only part I of N of the device code, without building the wheel.",
-)
 @cluster_options
 @click.pass_obj
 def build(
@@ -125,14 +114,11 @@ def build(
     /,
     *,
     jobs: int | None,
-    shard: str | None,
-    merge: tuple[Path, ...],
     **after: object,
 ) -> None:
     """Build the wheel jax_aiter into --out.
 
-    CACHE is a cache folder of another machine, whose shards are merged first. With
-    --cluster, workers compile and this machine links.
+    With --cluster, workers compile and this machine links.
     """
     cluster = cluster_request(after)
     settings = state.settings(after)
@@ -141,11 +127,6 @@ def build(
     asked = request.kernels
     assert asked is not None
     api.check_request(request)
-    if cluster and shard:
-        raise RequestError(
-            "--shard and --cluster exclude each other.", hint="Omit one of them."
-        )
-    part = api.parse_part(asked, shard)
     room = api.Capacity(jobs=jobs) if jobs else api.Capacity()
     out = Path(settings.text("out"))
     if out.exists() and not out.is_dir():
@@ -154,11 +135,6 @@ def build(
             hint="Name a directory; a missing one is created.",
         )
     if settings.flag("dry_run"):
-        if part:
-            raise RequestError(
-                "--dry-run cannot list the steps of a shard, since it downloads nothing.",
-                hint="Omit --shard or --dry-run.",
-            )
         if settings.flag("json"):
             print_json(api.plan_values(request, version))
             return
@@ -168,12 +144,8 @@ def build(
         ]
         show_plan(lines, as_json=False)
         return
-    for other in merge:
-        copied, damaged = api.merge_stores(settings.cache_dir, other)
-        reporter.line(f"{other}: {copied} merged, {damaged} damaged")
     runner = host_runner(reporter)
-    prepare = partial(
-        api.prepare,
+    job = api.prepare(
         request,
         request.targets or (),
         cache=settings.cache_dir,
@@ -181,16 +153,8 @@ def build(
         progress=reporter,
         place=find_compilers(asked, settings.cache_dir, runner),
     )
-    if part:
-        job = prepare()
-        with reporter.group(f"kernels: {version}, device code"):
-            summary, values = api.compile_part(job, part, room)
-            reporter.line(summary)
-        if settings.flag("json"):
-            print_json(values)
-        return
     with reporter.group(f"kernels: {version}"), connected(cluster, reporter) as tasks:
-        done = api.make_wheel(prepare(), request, version, out, room, tasks)
+        done = api.make_wheel(job, request, version, out, room, tasks)
     built = done.built
     size = done.path.stat().st_size
     for line in built.skipped:

@@ -15,7 +15,6 @@ from core.report import NoProgress
 from core.targets import expand
 from kernels import kernel_recipe as recipe
 from kernels import toolchains
-from kernels.api import parse_part
 from kernels.assemble import prepare
 from kernels.build import KernelBuild
 from kernels.compiler_steps import library_steps, unit_steps
@@ -109,21 +108,6 @@ def test_build_without_complete_module_is_an_error(
             runner=IdleRunner(1),
             allow_partial=allow_partial,
         ).run(Capacity())
-
-
-# Parts
-
-
-@pytest.mark.parametrize(
-    ("toolchain", "shard", "said"),
-    [
-        ("pypi", "1/2", "needs --kernel-rocm"),
-        ("rocm", "3/2", "--shard is invalid: '3/2'"),
-    ],
-)
-def test_parse_part_refuses_value(toolchain: str, shard: str, said: str) -> None:
-    with pytest.raises(RequestError, match=said):
-        parse_part(KernelRequest(toolchain=toolchain), shard)
 
 
 # Choice of JAX

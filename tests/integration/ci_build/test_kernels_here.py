@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -83,61 +82,12 @@ class Here:
         told: dict[str, Any] = json.loads(done.stdout)
         return told
 
-    def ccache(self) -> tuple[int, int]:
-        """Return the hits and misses since the last call."""
-        said = subprocess.run(
-            ["ccache", "-sz"],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        found = dict(
-            re.findall(r"(Hits|Misses):\s+(\d+) /", said.partition("Local storage")[0])
-        )
-        return int(found["Hits"]), int(found["Misses"])
-
 
 @pytest.fixture
 def here(work_cache: Path, tmp_path: Path) -> Here:
     if why := forky.obstacle():
         pytest.skip(f"a ROCm of Debian's packages {why}")
-    if shutil.which("ccache") is None:
-        pytest.skip("needs ccache")
     return Here(work_cache, tmp_path)
-
-
-def test_shards_merge_and_compiler_cache_keys_rocm(here: Here, tmp_path: Path) -> None:
-    module, first, second, joined = (
-        "--kernel-modules=rmsnorm_fwd",
-        *(here.cache(name) for name in ("first", "second", "all")),
-    )
-    # Device pass of one unit; host pass of the unit, the dispatcher and four of our
-    # files.
-    parts = [
-        here.build(cache, module, f"--shard={n}/2")["steps"]
-        for n, cache in enumerate((first, second), 1)
-    ]
-    assert sum(parts) == 7
-    assert (min(parts) > 0) is True
-    assert here.ccache() == (0, 7)
-    caches = (str(first), str(second))
-    whole = here.build(joined, module, *caches, f"--out={tmp_path / 'joined'}")
-    assert whole["steps"] == {"made": 1, "found": 7}  # the link
-    assert whole["modules"] == ["rmsnorm_fwd"]
-
-    # Each machine's compiler cache has its own shard; the bytes do not depend on the
-    # number of machines.
-    shutil.rmtree(first / "kernels" / "store")
-    again = here.build(first, module, f"--out={tmp_path / 'again'}")
-    assert again["steps"] == {"made": 8, "found": 0}
-    assert again["sha256"] == whole["sha256"]
-    assert here.ccache() == tuple(parts)
-
-    # Another ROCm, although no file that a compiler cache checks has changed.
-    (tmp_path / "rocm/lib/llvm/amdgcn/bitcode/more.bc").write_bytes(b"")
-    assert here.build(first, module, "--shard=1/1")["steps"] == 7
-    assert here.ccache() == (0, 7)
 
 
 X, RESIDUAL, GAMMA, Y, SUM = (
@@ -300,7 +250,6 @@ def test_attention_of_few_kernels(here: Here, tmp_path: Path) -> None:
         here.build(
             cache,
             "--kernel-modules=mha_bwd",
-            "--shard=1/1",
             instances="_d32_bf16_batch_.*_lse",
         )
     made = here.build(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click.testing
 import pytest
 
 from ci_build import cli
-from core.errors import InputError, RequestError
+from core.errors import RequestError
 
 
 def dry_run(*words: str) -> Any:
@@ -78,11 +77,6 @@ def test_dry_run_prints_cost_and_required_names() -> None:
             ],
             "without a handler",
         ),
-        (["--targets=gfx942", "--shard=1/2"], "needs --kernel-rocm"),
-        (
-            ["--targets=gfx942", "--kernel-rocm=/opt/rocm", "--shard=1/2"],
-            "--dry-run cannot list",
-        ),
         (["--targets=gfx942", f"--out={__file__}"], "is not a directory"),
         (
             ["--targets=gfx942", "--rocm-version=7.1.0"],
@@ -93,10 +87,3 @@ def test_dry_run_prints_cost_and_required_names() -> None:
 def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         dry_run(*words)
-
-
-def test_merge_refuses_folder_without_store(tmp_path: Path) -> None:
-    assert (
-        cli.run(["kernels", "build", str(tmp_path), "--targets=gfx942"])
-        == InputError.exit_code
-    )

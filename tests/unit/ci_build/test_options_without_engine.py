@@ -38,13 +38,8 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "named"),
     [
         (("images", "build", BASE, "--push"), "--push needs a registry"),
-        ((*KERNELS, "--shard=9/2"), "--shard"),
         ((*KERNELS, "--jobs=0"), "--jobs"),
         ((*KERNELS, "--memory=x"), "--memory"),
-        (
-            (*KERNELS, "--shard=1/2", *CLUSTER),
-            "--shard and --cluster exclude each other",
-        ),
         (
             ("sources", "--source-mirror=x"),
             "has no effect without --update",
