@@ -146,10 +146,8 @@ class KernelRequest:
     Attributes:
         modules: names of the modules; empty selects all modules that the toolchain
             builds for the targets.
-        toolchain: pypi, rocm or container.
-        rocm: ROCm folder for the toolchains `rocm` and `container`; empty selects
-            /opt/rocm.
-        image: image for the toolchain `container`.
+        toolchain: pypi or rocm.
+        rocm: ROCm folder for the toolchain `rocm`.
         source: AITER's sources: a checkout, or `sdist` for the release of the package
             index; empty selects the pinned commit.
         require: modules that must have code for every target.
@@ -162,7 +160,6 @@ class KernelRequest:
     modules: tuple[str, ...] = ()
     toolchain: str = "pypi"
     rocm: str = ""
-    image: str = ""
     source: str = ""
     require: tuple[str, ...] = ()
     allow_partial: bool = False

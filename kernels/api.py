@@ -20,7 +20,6 @@ from kernels.assemble import (
     toolchain_for,
 )
 from kernels.build import KernelBuild, KernelBuildResult, sizes
-from kernels.compiler_steps import SRC
 from kernels.graph import Capacity, Forecast, available_mb
 from kernels.kernel_recipe import (
     check_jax,
@@ -33,20 +32,13 @@ from kernels.module_catalog import load_catalog
 from kernels.modules import processors
 from kernels.packing import FOLDER
 from kernels.remote_steps import KIND, compile_step
-from kernels.rocmchain import INSIDE, THIS_MACHINE, CompilerLocation
-from kernels.step_process import TIMED
 from kernels.toolchains import Toolchain
 from wheelkit.repair.repair_plan import RepairPlan
 
 __all__ = [
     "FOLDER",
-    "INSIDE",
     "KIND",
-    "SRC",
-    "THIS_MACHINE",
-    "TIMED",
     "Capacity",
-    "CompilerLocation",
     "KernelBuild",
     "KernelWheel",
     "Toolchain",

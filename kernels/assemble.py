@@ -18,7 +18,7 @@ from kernels.build import KernelBuild, KernelBuildResult
 from kernels.compiled_store import Cost, KernelStore
 from kernels.graph import Capacity
 from kernels.packing import FOLDER, build_wheel, write_files
-from kernels.rocmchain import CompilerLocation, with_rocm
+from kernels.rocmchain import with_rocm
 from kernels.toolchains import Toolchain, obtain_pypi
 from wheelkit.repair.repair_plan import RepairPlan
 
@@ -42,7 +42,6 @@ def toolchain_for(
     cache: Path,
     runner: Runner,
     progress: Progress,
-    place: CompilerLocation,
 ) -> Toolchain:
     """Return the toolchain that a request names.
 
@@ -52,8 +51,7 @@ def toolchain_for(
     pypi = obtain_pypi(cache, runner, progress)
     if request.toolchain == "pypi":
         return pypi
-    rocm = Path(request.rocm or "/opt/rocm").absolute()
-    return with_rocm(pypi, rocm, request.toolchain, cache, place)
+    return with_rocm(pypi, Path(request.rocm).absolute(), cache)
 
 
 def prepare(
@@ -63,7 +61,6 @@ def prepare(
     cache: Path,
     runner: Runner,
     progress: Progress,
-    place: CompilerLocation,
 ) -> KernelBuild:
     """Return the kernel build of a request, with its toolchain obtained.
 
@@ -74,7 +71,7 @@ def prepare(
     assert request.kernels is not None
     # Compilers run in another folder, so the path must be absolute.
     own = cache.absolute() / FOLDER
-    toolchain = toolchain_for(request.kernels, own, runner, progress, place)
+    toolchain = toolchain_for(request.kernels, own, runner, progress)
     return KernelBuild(
         request.kernels,
         targets,

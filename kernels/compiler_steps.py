@@ -40,8 +40,6 @@ class CompileStep:
             `max_size`.
         link: for a device-lib: label of each host object, with the labels of its device
             objects by target.
-        rocm: whether a ROCm compiler runs the step, behind the toolchain's launcher and
-            wrapper.
     """
 
     label: str
@@ -55,7 +53,6 @@ class CompileStep:
     after: tuple[str, ...] = ()
     checks: Mapping[str, object] = field(default_factory=dict)
     link: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
-    rocm: bool = False
 
     def key(self, toolchain: Toolchain, before: Mapping[str, str]) -> str:
         """Return the digest of everything that the output depends on.
@@ -164,7 +161,6 @@ def unit_steps(
                 module=module.name,
                 target=target,
                 checks={"target": target, "kernels": unit.kernels},
-                rocm=toolchain.name != "pypi",
             )
 
 

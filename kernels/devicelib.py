@@ -88,7 +88,6 @@ def device_objects(
             seconds=module.seconds * HOST_SHARE,
             memory_mb=module.memory_mb,
             module=module.name,
-            rocm=True,
         )
         devices = {}
         for target in processors:
@@ -128,7 +127,7 @@ def _common(module: KernelModule, toolchain: Toolchain, name: str) -> tuple[str,
     return (
         *toolchain.device_lib_command("compile", "libraries"),
         f"-cuid={cuid(module.name, name)}",
-        *module.flags.get(toolchain.name, module.flags.get("rocm", ())),
+        *module.flags.get(toolchain.name, ()),
     )
 
 
@@ -166,7 +165,6 @@ def shim_steps(
             seconds=module.seconds / len(module.host),
             memory_mb=module.memory_mb,
             module=module.name,
-            rocm=True,
         )
         for name in module.host
     )

@@ -260,10 +260,7 @@ class Graph:
         """Return the command of a step; `{out}` remains a placeholder."""
         inputs = {} if step.link else {label: self._made(label) for label in step.after}
         places = {**self.places, **inputs}
-        words = tuple(fill(word, places) for word in step.argv)
-        if not step.rocm:
-            return words
-        return (*self.toolchain.wrap, *self.toolchain.launcher, *words)
+        return tuple(fill(word, places) for word in step.argv)
 
     def spec(self, step: CompileStep) -> dict[str, object]:
         """Return the spec of a step for `kernels.step_process`."""
@@ -281,7 +278,6 @@ class Graph:
             "name": step.name,
             "environment": dict(self.toolchain.environment),
             "checks": dict(step.checks),
-            "wrapped_mb": step.memory_mb if step.rocm and self.toolchain.wrap else 0,
             "link": link,
         }
 

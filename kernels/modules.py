@@ -215,8 +215,7 @@ class KernelModule:
         only: regular expression -> processors. Generated units whose name matches have
             device code for these processors only; for none if they contain no kernels,
             such as a dispatcher.
-        flags: toolchain -> compiler flags for a device-lib or an ffi-shim; the flags of
-            rocm also apply to container.
+        flags: toolchain -> compiler flags for a device-lib or an ffi-shim.
         seconds, memory_mb: estimated CPU seconds and megabytes: of each generated unit,
             or of the library with all its files. Libraries that share files cost less
             together.
@@ -236,7 +235,7 @@ class KernelModule:
     fallback: str = ""
     needs: tuple[str, ...] = ()
     abi: str = ""
-    toolchains: tuple[str, ...] = ("pypi", "rocm", "container")
+    toolchains: tuple[str, ...] = ("pypi", "rocm")
     headers: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

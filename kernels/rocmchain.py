@@ -1,4 +1,4 @@
-"""Toolchain of a ROCm on this machine or in a container, identified by its content."""
+"""Toolchain of a ROCm, identified by its content."""
 
 from __future__ import annotations
 
@@ -11,50 +11,20 @@ from pathlib import Path
 from core.atomic import write_whole
 from core.digests import sha256_of
 from core.errors import InputError
-from core.frozen import frozen
 from kernels.toolchains import Toolchain
 
-INSIDE = Path("/opt/rocm")
-"""Path of the ROCm inside a container."""
 OLDEST_CLANG = 20
 """Oldest clang that the C++ library headers in `build/requirements-kernels.lock` support."""
 
 
-@frozen
-class CompilerLocation:
-    """Location of a ROCm compiler.
-
-    Attributes:
-        launcher: path of ccache or sccache; empty for none.
-        wrap: prefix that runs a command in a container, where the ROCm is at INSIDE;
-            empty for this machine.
-        image: digest of the container's image, whose libraries the compiler uses.
-    """
-
-    launcher: str = ""
-    wrap: tuple[str, ...] = ()
-    image: str = ""
-
-
-THIS_MACHINE = CompilerLocation()
-
-
-def with_rocm(
-    pypi: Toolchain,
-    rocm: Path,
-    name: str,
-    cache: Path,
-    place: CompilerLocation = THIS_MACHINE,
-) -> Toolchain:
+def with_rocm(pypi: Toolchain, rocm: Path, cache: Path) -> Toolchain:
     """Return a toolchain that compiles device code with a ROCm.
 
     Other host code uses the package index's compiler.
 
     Args:
         pypi: toolchain for ninja and for the host libraries of launchers.
-        rocm: folder of the ROCm on this machine.
-        name: rocm or container.
-        place: location of the compiler.
+        rocm: folder of the ROCm.
 
     Raises:
         InputError: the ROCm has no compiler or bitcode, or its compiler is too old for
@@ -86,29 +56,17 @@ def with_rocm(
             hint="Use ROCm 7.0 or later.",
         )
     content = rocm_digest(rocm, clang, bitcode, cache)
-    seen = INSIDE if place.wrap else rocm
     places = {
-        "rocm": str(seen),
-        "rocm_clang": str(seen / clang),
-        "rocm_bitcode": str(seen / bitcode),
+        "rocm": str(rocm),
+        "rocm_clang": str(rocm / clang),
+        "rocm_bitcode": str(rocm / bitcode),
     }
-    parts = (pypi.digest, content, place.image, Path(place.launcher).name)
-    environment = dict(pypi.environment)
-    if place.launcher:
-        # The cache key must also cover the libraries that the compiler loads and links.
-        environment |= {
-            "CCACHE_COMPILERCHECK": f"string:{content}",
-            "SCCACHE_C_CUSTOM_CACHE_BUSTER": content,
-        }
     return replace(
         pypi,
-        name=name,
-        digest=sha256_of(" ".join(parts).encode()),
+        name="rocm",
+        digest=sha256_of(f"{pypi.digest} {content}".encode()),
         places={**pypi.places, **places},
-        environment=environment,
-        launcher=(place.launcher,) if place.launcher else (),
-        wrap=place.wrap,
-        origin={"rocm": str(rocm), "image": place.image},
+        origin={"rocm": str(rocm)},
     )
 
 

@@ -28,14 +28,6 @@ from wheelkit.elf.elf_tables import ElfImage, string_at
 from wheelkit.gpu import offload_bundle as bundle
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem
 
-TIMED = ("/bin/sh", "-c", '"$@"; code=$?; times >&2; exit "$code"', "sh")
-"""Prefix of a command in a container.
-
-POSIX `times` prints the times of the shell, then those of its children.
-"""
-_TIMES = re.compile(
-    r"(?:\A|\n)\d+m[\d.]+s \d+m[\d.]+s\n(\d+)m([\d.]+)s (\d+)m([\d.]+)s\s*\Z"
-)
 _TAIL = 30
 _DROPPED = re.compile(r"warning: .*(unused|ignor|unknown|unsupported|not supported)")
 _HOST = "host-x86_64-unknown-linux-gnu-"
@@ -83,18 +75,12 @@ def run(spec: Mapping[str, Any]) -> None:
         done = HostRunner(dict(os.environ)).run(
             argv, env=spec["environment"], check=False
         )
-        errors, seconds = (
-            split_times(done.stderr) if spec["wrapped_mb"] else (done.stderr, 0.0)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cost = Cost(
+            seconds=round(used.ru_utime + used.ru_stime, 2),
+            memory_mb=max(1, used.ru_maxrss >> 10),
         )
-        if seconds:
-            cost = Cost(seconds=seconds, memory_mb=spec["wrapped_mb"])
-        else:
-            used = resource.getrusage(resource.RUSAGE_CHILDREN)
-            cost = Cost(
-                seconds=round(used.ru_utime + used.ru_stime, 2),
-                memory_mb=max(1, used.ru_maxrss >> 10),
-            )
-        output = f"{done.stdout}\n{errors}".replace(str(out), spec["name"])
+        output = f"{done.stdout}\n{done.stderr}".replace(str(out), spec["name"])
         if done.returncode or not out.is_file():
             raise KernelError(f"exit code {done.returncode}\n{_tail(output)}")
         # A flag ignored with a warning would silently change the code.
@@ -103,18 +89,6 @@ def run(spec: Mapping[str, Any]) -> None:
         if problems := check(out, spec["label"], spec["checks"]):
             raise KernelError("\n".join(problems))
         store.keep(spec["key"], folder, spec["name"], label=spec["label"], cost=cost)
-
-
-def split_times(stderr: str) -> tuple[str, float]:
-    """Return the stderr of a timed command without the times, and its CPU seconds.
-
-    0 if stderr contains no times.
-    """
-    match = _TIMES.search(stderr)
-    if match is None:
-        return stderr, 0.0
-    user, system = (60 * int(match[at]) + float(match[at + 1]) for at in (1, 3))
-    return stderr[: match.start()], round(user + system, 2)
 
 
 def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:

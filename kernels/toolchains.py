@@ -45,17 +45,13 @@ class Toolchain:
     """An available toolchain.
 
     Attributes:
-        name: pypi, rocm or container.
+        name: pypi or rocm.
         digest: digest of everything that affects the output: compilers, bitcode,
             headers.
         places: placeholder of the commands -> path.
         environment: environment variables of every command.
         ninja: path of ninja.
-        launcher: ccache or sccache in front of a ROCm's compiler; empty for none.
-        wrap: prefix of ROCm compiler commands that runs them in a container; empty for
-            none.
-        origin: `rocm`, a folder, and `image`, from which another machine obtains the
-            same toolchain.
+        origin: `rocm`, a folder, from which another machine obtains the same toolchain.
     """
 
     name: str
@@ -63,8 +59,6 @@ class Toolchain:
     places: Mapping[str, str]
     environment: Mapping[str, str]
     ninja: Path
-    launcher: tuple[str, ...] = ()
-    wrap: tuple[str, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=lambda: load())
 

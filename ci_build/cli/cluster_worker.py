@@ -15,7 +15,6 @@ from ci_build.cli.options.environment import (
 from ci_build.cluster.worker import TaskWorker
 from ci_build.release import device_cluster
 from ci_build.rocm.tree import read_tree
-from ci_build.wheelset.kernel_compilers import find_compilers
 from core.errors import CiBuildError
 from core.model import KernelRequest
 from core.report import NoProgress
@@ -41,17 +40,12 @@ def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
     request = KernelRequest(
         toolchain=arguments["toolchain"],
         rocm=arguments.get("rocm", ""),
-        image=arguments.get("image", ""),
     )
     with _lock:
         if request not in _toolchains:
             try:
-                place = find_compilers(
-                    request, context.cache, context.runner, inputs=context.cache
-                )
-                cache = context.cache / "kernels"
                 _toolchains[request] = toolchain_for(
-                    request, cache, context.runner, NoProgress(), place
+                    request, context.cache / "kernels", context.runner, NoProgress()
                 )
             except CiBuildError as error:
                 raise WorkerUnfitError(

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from ci_build.cluster.cluster_request import ClusterRequest
@@ -44,9 +43,6 @@ from core.steps import FinishedStep, StepStore, tool_versions
 from core.store import ContentStore, lock_in_use
 from wheelkit.repair.repair_plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
-
-if TYPE_CHECKING:
-    from kernels.api import CompilerLocation
 
 _TOGETHER = (Resolve, Fetch)
 """Steps that run for all Pythons at the same time, in processes of pip."""
@@ -107,8 +103,6 @@ class SetExecution:
     Attributes:
         out: folder of the set.
         builder: builder of native wheels from source; None for published wheels.
-        compilers: ROCm compilers for the kernels; None uses compilers from the package
-            index.
         cluster: machines that compile the kernels; None for this machine.
     """
 
@@ -118,7 +112,6 @@ class SetExecution:
     runner: Runner
     progress: Progress
     builder: SourceBuilder | None = None
-    compilers: CompilerLocation | None = None
     cluster: ClusterRequest | None = None
 
     def __post_init__(self) -> None:
@@ -244,7 +237,6 @@ class SetExecution:
             cache=self.cache,
             runner=self.runner,
             progress=self.progress,
-            place=self.compilers or kernels.THIS_MACHINE,
         )
         with (
             tempfile.TemporaryDirectory(

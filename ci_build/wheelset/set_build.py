@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci_build.cluster.cluster_request import ClusterRequest
@@ -14,7 +13,6 @@ from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.rocm.rocm_request import planned_steps
 from ci_build.rocm.tree import read_tree
 from ci_build.wheelset import source_build
-from ci_build.wheelset.kernel_compilers import container_lines, find_compilers
 from ci_build.wheelset.rocm_wheels import (
     index_url,
     record_wheels,
@@ -155,9 +153,6 @@ def dist_wheels(
 
     plan = prepared.plan
     with reporter.group(f"dist_wheels: {plan.version} for {_targets(plan)}"):
-        compilers = None
-        if request.build.kernels is not None:
-            compilers = find_compilers(request.build.kernels, request.cache, runner)
         result = SetExecution(
             plan=plan,
             out=request.out,
@@ -165,7 +160,6 @@ def dist_wheels(
             runner=runner,
             progress=reporter,
             builder=prepared.builder,
-            compilers=compilers,
             cluster=request.cluster,
         ).run()
     for name, findings in result.findings.items():
@@ -182,11 +176,7 @@ def dist_wheels(
 def dry_run_lines(prepared: PreparedBuild, request: WheelSetRequest) -> Iterator[str]:
     """Yield the lines of a dry run: every command and effect, in the order of a build."""
     plan = prepared.plan
-    compilers: list[str] = []
-    if request.build.kernels is not None:
-        compilers += container_lines(request.build.kernels, request.cache)
-    if request.cluster is not None:
-        compilers.append(cluster_line(request.cluster))
+    machines = cluster_line(request.cluster) if request.cluster else ""
     yield f"wheel set {plan.version} for {_targets(plan)}, index {plan.index}"
     yield from prepared.before
     if request.hash_rocm:
@@ -196,7 +186,7 @@ def dry_run_lines(prepared: PreparedBuild, request: WheelSetRequest) -> Iterator
         yield f"{stage.name}:"
         for step in stage.steps:
             yield f"  {step.what}"
-            for line in _step_lines(step, prepared.container, compilers):
+            for line in _step_lines(step, prepared.container, machines):
                 yield f"    {line}"
         yield from (f"  expects {wheel}" for wheel in stage.expected_wheels)
     yield f"the set replaces {request.out} as a whole"
@@ -211,14 +201,14 @@ def cluster_line(cluster: ClusterRequest) -> str:
 
 
 def _step_lines(
-    step: Step, container: ContainerSpec | None, compilers: Sequence[str]
+    step: Step, container: ContainerSpec | None, machines: str
 ) -> Iterator[str]:
     """Yield the commands of a step, or else the properties of its result.
 
     Args:
         container: container of the commands that build wheels; None for commands on
             this machine.
-        compilers: lines about the compilers of the kernels.
+        machines: line about the machines that compile kernels; empty for this one.
     """
     match step:
         case Resolve(command=command):
@@ -237,7 +227,8 @@ def _step_lines(
                 line = render(argv)
             yield f"$ {line}"
         case BuildKernels():
-            yield from compilers
+            if machines:
+                yield machines
         case Repair(recipe=recipe):
             yield (
                 f"version {recipe.version}, platform {shown_platform(recipe.platform)},"
@@ -257,7 +248,7 @@ def recipe_lines(recipe: RepairPlan) -> Iterator[str]:
         yield f"extras {', '.join(recipe.extras)} require wheels of ROCm"
 
 
-def kernel_lines(request: BuildRequest, version: str, cache: Path) -> Iterator[str]:
+def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
     """Yield the lines of a dry run of the kernels."""
     assert request.kernels is not None
     # Start-up time: only sets with kernels need them.
@@ -273,7 +264,6 @@ def kernel_lines(request: BuildRequest, version: str, cache: Path) -> Iterator[s
         given = ", ".join(names) or "none of the targets"
         note = "" if built else " (not with this toolchain)"
         yield f"  {row['module']}: {given}{note}"
-    yield from container_lines(request.kernels, cache)
     most = plan["at_most"]
     hours = most["cpu_seconds"] / 3600
     cost = f"{hours:.1f} h" if hours > 1 else f"{most['cpu_seconds']:.0f} s"

@@ -14,7 +14,6 @@ from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.shared_options import json_option, option
 from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.connection import connected
-from ci_build.wheelset.kernel_compilers import find_compilers
 from ci_build.wheelset.set_build import cluster_line, kernel_lines
 from core.errors import RequestError
 from core.report import print_table
@@ -90,7 +89,6 @@ def update(state: State, source: str, cache_dir: str | None) -> None:
     "no_strip",
     "aiter_source",
     "kernel_rocm",
-    "kernel_image",
     "kernel_modules",
     "kernel_instances",
     "require",
@@ -139,19 +137,17 @@ def build(
             print_json(api.plan_values(request, version))
             return
         lines = [
-            *kernel_lines(request, version, settings.cache_dir),
+            *kernel_lines(request, version),
             *([cluster_line(cluster)] if cluster else []),
         ]
         show_plan(lines, as_json=False)
         return
-    runner = host_runner(reporter)
     job = api.prepare(
         request,
         request.targets or (),
         cache=settings.cache_dir,
-        runner=runner,
+        runner=host_runner(reporter),
         progress=reporter,
-        place=find_compilers(asked, settings.cache_dir, runner),
     )
     with reporter.group(f"kernels: {version}"), connected(cluster, reporter) as tasks:
         done = api.make_wheel(job, request, version, out, room, tasks)

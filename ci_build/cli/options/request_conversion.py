@@ -275,13 +275,10 @@ def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
     if not settings.flag("kernels"):
         return None, settings.objections(NEEDS_KERNELS, "needs --kernels.")
     rocm = settings.text("kernel_rocm")
-    image = settings.text("kernel_image")
-    toolchain = "rocm" if rocm else "pypi"
     request = KernelRequest(
         modules=split_list(settings.get("kernel_modules").value),
-        toolchain="container" if image else toolchain,
+        toolchain="rocm" if rocm else "pypi",
         rocm=rocm,
-        image=image,
         source=settings.text("aiter_source"),
         require=split_list(settings.get("require").value),
         allow_partial=settings.flag("allow_partial"),

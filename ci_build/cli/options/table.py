@@ -163,10 +163,8 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
             "pinned commit, from GitHub]"
         ),
         "--kernel-rocm DIR": (
-            "ROCm that compiles the kernels.  [default: compilers of the package index; with "
-            "--kernel-image, /opt/rocm]"
+            "ROCm that compiles the kernels.  [default: compilers of the package index]"
         ),
-        "--kernel-image IMAGE": "Image in whose containers the ROCm's compiler runs.",
         "--kernel-modules NAME,…": "Kernel modules to build.  [default: all]",
         "--kernel-instances REGEX": "Generated kernels to build, matched by name.  [default: all]",
         "--require NAME,…": "Kernel modules that every target must have.",

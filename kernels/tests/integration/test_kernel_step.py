@@ -46,7 +46,6 @@ def test_step_refuses_output(
             spec
             | {
                 "environment": {},
-                "wrapped_mb": 0,
                 "checks": checks,
             }
         )

@@ -21,7 +21,6 @@ from kernels.compiler_steps import library_steps, unit_steps
 from kernels.estimate import HOURS_UNASKED, bound
 from kernels.graph import Capacity
 from kernels.module_catalog import load_catalog
-from kernels.rocmchain import THIS_MACHINE
 from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleRunner, src
 from tests.support.silent import NoProcesses
 
@@ -153,7 +152,6 @@ def test_relative_paths_become_absolute(
         cache=Path("my cache"),
         runner=NoProcesses(),
         progress=NoProgress(),
-        place=THIS_MACHINE,
     )
     chain = made.toolchain
     places = map(Path, chain.places.values())

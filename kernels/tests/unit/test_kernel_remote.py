@@ -26,7 +26,7 @@ CHAIN = Toolchain(
     places={"rocm": "/opt/rocm"},
     environment={},
     ninja=Path("ninja"),
-    origin={"rocm": "/opt/rocm", "image": ""},
+    origin={"rocm": "/opt/rocm"},
 )
 
 

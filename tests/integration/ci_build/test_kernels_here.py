@@ -178,6 +178,7 @@ def test_handler_reaches_real_kernels(
         f"--out={tmp_path / 'out'}",
         instances=r"_(bf16|fp16)_n64_nsm$",
     )
+    assert made["wheel"].endswith("-py3-none-manylinux_2_28_x86_64.whl")
     with zipfile.ZipFile(made["wheel"]) as wheel:
         library = tmp_path / "librmsnorm_fwd.so"
         library.write_bytes(wheel.read("jax_aiter/_kernels/lib/librmsnorm_fwd.so"))

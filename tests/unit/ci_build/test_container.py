@@ -21,9 +21,7 @@ from ci_build.containers.container import (
     mount_option,
 )
 from ci_build.containers.engine import Engine, find_engine, read_info
-from ci_build.wheelset.kernel_compilers import find_compilers
 from core.errors import MachineError, NoContainerEngineError, RequestError
-from core.model import KernelRequest
 from core.process import HostRunner, ProcessResult
 from core.store import lock_file
 
@@ -230,16 +228,3 @@ def test_find_engine_names_reason_of_each_client(
     assert "docker: its socket is absent; podman: not found" in str(caught.value)
     with pytest.raises(NoContainerEngineError, match="lxc: no"):
         find_engine("lxc", host)
-
-
-def test_absent_kernel_image_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    host = HostRunner({})
-    monkeypatch.setattr(host, "run", lambda *_, **__: ProcessResult(returncode=1))
-    docker = Engine(program="docker")
-    monkeypatch.setattr("ci_build.containers.engine.find_engine", lambda *_: docker)
-    with pytest.raises(RequestError, match="docker has no image mine:1"):
-        find_compilers(
-            KernelRequest(toolchain="container", image="mine:1"), tmp_path, host
-        )

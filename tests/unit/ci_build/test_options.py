@@ -235,7 +235,6 @@ def test_all_targets_of_published_wheels_stay_open() -> None:
 KERNELS = {
     "aiter_source": "x",
     "kernel_rocm": "/rocm",
-    "kernel_image": "i",
     "kernel_modules": "a, b",
     "kernel_instances": "x",
     "require": "a",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import core.http.client  # noqa: F401 - urllib3 binds a socket when it is imported
@@ -17,7 +15,6 @@ CLUSTER = ("--cluster=tcp://a:1", "--cluster-store=x")
 KERNELS = (
     "kernels",
     "build",
-    "--kernel-image=mine:1",
     "--targets=gfx942",
 )
 
@@ -103,30 +100,3 @@ def test_wrong_options_are_refused_without_an_engine(
     assert cli.run([*words]) == RequestError.exit_code
     said = capsys.readouterr()
     assert (said.out, named in said.err) == ("", True), said.err
-
-
-@pytest.mark.usefixtures("no_engine")
-@pytest.mark.parametrize(
-    "words",
-    [
-        KERNELS,
-        (
-            "dist_wheels",
-            "--payload=published",
-            "--kernels",
-            *KERNELS[2:],
-        ),
-    ],
-)
-def test_kernels_dry_run_shows_container(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert cli.run([*words, f"--cache-dir={tmp_path}", "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert "$ docker image inspect '--format={{.Id}}' mine:1\n" in out
-    assert "$ docker run --rm --init --read-only --pull never " in out
-    assert (
-        f"--mount type=bind,source={tmp_path}/kernels,target={tmp_path}/kernels" in out
-    )
-    assert "--entrypoint /bin/sh mine:1" in out
-    assert list(tmp_path.iterdir()) == []
