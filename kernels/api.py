@@ -170,7 +170,7 @@ def forecast_values(forecast: Forecast) -> dict[str, Any]:
         "found": forecast.found,
         "cpu_seconds": round(forecast.seconds, 1),
         "wall_seconds": round(forecast.wall_seconds, 1),
-        "jobs": forecast.limits.jobs,
+        "jobs": forecast.jobs,
     }
 
 

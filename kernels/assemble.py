@@ -15,7 +15,7 @@ from core.steps import step_key, tool_versions
 from core.tasks import Tasks
 from kernels import kernel_recipe as recipe
 from kernels.build import KernelBuild, KernelBuildResult
-from kernels.compiled_store import Cost, KernelStore
+from kernels.compiled_store import KernelStore
 from kernels.graph import Capacity
 from kernels.packing import FOLDER, build_wheel, write_files
 from kernels.rocmchain import with_rocm
@@ -144,8 +144,7 @@ def make_wheel(
             write_files(built, version, job.catalog, folder / "files")
             packed = build_wheel(folder / "files", version, folder, job.runner)
             done = repair(packed, plan, fresh, progress=job.progress)
-            cost = Cost(seconds=0.0, memory_mb=1)
-            finished.keep(key, fresh, done.path.name, label=done.path.name, cost=cost)
+            finished.keep(key, fresh, done.path.name)
     cached = finished.find(key)
     assert cached is not None
     out.mkdir(parents=True, exist_ok=True)

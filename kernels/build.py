@@ -233,7 +233,7 @@ class KernelBuild:
         try:
             if tasks is not None:
                 run_steps(graph, tasks, self.work())
-            graph.build(self.work(), self.runner, self.progress, capacity)
+            graph.build(self.runner, self.progress, capacity)
         except KernelError as error:
             broken = {step.module for step in graph.missing()}
             if not self.request.allow_partial or all(
@@ -287,11 +287,10 @@ class KernelBuild:
 
 def describe(forecast: Forecast) -> str:
     """Return a forecast as one line of text."""
-    limits = forecast.limits
     return (
         f"{forecast.steps} of {forecast.steps + forecast.found} steps to run:"
         f" {_time(forecast.seconds)} of CPU, about {_time(forecast.wall_seconds)} with"
-        f" {limits.jobs} jobs"
+        f" {forecast.jobs} jobs"
     )
 
 

@@ -5,9 +5,7 @@ Their inputs, and their execution by a worker.
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,9 +15,10 @@ from typing import Any
 from core.errors import KernelError, MachineError
 from core.tasks import Task, TaskContext, TaskResult, Tasks, WorkerUnfitError
 from kernels.aiter_sources import located
-from kernels.compiled_store import Cost, KernelStore
+from kernels.compiled_store import KernelStore
 from kernels.compiler_steps import SRC, CompileStep
 from kernels.graph import Graph
+from kernels.step_run import run_step
 from kernels.toolchains import Toolchain
 
 KIND = "kernel-step"
@@ -52,11 +51,7 @@ def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
                 failed.append(result)
                 continue
             step = steps[result.task.label]
-            cost = Cost(
-                seconds=float(result.value["seconds"]),
-                memory_mb=int(result.value["memory_mb"]),
-            )
-            _keep(graph.store, graph.keys[step.label], step, result.folder, cost)
+            _keep(graph.store, graph.keys[step.label], step, result.folder)
     if failed:
         errors = "\n  ".join(result.error for result in failed)
         text = f"{len(failed)} of {len(missing)} steps failed:\n  {errors}"
@@ -79,7 +74,7 @@ def _task(graph: Graph, step: CompileStep, inputs: Mapping[str, Path]) -> Task:
             **graph.toolchain.origin,
         },
         inputs={name: path for name, path in inputs.items() if _names(step, name)},
-        memory_mb=graph.cost(step).memory_mb,
+        memory_mb=step.memory_mb,
     )
 
 
@@ -114,27 +109,22 @@ def _locked_part(source: Path, files: Sequence[str], folder: Path) -> Path:
     return folder
 
 
-def _keep(
-    store: KernelStore, key: str, step: CompileStep, made: Path, cost: Cost
-) -> None:
+def _keep(store: KernelStore, key: str, step: CompileStep, made: Path) -> None:
     """Store the result of a task; the rename needs a folder of the store's file system."""
     with store.scratch() as scratch:
         fresh = scratch / "made"
         fresh.mkdir()
         shutil.copy(made / step.name, fresh / step.name)
-        store.keep(key, fresh, step.name, label=step.label, cost=cost)
+        store.keep(key, fresh, step.name)
 
 
 def compile_step(
     arguments: Mapping[str, Any], context: TaskContext, toolchain: Toolchain
-) -> dict[str, Any]:
+) -> None:
     """Run one step on a worker, or reuse its result, and leave the file as the task's result.
 
     Args:
         toolchain: the worker's toolchain of the kind that the client uses.
-
-    Returns:
-        CPU seconds and megabytes of memory.
 
     Raises:
         WorkerUnfitError: the worker has another toolchain.
@@ -153,25 +143,11 @@ def compile_step(
         raise KernelError(
             f"{step.label} has the key {key} on this worker, not {arguments['key']}."
         )
+    if store.find(key) is None:
+        run_step(graph.run_of(step), store, context.runner)
     stored = store.find(key)
-    if stored is None:
-        spec = context.scratch / "spec.json"
-        spec.write_text(json.dumps(graph.spec(step)), encoding="utf-8")
-        root = str(Path(__file__).parents[1])
-        done = context.runner.run(
-            (sys.executable, "-m", "kernels.step_process", str(spec)),
-            cwd=root,
-            check=False,
-        )
-        stored = store.find(key)
-        if done.returncode or stored is None:
-            text = done.stdout.strip() or done.stderr.strip()
-            raise KernelError(
-                text.removeprefix("failed: ")
-                or f"{step.label}: exit code {done.returncode}"
-            )
+    assert stored is not None
     shutil.copy(stored.path, context.folder / step.name)
-    return asdict(stored.cost)
 
 
 def step_of(body: Mapping[str, Any]) -> CompileStep:

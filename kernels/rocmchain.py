@@ -23,7 +23,7 @@ def with_rocm(pypi: Toolchain, rocm: Path, cache: Path) -> Toolchain:
     Other host code uses the package index's compiler.
 
     Args:
-        pypi: toolchain for ninja and for the host libraries of launchers.
+        pypi: toolchain for the host libraries of launchers.
         rocm: folder of the ROCm.
 
     Raises:

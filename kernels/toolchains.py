@@ -50,7 +50,6 @@ class Toolchain:
             headers.
         places: placeholder of the commands -> path.
         environment: environment variables of every command.
-        ninja: path of ninja.
         origin: `rocm`, a folder, from which another machine obtains the same toolchain.
     """
 
@@ -58,7 +57,6 @@ class Toolchain:
     digest: str
     places: Mapping[str, str]
     environment: Mapping[str, str]
-    ninja: Path
     origin: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=lambda: load())
 
@@ -138,7 +136,6 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress) -> Toolchain:
         digest=digest,
         places={"pypi": str(root)},
         environment=environment,
-        ninja=root / "bin" / "ninja",
     )
 
 
@@ -156,8 +153,9 @@ def _fetch(root: Path, runner: Runner, progress: Progress) -> None:
             progress.step(f"unpack {wheel.name}")
             used[wheel.name] = sha256_of(wheel)
             _unpack(wheel, fresh)
+        (fresh / "bin").mkdir()
         (fresh / "bin" / "lld").write_text(_LINKER)
-        for program in ("ziglang/zig", "bin/ninja", "bin/lld"):
+        for program in ("ziglang/zig", "bin/lld"):
             (fresh / program).chmod(0o755)
         (fresh / _READY).write_text(json.dumps(used, indent=1))
         fresh.rename(root)
@@ -172,8 +170,6 @@ def _unpack(wheel: Path, into: Path) -> None:
                 targets[name] = into / name
             elif match := re.fullmatch(r"jaxlib/include/(xla/ffi/.+)", name):
                 targets[name] = into / "include" / match[1]
-            elif re.fullmatch(r"ninja-[^/]+\.data/scripts/ninja", name):
-                targets[name] = into / "bin" / "ninja"
         for path in targets.values():
             path.parent.mkdir(parents=True, exist_ok=True)
         if wrong := verify_record(archive, extract=targets):

@@ -31,7 +31,7 @@ _toolchains: dict[KernelRequest, Toolchain] = {}
 _lock = threading.Lock()
 
 
-def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
+def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> None:
     """Compile kernels with this worker's toolchain of the kind that a client uses.
 
     Raises:
@@ -52,7 +52,7 @@ def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
                     f"it has no toolchain {request.toolchain}: {error}"
                 ) from error
         toolchain = _toolchains[request]
-    return compile_step(arguments, context, toolchain)
+    compile_step(arguments, context, toolchain)
 
 
 def _rocm_tree(folder: str, sha256: str) -> RocmTree:

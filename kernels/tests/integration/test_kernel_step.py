@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.errors import KernelError
-from kernels import step_process
+from core.process import HostRunner
+from kernels import step_run
+from kernels.compiled_store import KernelStore
 
 
 @pytest.mark.parametrize(
@@ -34,21 +37,18 @@ def test_step_refuses_output(
     said: str,
     tmp_path: Path,
 ) -> None:
-    spec = {
-        "store": str(tmp_path),
-        "name": "u.o",
-        "argv": ["sh", "-c", script, "{out}"],
-        "key": "k",
-        "label": "u",
-    }
+    step = step_run.StepRun(
+        label="u",
+        module="m",
+        target="",
+        key="k",
+        argv=("sh", "-c", script, "{out}"),
+        name="u.o",
+        environment={},
+        checks=checks,
+    )
     with pytest.raises(KernelError, match=said):
-        step_process.run(
-            spec
-            | {
-                "environment": {},
-                "checks": checks,
-            }
-        )
+        step_run.run_step(step, KernelStore(tmp_path), HostRunner(os.environ))
     assert not list(tmp_path.rglob("u.o"))
 
 
@@ -56,12 +56,12 @@ def test_objects_with_one_bundle_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        step_process, "fatbin_symbols", lambda data, label: ["__hip_fatbin_a"]
+        step_run, "fatbin_symbols", lambda data, label: ["__hip_fatbin_a"]
     )
     host = tmp_path / "host.o"
     host.touch()
     with pytest.raises(KernelError, match="needs one unique fat binary symbol"):
-        step_process.prepare_link(
+        step_run.prepare_link(
             [
                 (str(host), {}),
                 (str(host), {}),

@@ -99,7 +99,7 @@ def test_build_without_complete_module_is_an_error(
     src: Path,
 ) -> None:
     (src / "u.hip").write_text("")
-    with pytest.raises(KernelError, match="ninja failed"):
+    with pytest.raises(KernelError, match="exit code 1"):
         job(
             tmp_path,
             src,
@@ -155,5 +155,5 @@ def test_relative_paths_become_absolute(
     )
     chain = made.toolchain
     places = map(Path, chain.places.values())
-    for path in (*places, chain.ninja, made.store.root, made.work()):
+    for path in (*places, made.store.root, made.work()):
         assert path.is_relative_to(tmp_path)

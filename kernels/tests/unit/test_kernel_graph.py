@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import KernelError
@@ -19,9 +20,9 @@ from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner, ProcessResult
 from core.report import NoProgress
 from kernels.build import KernelBuild
-from kernels.compiled_store import Cost, KernelStore
+from kernels.compiled_store import KernelStore
 from kernels.compiler_steps import CompileStep, closure, library_steps, unit_steps
-from kernels.graph import Capacity, Graph, limits_for
+from kernels.graph import Capacity, Graph
 from kernels.module_catalog import load_catalog
 from kernels.modules import KernelModule, ModuleKind, Unit
 from kernels.toolchains import Toolchain, load
@@ -31,7 +32,6 @@ TOOLCHAIN = Toolchain(
     digest="d" * 64,
     places={"pypi": "/t"},
     environment={},
-    ninja=Path("/t/bin/ninja"),
     data=load(),
 )
 UNIT = Unit(
@@ -187,21 +187,10 @@ def test_generic_targets_use_newer_code_object_version(src: Path) -> None:
     assert "--offload-arch=gfx9-4-generic" in words["gfx9-4-generic"]
 
 
-def test_ninja_file_is_longest_first_without_stored_steps(src: Path) -> None:
+def test_forecast_leaves_out_stored_steps(src: Path) -> None:
     graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
-    work = src.parent / "work"
-    work.mkdir()
-    labels = [step.label for step in graph.missing()]
-    assert labels == [
-        "libm.so (host)",
-        "m.cc (host)",
-        "m/u for gfx1100",
-        "m/u for gfx942",
-    ]
     give(graph, "m/u for gfx942", b"x")
-    capacity = Capacity(jobs=1, memory_mb=10)
-    text = graph.ninja(graph.missing(), work, limits_for([1], capacity))
-    assert re.findall(r"  label = (.+)", text) == [
+    assert [step.label for step in graph.missing()] == [
         "libm.so (host)",
         "m.cc (host)",
         "m/u for gfx1100",
@@ -213,28 +202,96 @@ def test_ninja_file_is_longest_first_without_stored_steps(src: Path) -> None:
     assert forecast.wall_seconds == 3.5
 
 
-QUICK = Cost(seconds=1, memory_mb=1)
-
-
-def give(
-    graph: Graph,
-    label: str,
-    content: bytes,
-    cost: Cost = QUICK,
-) -> None:
+def give(graph: Graph, label: str, content: bytes) -> None:
     """Store a result as a step would."""
     step = next(step for step in graph.steps if step.label == label)
     with graph.store.scratch() as name:
         folder = Path(name) / "made"
         folder.mkdir()
         (folder / step.name).write_bytes(content)
-        graph.store.keep(
-            graph.keys[label],
-            folder,
-            step.name,
-            label=label,
-            cost=cost,
-        )
+        graph.store.keep(graph.keys[label], folder, step.name)
+
+
+class FakeCompiler:
+    """A runner whose compiler writes its output, with the peak of concurrent memory.
+
+    Args:
+        steps: steps by the last word of their command.
+        failing: last words of commands that fail.
+    """
+
+    def __init__(
+        self, steps: Sequence[CompileStep], failing: Sequence[str] = ()
+    ) -> None:
+        self.memory = {step.argv[-1]: step.memory_mb for step in steps}
+        self.failing = failing
+        self.started: list[str] = []
+        self.peak = 0
+        self._running: list[int] = []
+        self._lock = threading.Lock()
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        label = argv[-1]
+        with self._lock:
+            self.started.append(label)
+            self._running.append(self.memory[label])
+            self.peak = max(self.peak, sum(self._running))
+        time.sleep(0.002)
+        Path(argv[0]).write_bytes(b"x")
+        with self._lock:
+            self._running.remove(self.memory[label])
+        return ProcessResult(returncode=int(label in self.failing))
+
+
+def free_step(label: str, memory_mb: int = 1, **changes: Any) -> CompileStep:
+    return CompileStep(
+        **{
+            "label": label,
+            "argv": ("{out}", label),
+            "name": "u",
+            "inputs": {},
+            "seconds": 1.0,
+            "memory_mb": memory_mb,
+            "module": "m",
+            **changes,
+        }
+    )
+
+
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.integers(100, 9000),
+)
+@settings(max_examples=15, deadline=None)
+def test_build_stays_within_memory(needs: list[int], jobs: int, available: int) -> None:
+    steps = [free_step(f"s{at}", need) for at, need in enumerate(needs)]
+    compiler = FakeCompiler(steps)
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Graph(steps, TOOLCHAIN, KernelStore(Path(folder)), {})
+        capacity = Capacity(jobs=jobs, memory_mb=available)
+        graph.build(compiler, NoProgress(), capacity)
+        assert graph.missing() == ()
+    # A step that needs more memory than available runs alone.
+    assert compiler.peak <= max(available, *needs)
+
+
+def test_failed_step_stops_only_steps_that_need_it(tmp_path: Path) -> None:
+    steps = [
+        free_step("long", seconds=9.0),
+        free_step("bad", target="gfx942"),
+        free_step("good"),
+        free_step("link", after=("bad", "good")),
+    ]
+    compiler = FakeCompiler(steps, failing=["bad"])
+    graph = Graph(steps, TOOLCHAIN, KernelStore(tmp_path), {})
+    said = (
+        r"1 of 4 steps failed:\n  bad \(m, gfx942\)\n  command: .* bad\n  exit code 1"
+    )
+    with pytest.raises(KernelError, match=said):
+        graph.build(compiler, NoProgress(), Capacity(jobs=1, memory_mb=1))
+    assert compiler.started == ["long", "bad", "good"]
+    assert [step.label for step in graph.missing()] == ["bad", "link"]
 
 
 class IdleRunner:
@@ -249,74 +306,6 @@ class IdleRunner:
         **_: object,
     ) -> ProcessResult:
         return ProcessResult(returncode=self._returncode)
-
-
-@pytest.mark.parametrize(
-    ("returncode", "said"),
-    [
-        (1, "ninja failed"),
-        (0, "disappeared from"),
-    ],
-)
-def test_build_without_results_is_an_error(
-    returncode: int,
-    said: str,
-    src: Path,
-) -> None:
-    graph = graph_of(src, steps_of(src, "gfx942"))
-    capacity = Capacity(jobs=1, memory_mb=1000)
-    with pytest.raises(KernelError, match=said):
-        graph.build(src.parent / "work", IdleRunner(returncode), NoProgress(), capacity)
-
-
-class FakeNinja:
-    """A runner whose ninja stores a result for every step of its file.
-
-    Args:
-        before: function that is called before ninja reads its file.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        before: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.graph = graph
-        self.before = before
-        self.labels: list[str] = []
-
-    def run(
-        self,
-        argv: Sequence[str],
-        **_: object,
-    ) -> ProcessResult:
-        self.before()
-        text = Path(argv[argv.index("-f") + 1]).read_text()
-        self.labels = re.findall(r"^  label = (.+)$", text, re.MULTILINE)
-        specs = [
-            json.loads(Path(spec).read_text())
-            for spec in re.findall(r" kernels\.step_process (.+)$", text, re.MULTILINE)
-        ]
-        assert [spec["label"] for spec in specs] == self.labels
-        for label in self.labels:
-            give(self.graph, label, b"x")
-        return ProcessResult(returncode=0)
-
-
-def test_two_builds_at_once_run_their_own_steps(src: Path) -> None:
-    work = src.parent / "work"
-    capacity = Capacity(jobs=1, memory_mb=1000)
-    first, second = (
-        graph_of(src, steps_of(src, target)[:1]) for target in ("gfx942", "gfx1100")
-    )
-    other = FakeNinja(second)
-    own = FakeNinja(
-        first, before=lambda: second.build(work, other, NoProgress(), capacity)
-    )
-    first.build(work, own, NoProgress(), capacity)
-    assert own.labels == ["m/u for gfx942"]
-    assert other.labels == ["m/u for gfx1100"]
-    assert list(work.iterdir()) == []
 
 
 def test_damaged_result_is_rebuilt(src: Path) -> None:
@@ -340,25 +329,3 @@ def test_keep_replaces_result_without_record(src: Path) -> None:
     made = graph.store.find(key)
     assert made is not None
     assert made.path.read_bytes() == b"second"
-
-
-@given(
-    st.lists(st.integers(1, 5000), max_size=12),
-    st.integers(1, 16),
-    st.integers(100, 40000),
-)
-def test_limits_never_exceed_memory(
-    needs: list[int],
-    cpus: int,
-    available: int,
-) -> None:
-    limits = limits_for(needs, Capacity(jobs=cpus, memory_mb=available))
-    assert limits.heavy_jobs >= 1
-    assert 1 <= limits.jobs <= cpus
-    heavy = sorted((need for need in needs if need > limits.heavy_mb), reverse=True)
-    light = sorted((need for need in needs if need <= limits.heavy_mb), reverse=True)
-    at_once = heavy[: min(limits.heavy_jobs, limits.jobs)]
-    at_once += light[: limits.jobs - len(at_once)]
-    # A step that needs more memory than available runs alone.
-    alone = len(at_once) == 1 or max(heavy, default=0) > available
-    assert alone or sum(at_once) <= available

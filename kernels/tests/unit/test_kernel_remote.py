@@ -13,7 +13,7 @@ import pytest
 from core.errors import CiBuildError, KernelError, MachineError
 from core.process import HostRunner
 from core.tasks import Task, TaskContext, TaskResult, WorkerUnfitError
-from kernels.compiled_store import Cost, KernelStore
+from kernels.compiled_store import KernelStore
 from kernels.compiler_steps import SRC, CompileStep
 from kernels.graph import Graph
 from kernels.remote_steps import compile_step, run_steps
@@ -25,7 +25,6 @@ CHAIN = Toolchain(
     digest="d" * 64,
     places={"rocm": "/opt/rocm"},
     environment={},
-    ninja=Path("ninja"),
     origin={"rocm": "/opt/rocm"},
 )
 
@@ -74,7 +73,7 @@ class FakeTasks:
             yield TaskResult(
                 task=task,
                 folder=folder,
-                value={"seconds": 7.5, "memory_mb": 200},
+                value=None,
                 error=error,
                 kind=kind,
             )
@@ -118,7 +117,6 @@ def test_steps_without_inputs_from_others_become_tasks(
     stored = graph.store.find(graph.keys["two"])
     assert stored is not None
     assert stored.path.read_text() == "two"
-    assert stored.cost == Cost(seconds=7.5, memory_mb=200)
     assert [step.label for step in graph.missing()] == ["link"]
 
 
@@ -178,7 +176,7 @@ def test_step_that_fails_on_worker_is_an_error(
     arguments: dict[str, Any], context: TaskContext
 ) -> None:
     idle: Any = IdleRunner(1)
-    with pytest.raises(KernelError, match="one: exit code 1"):
+    with pytest.raises(KernelError, match=r"(?s)one .*exit code 1"):
         compile_step(arguments, replace(context, runner=idle), CHAIN)
 
 
@@ -191,8 +189,7 @@ def test_worker_reuses_a_result_and_refuses_another_key(
     store = KernelStore(context.cache / "kernels" / "store")
     own = Graph(graph.steps, CHAIN, store, graph.folders, graph.locked)
     run_steps(own, FakeTasks(), tmp_path / "work")
-    cost = {"seconds": 7.5, "memory_mb": 200}
-    assert compile_step(arguments, context, CHAIN) == cost
+    compile_step(arguments, context, CHAIN)
     assert (context.folder / "unit.o").read_text() == "one"
     arguments["step"]["name"] = "other.o"
     with pytest.raises(KernelError, match=r"has the key .* on this worker"):

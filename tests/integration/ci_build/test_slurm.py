@@ -101,7 +101,7 @@ def busy_nodes(slurm: own_slurm.Slurm) -> list[str]:
     pattern = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"
     busy = []
     for node in ("node1", "node2"):
-        if "kernels.step_process" in slurm.run("sh", "-c", pattern, host=node).stdout:
+        if "ziglang/zig" in slurm.run("sh", "-c", pattern, host=node).stdout:
             busy.append(node)
     return busy
 

@@ -1,28 +1,21 @@
-"""Process of one step of a kernel build, started by ninja.
+"""Run of one step of a kernel build: a compiler, the checks of its output, and its storage.
 
-`python -m kernels.step_process SPEC.json`.
-
-The process runs one compiler, checks the output and stores it. Failed output is
-discarded.
+Failed output is discarded.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import resource
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from core.errors import CiBuildError, KernelError
+from core.frozen import frozen
 from core.model import GfxTarget
-from core.process import HostRunner, render
+from core.process import Runner, render
 from kernels.compiled_checks import code_problems, library_problems
-from kernels.compiled_store import Cost, KernelStore
+from kernels.compiled_store import KernelStore
 from wheelkit.elf.constants import SHT_SYMTAB
 from wheelkit.elf.elf_tables import ElfImage, string_at
 from wheelkit.gpu import offload_bundle as bundle
@@ -34,61 +27,69 @@ _HOST = "host-x86_64-unknown-linux-gnu-"
 _ENTRY = "hipv4-amdgcn-amd-amdhsa--"
 _SYMBOL = "__hip_fatbin_"
 _WRAPPER = "__hip_fatbin_wrapper"
+_ROOT = str(Path(__file__).parents[1])
 
 
-def main(path: str) -> int:
-    """Run the step of a spec file; failures are printed to standard output, which ninja shows."""
-    spec = json.loads(Path(path).read_text(encoding="utf-8"))
-    try:
-        run(spec)
-    except CiBuildError as error:
-        where = (
-            f"{spec['module']}, {spec['target']}" if spec["target"] else spec["module"]
-        )
-        lines = [
-            f"failed: {spec['label']} ({where})",
-            f"command: {render(spec['argv'])}",
-            *error.message.splitlines(),
-        ]
-        print("\n  ".join(lines))  # noqa: T201
-        return 1
-    return 0
+@frozen
+class StepRun:
+    """A step with its command; `{out}` remains a placeholder.
+
+    Attributes:
+        key: key of the result in the store.
+        link: host objects of a device-lib's link, each with its device objects by
+            target.
+    """
+
+    label: str
+    module: str
+    target: str
+    key: str
+    argv: tuple[str, ...]
+    name: str
+    environment: Mapping[str, str]
+    checks: Mapping[str, Any]
+    link: tuple[tuple[str, Mapping[str, str]], ...] = ()
 
 
-def run(spec: Mapping[str, Any]) -> None:
+def run_step(step: StepRun, store: KernelStore, runner: Runner) -> None:
     """Compile, check and store the output of a step.
 
     Raises:
         KernelError: the compiler failed or ignored an option, or the output failed its
-            checks.
+            checks; the message has target, command and output.
     """
-    store = KernelStore(Path(spec["store"]))
+    try:
+        _run(step, store, runner)
+    except CiBuildError as error:
+        where = f"{step.module}, {step.target}" if step.target else step.module
+        lines = (
+            f"{step.label} ({where})",
+            f"command: {render(step.argv)}",
+            *error.message.splitlines(),
+        )
+        raise KernelError("\n  ".join(lines)) from error
+
+
+def _run(step: StepRun, store: KernelStore, runner: Runner) -> None:
     with store.scratch() as name:
         folder = Path(name) / "made"
         folder.mkdir()
-        out = folder / spec["name"]
-        argv = [word.replace("{out}", str(out)) for word in spec["argv"]]
-        if spec.get("link"):
+        out = folder / step.name
+        argv = [word.replace("{out}", str(out)) for word in step.argv]
+        if step.link:
             parts = Path(name) / "parts"
             parts.mkdir()
-            argv += prepare_link(spec["link"], parts)
-        done = HostRunner(dict(os.environ)).run(
-            argv, env=spec["environment"], check=False
-        )
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cost = Cost(
-            seconds=round(used.ru_utime + used.ru_stime, 2),
-            memory_mb=max(1, used.ru_maxrss >> 10),
-        )
-        output = f"{done.stdout}\n{done.stderr}".replace(str(out), spec["name"])
+            argv += prepare_link(step.link, parts)
+        done = runner.run(argv, env=step.environment, check=False, cwd=_ROOT)
+        output = f"{done.stdout}\n{done.stderr}".replace(str(out), step.name)
         if done.returncode or not out.is_file():
             raise KernelError(f"exit code {done.returncode}\n{_tail(output)}")
         # A flag ignored with a warning would silently change the code.
         if _DROPPED.search(output):
             raise KernelError(f"the compiler ignored an option\n{_tail(output)}")
-        if problems := check(out, spec["label"], spec["checks"]):
+        if problems := check(out, step.label, step.checks):
             raise KernelError("\n".join(problems))
-        store.keep(spec["key"], folder, spec["name"], label=spec["label"], cost=cost)
+        store.keep(step.key, folder, step.name)
 
 
 def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
@@ -192,10 +193,3 @@ def fatbin_symbols(data: bytes, label: str) -> list[str]:
 def _tail(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-_TAIL:])
-
-
-if __name__ == "__main__":
-    # A cancelled step also ends its compiler.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    arguments: Sequence[str] = sys.argv[1:]
-    sys.exit(main(*arguments))
