@@ -151,8 +151,8 @@ def _check(
     pairs = itertools.product(kept, module.targets)
     problem = ""
     hint = (
-        "The upstream source changed: check the files, then correct count and kept in"
-        " modules.toml."
+        "The numbers are those of the sdist: use --aiter-source=sdist, or check the files"
+        " and correct count and kept in modules.toml."
     )
     if instances and not any(itertools.starmap(module.compiles, pairs)):
         problem = f"No instance of {module.name} has a name that matches {instances!r}."
