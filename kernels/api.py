@@ -20,7 +20,7 @@ from kernels.assemble import (
     toolchain_for,
 )
 from kernels.build import KernelBuild, KernelBuildResult, sizes
-from kernels.graph import Capacity, Forecast, available_mb
+from kernels.graph import Capacity, available_mb
 from kernels.kernel_recipe import (
     check_jax,
     chosen_modules,
@@ -163,17 +163,6 @@ def plan_values(request: BuildRequest, version: str) -> dict[str, Any]:
     }
 
 
-def forecast_values(forecast: Forecast) -> dict[str, Any]:
-    """Return a forecast or a build's cost as JSON values, with times in seconds."""
-    return {
-        "steps": forecast.steps,
-        "found": forecast.found,
-        "cpu_seconds": round(forecast.seconds, 1),
-        "wall_seconds": round(forecast.wall_seconds, 1),
-        "jobs": forecast.jobs,
-    }
-
-
 def receipt(wheel: KernelWheel) -> dict[str, Any]:
     """Return the result of a kernel build as JSON values."""
     built: KernelBuildResult = wheel.built
@@ -189,7 +178,6 @@ def receipt(wheel: KernelWheel) -> dict[str, Any]:
         "missing": list(built.missing),
         "skipped": list(built.skipped),
         "steps": {"made": built.forecast.steps, "found": built.forecast.found},
-        "forecast": forecast_values(built.forecast),
         "source": source,
     }
 

@@ -51,7 +51,7 @@ def toolchain_for(
     pypi = obtain_pypi(cache, runner, progress)
     if request.toolchain == "pypi":
         return pypi
-    return with_rocm(pypi, Path(request.rocm).absolute(), cache)
+    return with_rocm(pypi, Path(request.rocm).absolute())
 
 
 def prepare(

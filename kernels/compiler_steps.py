@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from core.digests import sha256_of
 from core.errors import KernelError
@@ -22,7 +22,6 @@ EXPORTS = "exports.map"
 """Linker version script of the libraries."""
 _FORMAT = 1
 """Version of the keys; a new version rebuilds everything."""
-_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
 
 @frozen
@@ -76,7 +75,7 @@ def library_steps(
     module: KernelModule, toolchain: Toolchain, *, strip: bool = True, src: Path = SRC
 ) -> tuple[CompileStep, ...]:
     """Return the steps of a module's host library, which is the same for all targets."""
-    everything = closure([src / name for name in module.host], src)
+    everything = with_headers(src, *module.host)
     words = named(module, key_of({"files": everything}))
     # Modules share the objects that do not contain the module's name.
     own = tuple(
@@ -91,7 +90,7 @@ def library_steps(
                 "{out}",
             ),
             name="unit.o",
-            inputs=closure([src / name], src),
+            inputs=with_headers(src, name),
             seconds=module.seconds / (len(module.host) + 1),
             memory_mb=module.memory_mb,
             module=module.name,
@@ -111,7 +110,7 @@ def library_steps(
         label=f"{module.library} (host)",
         argv=argv,
         name=module.library,
-        inputs=closure([src / EXPORTS], src),
+        inputs=digests(src, EXPORTS),
         seconds=module.seconds / (len(own) + 1),
         memory_mb=module.memory_mb,
         module=module.name,
@@ -141,7 +140,7 @@ def unit_steps(
 ) -> Iterator[CompileStep]:
     """Yield the device code steps of a portable module, for each unit and target."""
     for unit in module.units:
-        inputs = closure([src / unit.source], src)
+        inputs = with_headers(src, unit.source)
         for target in filter(module.supports, processors):
             words = {
                 "target": target,
@@ -169,43 +168,28 @@ def cuid(*parts: str) -> str:
     return sha256_of("/".join(parts).encode())[:16]
 
 
-def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
-    """Return the digests of sources and their quoted includes below `src`, by path.
-
-    The toolchain's digest covers the toolchain's headers. Conditional includes count
-    too.
+def digests(src: Path, *names: str) -> dict[str, str]:
+    """Return the digests of files of this project.
 
     Raises:
         KernelError: a file cannot be read.
     """
-    digests: dict[str, str] = {}
-    waiting = list(files)
-    while waiting:
-        path = waiting.pop()
-        name = str(PurePosixPath(path.relative_to(src)))
-        if name in digests:
-            continue
+    found = {}
+    for name in names:
         try:
-            content = path.read_bytes()
+            found[name] = sha256_of((src / name).read_bytes())
         except OSError as error:
             raise KernelError(
                 f"kernels/src/{name} cannot be read: {error.strerror}.",
                 hint="Restore the file.",
             ) from error
-        digests[name] = sha256_of(content)
-        for included in _INCLUDE.findall(content):
-            # The preprocessor searches the including file's folder first, then the
-            # include path.
-            for folder in (path.parent, src):
-                candidate = folder / included.decode()
-                if candidate.is_file() and candidate.resolve().is_relative_to(
-                    src.resolve()
-                ):
-                    waiting.append(
-                        src / candidate.resolve().relative_to(src.resolve())
-                    )  # without `..`
-                    break
-    return dict(sorted(digests.items()))
+    return found
+
+
+def with_headers(src: Path, *names: str) -> dict[str, str]:
+    """Return the digests of sources and of all headers, which they may include."""
+    headers = (path.name for path in src.iterdir() if path.suffix in (".h", ".inc"))
+    return digests(src, *names, *sorted(headers))
 
 
 def fill(word: str, values: Mapping[str, str]) -> str:

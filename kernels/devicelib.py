@@ -23,10 +23,11 @@ from kernels.compiler_steps import (
     NAMED,
     SRC,
     CompileStep,
-    closure,
     cuid,
+    digests,
     fill,
     named,
+    with_headers,
 )
 from kernels.estimate import HOST_SHARE
 from kernels.generate import Generated
@@ -68,7 +69,7 @@ def device_objects(
         "headers": digest_of(tree.files, module.headers),
         "generated": key_of(dict(generated.headers)),
     }
-    headers |= closure([src / _PRELUDE], src)
+    headers |= digests(src, _PRELUDE)
     own = f"{{generated {module.name}}}"
     include = [*include_words("-I", module), "-I", own]
     steps: list[CompileStep] = []
@@ -147,7 +148,7 @@ def shim_steps(
     Args:
         libraries: device-libs that the handlers call.
     """
-    everything = closure([src / name for name in module.host], src)
+    everything = with_headers(src, *module.host)
     words = named(module, key_of({"files": everything}))
     headers = {"headers": digest_of(tree.files, module.headers)}
     own = tuple(
@@ -161,7 +162,7 @@ def shim_steps(
                 *(f"{{src}}/{name}", "-o", "{out}"),
             ),
             name="unit.o",
-            inputs=closure([src / name, src / _PRELUDE], src) | headers,
+            inputs=with_headers(src, name) | headers,
             seconds=module.seconds / len(module.host),
             memory_mb=module.memory_mb,
             module=module.name,
@@ -186,7 +187,7 @@ def shim_steps(
             *("-o", "{out}"),
         ),
         name=module.library,
-        inputs=closure([src / EXPORTS], src),
+        inputs=digests(src, EXPORTS),
         seconds=2.0,
         memory_mb=500,
         module=module.name,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from core.atomic import write_whole
 from core.digests import sha256_of
 from core.errors import InputError
 from kernels.toolchains import Toolchain
@@ -17,7 +15,7 @@ OLDEST_CLANG = 20
 """Oldest clang that the C++ library headers in `build/requirements-kernels.lock` support."""
 
 
-def with_rocm(pypi: Toolchain, rocm: Path, cache: Path) -> Toolchain:
+def with_rocm(pypi: Toolchain, rocm: Path) -> Toolchain:
     """Return a toolchain that compiles device code with a ROCm.
 
     Other host code uses the package index's compiler.
@@ -55,7 +53,7 @@ def with_rocm(pypi: Toolchain, rocm: Path, cache: Path) -> Toolchain:
             f" {OLDEST_CLANG} or later.",
             hint="Use ROCm 7.0 or later.",
         )
-    content = rocm_digest(rocm, clang, bitcode, cache)
+    content = rocm_digest(rocm, clang, bitcode)
     places = {
         "rocm": str(rocm),
         "rocm_clang": str(rocm / clang),
@@ -75,26 +73,11 @@ def _first(folder: Path, names: Sequence[str]) -> str:
     return next((name for name in names if (folder / name).exists()), "")
 
 
-def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
-    """Return the SHA-256 of the compiler, its libraries, bitcode and headers of a ROCm.
-
-    About 300 MB are hashed, so the result is cached under the sizes and modification
-    times of the files.
-    """
-    files = sorted(set(_files(rocm, clang, bitcode)))
-    stats = []
-    for path in files:
-        stat = path.stat()
-        stats.append((str(path), stat.st_size, stat.st_mtime_ns))
-    key = sha256_of(json.dumps(stats).encode())
-    recorded = cache / "rocm-digests" / f"{key}.json"
-    if recorded.is_file():
-        return str(json.loads(recorded.read_text(encoding="utf-8")))
+def rocm_digest(rocm: Path, clang: str, bitcode: str) -> str:
+    """Return the SHA-256 of the compiler, its libraries, bitcode and headers of a ROCm."""
     total = hashlib.sha256()
-    for path in files:
+    for path in sorted(set(_files(rocm, clang, bitcode))):
         total.update(f"{path.relative_to(rocm)}\0{sha256_of(path)}\n".encode())
-    recorded.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(recorded, json.dumps(total.hexdigest()).encode())
     return total.hexdigest()
 
 

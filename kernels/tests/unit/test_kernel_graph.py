@@ -21,7 +21,7 @@ from core.process import HostRunner, ProcessResult
 from core.report import NoProgress
 from kernels.build import KernelBuild
 from kernels.compiled_store import KernelStore
-from kernels.compiler_steps import CompileStep, closure, library_steps, unit_steps
+from kernels.compiler_steps import CompileStep, digests, library_steps, unit_steps
 from kernels.graph import Capacity, Graph
 from kernels.module_catalog import load_catalog
 from kernels.modules import KernelModule, ModuleKind, Unit
@@ -95,10 +95,9 @@ def graph_of(
     return Graph(steps, toolchain, KernelStore(src.parent / "store"), {"src": src})
 
 
-def test_closure_follows_includes(src: Path) -> None:
-    assert list(closure([src / "m.cc"], src)) == ["a.h", "b.h", "m.cc"]
+def test_missing_source_is_named(src: Path) -> None:
     with pytest.raises(KernelError, match=r"kernels/src/none\.cc cannot be read"):
-        closure([src / "none.cc"], src)
+        digests(src, "none.cc")
 
 
 def keys(

@@ -84,7 +84,7 @@ def test_other_machine_is_refused(
 def test_rocm_without_compiler_is_refused(tmp_path: Path) -> None:
     def refused(said: str) -> None:
         with pytest.raises(InputError, match=said):
-            with_rocm(TOOLCHAIN, tmp_path, tmp_path / "cache")
+            with_rocm(TOOLCHAIN, tmp_path)
 
     refused("has no compiler")
     (tmp_path / "llvm/bin").mkdir(parents=True)
@@ -95,6 +95,4 @@ def test_rocm_without_compiler_is_refused(tmp_path: Path) -> None:
     (tmp_path / "llvm/lib/clang/19/include").mkdir(parents=True)
     refused("is clang 19; the kernels need 20 or later")
     (tmp_path / "llvm/lib/clang/22/include").mkdir(parents=True)
-    assert with_rocm(TOOLCHAIN, tmp_path, tmp_path / "cache").places["rocm"] == str(
-        tmp_path
-    )
+    assert with_rocm(TOOLCHAIN, tmp_path).places["rocm"] == str(tmp_path)

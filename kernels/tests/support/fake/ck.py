@@ -75,7 +75,7 @@ def build(
         cache: folder `kernels` of the cache.
     """
     runner = HostRunner(os.environ)
-    toolchain = with_rocm(obtain_pypi(cache, runner, NoProgress()), rocm, cache)
+    toolchain = with_rocm(obtain_pypi(cache, runner, NoProgress()), rocm)
     places = {
         **toolchain.places,
         "src": str(SRC),
