@@ -207,8 +207,6 @@ class KernelModule:
         host: C++ files of the library, below `kernels/src`.
         needs: modules that must be loaded first; for an ffi-shim, device-libs that are
             linked into the library.
-        abi: ABI of calls to the needed modules: "c", "c++" (linked into the same
-            library), or empty.
         toolchains: toolchains that can build the module.
         headers: folders or files of the source that the units include.
         include: folders of `headers` on the include path.
@@ -234,7 +232,6 @@ class KernelModule:
     source: str = ""
     fallback: str = ""
     needs: tuple[str, ...] = ()
-    abi: str = ""
     toolchains: tuple[str, ...] = ("pypi", "rocm")
     headers: tuple[str, ...] = ()
     include: tuple[str, ...] = ()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import field
@@ -30,7 +28,6 @@ _PYTHON = defaults()["pythons"]["main"]
 """Python version whose wheels are downloaded, independent of the running interpreter."""
 _LAYOUT = "2"
 """Version of the folder's layout; a new version unpacks the wheels again."""
-_READY = "ready.json"
 _ZIG = re.compile(
     r"ziglang/(?!lib/libc/(mingw|wasi|darwin|freebsd|netbsd|openbsd)/)"
     r"(?!lib/libc/include/(?!generic-glibc/|(any|x86|x86_64)-linux-)).+"
@@ -118,10 +115,10 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress) -> Toolchain:
         )
     digest = sha256_of(_LAYOUT.encode() + LOCK.read_bytes())
     root = cache / "toolchains" / f"pypi-{digest[:16]}"
-    if not (root / _READY).is_file():
+    if not root.is_dir():
         root.parent.mkdir(parents=True, exist_ok=True)
         with hold_lock(root.with_suffix(".lock")):
-            if not (root / _READY).is_file():
+            if not root.is_dir():
                 _fetch(root, runner, progress)
     # zig caches its C++ library in this folder; the output does not depend on its path.
     own = cache / "zig" / digest[:16]
@@ -141,23 +138,19 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress) -> Toolchain:
 
 def _fetch(root: Path, runner: Runner, progress: Progress) -> None:
     """Download the wheels by hash with pip, unpack the needed files, and publish them."""
-    shutil.rmtree(root, ignore_errors=True)
     progress.step(f"fetch the kernel toolchain of {LOCK.name}")
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
         wheels = Path(name) / "wheels"
         fresh = Path(name) / "root"
         run_pip(fetch_argv(_PYTHON, LOCK, wheels), runner)
         fresh.mkdir()
-        used = {}
         for wheel in sorted(wheels.glob("*.whl")):
             progress.step(f"unpack {wheel.name}")
-            used[wheel.name] = sha256_of(wheel)
             _unpack(wheel, fresh)
         (fresh / "bin").mkdir()
         (fresh / "bin" / "lld").write_text(_LINKER)
         for program in ("ziglang/zig", "bin/lld"):
             (fresh / program).chmod(0o755)
-        (fresh / _READY).write_text(json.dumps(used, indent=1))
         fresh.rename(root)
 
 

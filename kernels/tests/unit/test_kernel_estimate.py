@@ -131,7 +131,7 @@ def test_relative_paths_become_absolute(
     digest = hashlib.sha256(content).hexdigest()
     pypi = f"my cache/kernels/toolchains/pypi-{digest[:16]}"
     for name in (
-        f"{pypi}/{toolchains._READY}",
+        f"{pypi}/ziglang/zig",
         "my rocm/llvm/bin/clang++",
         "my rocm/amdgcn/bitcode/ocml.bc",
     ):
