@@ -29,14 +29,13 @@ class CompileStep:
     """One command that creates one file.
 
     Attributes:
-        label: unit and target, for display; measured costs are stored under the label.
+        label: unit and target, for display.
         argv: command with placeholders instead of folders: `{out}` is the output,
             `{<label of another step>}` the output of that step.
         name: file name of the output.
         inputs: input -> digest, by names that do not depend on folders.
         after: labels of the steps whose outputs the command reads.
-        checks: requirements of the output: `target` and `kernels`, or `exports`; and
-            `max_size`.
+        checks: requirements of the output: `target` and `kernels`, or `exports`.
         link: for a device-lib: label of each host object, with the labels of its device
             objects by target.
     """
@@ -115,7 +114,7 @@ def library_steps(
         memory_mb=module.memory_mb,
         module=module.name,
         after=labels,
-        checks={"exports": exports, "max_size": module.max_size},
+        checks={"exports": exports},
     )
     return (*own, library)
 

@@ -47,12 +47,10 @@ class LinkInputs:
         steps: steps that compile the inputs.
         parts: label of each host object, with the labels of its device objects by
             target.
-        max_size: maximum bytes that the inputs may add to a library.
     """
 
     steps: tuple[CompileStep, ...]
     parts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    max_size: int
 
 
 def device_objects(
@@ -113,7 +111,7 @@ def device_objects(
         steps += [*devices.values(), host]
         labels = [(target, step.label) for target, step in sorted(devices.items())]
         parts.append((host.label, tuple(labels)))
-    return LinkInputs(steps=tuple(steps), parts=tuple(parts), max_size=module.max_size)
+    return LinkInputs(steps=tuple(steps), parts=tuple(parts))
 
 
 def include_words(option: str, module: KernelModule) -> list[str]:
@@ -177,7 +175,6 @@ def shim_steps(
     for host, devices in parts:
         after += [host, *(label for _, label in devices)]
     exports = (*COMMON_EXPORTS, *_REGISTERING, *(ffi.symbol for ffi in module.ffi))
-    most = module.max_size + sum(library.max_size for library in libraries)
     link = CompileStep(
         label=f"{module.library} (link)",
         argv=(
@@ -193,6 +190,6 @@ def shim_steps(
         module=module.name,
         after=tuple(after),
         link=tuple(parts),
-        checks={"exports": exports, "max_size": most},
+        checks={"exports": exports},
     )
     return (*own, link)

@@ -217,8 +217,6 @@ class KernelModule:
         seconds, memory_mb: estimated CPU seconds and megabytes: of each generated unit,
             or of the library with all its files. Libraries that share files cost less
             together.
-        max_size: maximum bytes of the library, or the bytes that a device-lib may add
-            to a library.
     """
 
     name: str
@@ -228,7 +226,6 @@ class KernelModule:
     host: tuple[str, ...]
     seconds: float
     memory_mb: int
-    max_size: int
     source: str = ""
     fallback: str = ""
     needs: tuple[str, ...] = ()

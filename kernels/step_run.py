@@ -106,12 +106,6 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
         problems += code_problems(
             out.read_bytes(), label, checks["target"], checks["kernels"]
         )
-    size = out.stat().st_size
-    most = checks.get("max_size", 0)
-    if most and size > most:
-        problems.append(
-            f"{label} has {size} bytes, more than its max_size of {most} in modules.toml"
-        )
     return problems
 
 

@@ -37,7 +37,6 @@ MODULE = KernelModule(
     host=("a.cc",),
     seconds=1,
     memory_mb=1,
-    max_size=1,
     objects=(OBJECTS,),
 )
 (SOURCE,) = load_catalog().sources.values()

@@ -124,7 +124,6 @@ def test_shim_links_its_device_libs_into_one_library() -> None:
         == {}
     )
     assert "JaxAiterCkRmsNorm" in link.checks["exports"]  # type: ignore[operator]
-    assert link.checks["max_size"] == module.max_size + LIB.max_size
 
 
 def test_rocm_host_code_uses_toolchain_c_and_cxx_library() -> None:

@@ -48,7 +48,6 @@ MODULE = KernelModule(
     host=("m.cc",),
     seconds=5,
     memory_mb=100,
-    max_size=10,
     units=(UNIT,),
 )
 
@@ -157,7 +156,6 @@ CHANGES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "source": lambda src: write(src / "m.cc"),
     "toolchain": lambda _: {"toolchain": replace(TOOLCHAIN, digest="e" * 64)},
     "soname": lambda _: {"module": replace(MODULE, name="n")},
-    "limit": lambda _: {"module": replace(MODULE, max_size=11)},
 }
 
 
