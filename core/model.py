@@ -153,8 +153,10 @@ class KernelRequest:
         require: modules that must have code for every target.
         allow_partial: whether to leave out modules that cannot be built, and mark the
             wheel as partial.
+        attention: Composable Kernel's kernels of attention beside AITER's assembly:
+            asm for none, common for those that modules.toml lists, or all.
         instances: regular expression that selects generated kernels by name; empty
-            selects all.
+            selects those of `attention`, and all others.
     """
 
     modules: tuple[str, ...] = ()
@@ -163,6 +165,7 @@ class KernelRequest:
     source: str = ""
     require: tuple[str, ...] = ()
     allow_partial: bool = False
+    attention: str = "asm"
     instances: str = ""
 
 

@@ -148,8 +148,7 @@ def plan_values(request: BuildRequest, version: str) -> dict[str, Any]:
     wanted = _requested(request)
     chosen = chosen_modules(load_catalog(), wanted, request.kernels)
     refuse_code_alone(chosen)
-    steps, seconds = estimate.bound(chosen, wanted)
-    takes_hours = seconds > estimate.HOURS_UNASKED * 3600
+    steps, seconds = estimate.bound(chosen, wanted, request.kernels.attention)
     all_targets = targets.expand(targets.ALL)
     return {
         "version": version,
@@ -158,8 +157,8 @@ def plan_values(request: BuildRequest, version: str) -> dict[str, Any]:
             all_targets if request.targets is None else request.targets,
             request.kernels.modules,
         ),
+        "attention": request.kernels.attention,
         "at_most": {"steps": steps, "cpu_seconds": round(seconds, 1)},
-        "has_to_be_named": takes_hours and not request.kernels.modules,
     }
 
 

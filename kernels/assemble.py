@@ -132,7 +132,8 @@ def make_wheel(
         natives=[(native.path, native.sha256) for native in built.natives],
         missing=built.missing,
         wanted=built.wanted,
-        instances=built.instances,
+        instances=built.request.instances,
+        attention=built.request.attention,
         plan=plan,
         tools=tool_versions() | {"setuptools": metadata.version("setuptools")},
     )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from core.errors import KernelError, RequestError
+from core.errors import KernelError
 from core.frozen import frozen
 from core.model import GfxTarget, InputFile, KernelRequest, Progress
 from core.process import Runner
 from core.tasks import Tasks
 from core.units import human
 from kernels import aiter_sources as sources
-from kernels import estimate
 from kernels import kernel_recipe as recipe
 from kernels.compiled_store import KernelStore, StoredFile
 from kernels.compiler_steps import SRC, CompileStep, library_steps, unit_steps
@@ -39,7 +38,7 @@ class KernelBuildResult:
             used.
         forecast: estimated work of the build before its start.
         skipped: one line for each module without code for some targets.
-        instances: pattern that restricted generated kernels; empty for all.
+        request: the request of the build.
     """
 
     wanted: tuple[str, ...]
@@ -48,7 +47,7 @@ class KernelBuildResult:
     source: InputFile | None
     forecast: Forecast
     skipped: tuple[str, ...]
-    instances: str = ""
+    request: KernelRequest
 
 
 class KernelBuild:
@@ -85,9 +84,7 @@ class KernelBuild:
         self.src = src
         self.catalog = catalog or load_catalog()
         self.wanted = processors(targets)
-        self.expected = recipe.expected_modules(
-            self.catalog, self.wanted, toolchain.name
-        )
+        self.expected = recipe.expected_modules(self.catalog, self.wanted, request)
         self.modules = recipe.chosen_modules(self.catalog, self.wanted, request)
         self.store = KernelStore(cache / "store")
         self._tree: sources.SourceTree | None = None
@@ -96,15 +93,15 @@ class KernelBuild:
     def skipped(self) -> tuple[str, ...]:
         """Return one line for each module that lacks code for some targets."""
         lines = []
-        for module in self.catalog.chosen(
-            self.request.modules or None, self.toolchain.name
-        ):
+        for module in recipe.requested_modules(self.catalog, self.request):
             lacking = [name for name in self.wanted if not module.supports(name)]
             if lacking:
                 instead = f"; {module.fallback} serves them" if module.fallback else ""
                 lines.append(
                     f"{module.name} has no code for {', '.join(lacking)}{instead}"
                 )
+        if recipe.lacks_attention(self.catalog, self.wanted, self.modules):
+            lines.append(recipe.ASM_ALONE)
         return tuple(lines)
 
     def steps(self) -> tuple[CompileStep, ...]:
@@ -147,10 +144,14 @@ class KernelBuild:
             runner=self.runner,
             progress=self.progress,
         )
-        few = self.request.instances
         for module in (module for module in self.modules if module.generators):
             self._generated[module.name] = generate(
-                module, self._tree, self.cache, self.runner, self.progress, few
+                module,
+                self._tree,
+                self.cache,
+                self.runner,
+                self.progress,
+                self.request,
             )
 
     def graph(self) -> Graph:
@@ -178,8 +179,7 @@ class KernelBuild:
         Raises:
             KernelError: steps failed, or their results differ from modules.toml; the
                 message lists all of them.
-            RequestError: the build would take hours and no modules were named, or the
-                modules have no handler.
+            RequestError: the modules have no handler.
         """
         recipe.refuse_code_alone(self.modules)
         self.fetch()
@@ -193,18 +193,6 @@ class KernelBuild:
                 )
         graph = self.graph()
         forecast = graph.forecast(capacity)
-        most = estimate.HOURS_UNASKED * 3600
-        if not self.request.modules and forecast.seconds > most:
-            names = ",".join(module.name for module in self.modules)
-            raise RequestError(
-                f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of"
-                " CPU, but no modules were named.",
-                hint=(
-                    f"Name the modules: --kernel-modules={names} builds all of them; a subset"
-                    " also needs --allow-partial. Use --cluster to compile on several"
-                    " machines."
-                ),
-            )
         if forecast.steps:
             self.progress.step(describe(forecast))
         results = self._make(graph, capacity, tasks)
@@ -216,7 +204,7 @@ class KernelBuild:
             source=tree.origin if tree else None,
             forecast=forecast,
             skipped=self.skipped(),
-            instances=self.request.instances,
+            request=self.request,
         )
 
     def _make(

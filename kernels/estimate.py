@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 from kernels.modules import KernelModule, ModuleKind
 
-HOURS_UNASKED = 4.0
-"""Maximum CPU hours of a build without named modules.
-
-Enough for RMSNorm on all its targets, far too few for attention
-on one target.
-"""
 HOST_SHARE = 0.25
 """Share of the host pass in the seconds of a generated unit; the rest is the cost of one target."""
 
 
-def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> tuple[int, float]:
+def bound(
+    modules: Sequence[KernelModule], wanted: Sequence[str], attention: str
+) -> tuple[int, float]:
     """Return the most that a build without stored results costs, for all targets.
+
+    Args:
+        attention: value of `--attention`.
 
     Returns:
         The number of compiler and linker runs, and CPU seconds.
@@ -33,7 +32,9 @@ def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> tuple[int, 
             steps += 1 + len(module.host)
             seconds += module.seconds
             continue
-        count = sum(generator.kept for generator in module.generators)
+        count = 0
+        for generator in module.generators:
+            count += generator.counts(generator.pattern(attention))[1]
         steps += count * (1 + own)
         seconds += count * module.seconds * (HOST_SHARE + (1 - HOST_SHARE) * own)
     return steps, seconds

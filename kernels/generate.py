@@ -12,7 +12,7 @@ from pathlib import Path
 from core.digests import sha256_of
 from core.errors import KernelError, ProcessError
 from core.frozen import frozen
-from core.model import Progress
+from core.model import KernelRequest, Progress
 from core.process import Runner
 from kernels.aiter_sources import SourceTree, digest_of
 from kernels.compiled_store import key_of
@@ -42,13 +42,12 @@ def generate(
     cache: Path,
     runner: Runner,
     progress: Progress,
-    instances: str = "",
+    request: KernelRequest,
 ) -> Generated:
     """Run a module's generators unless the cache has their output.
 
     Args:
-        instances: regular expression; restricts instances to those whose name contains
-            a match. Empty means all.
+        request: selects the generated instances, by a pattern or for attention.
 
     Raises:
         KernelError: a generator failed, or the number of written or kept files differs
@@ -65,7 +64,10 @@ def generate(
         "own": own,
         "python": sys.version_info[:2],
     }
-    key = key_of(parts | {"instances": instances})
+    patterns = []
+    for generator in module.generators:
+        patterns.append(request.instances or generator.pattern(request.attention))
+    key = key_of(parts | {"instances": patterns})
     folder = cache / "generated" / key
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -74,8 +76,8 @@ def generate(
         ) as name:
             fresh = Path(name) / "out"
             fresh.mkdir()
-            for generator in module.generators:
-                progress.step(f"generate {generator.count} units of {module.name}")
+            for generator, instances in zip(module.generators, patterns, strict=True):
+                progress.step(f"generate the units of {module.name}")
                 _run(module, generator, tree, fresh, runner, instances)
             if not folder.is_dir():
                 fresh.rename(folder)
@@ -149,26 +151,28 @@ def _check(
     remains.
     """
     pairs = itertools.product(kept, module.targets)
+    exact = instances in ("", generator.common)
+    count, kept_count = generator.counts(instances)
     problem = ""
     hint = (
         "The numbers are those of the sdist: use --aiter-source=sdist, or check the files"
         " and correct count and kept in modules.toml."
     )
-    if instances and not any(itertools.starmap(module.compiles, pairs)):
+    if not exact and not any(itertools.starmap(module.compiles, pairs)):
         problem = f"No instance of {module.name} has a name that matches {instances!r}."
         hint = (
             "Compare the pattern with the names of the files that"
             f" {generator.script} writes."
         )
-    elif not instances and wrote != generator.count:
+    elif exact and wrote != count:
         problem = (
             f"The generator {generator.script} of {module.name} wrote {wrote} files, not"
-            f" {generator.count}."
+            f" {count}."
         )
-    elif not instances and len(kept) != generator.kept:
+    elif exact and len(kept) != kept_count:
         problem = (
             f"{module.name} keeps {len(kept)} files of {generator.script}, not"
-            f" {generator.kept}."
+            f" {kept_count}."
         )
         hint = "Correct keep or kept in modules.toml."
     if problem:

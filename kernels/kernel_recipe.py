@@ -36,6 +36,10 @@ Older jaxlibs refuse handlers of that version; newer ones accept them.
 """
 PROJECT_FOLDER = Path(__file__).parent
 """Folder of the project `jax-aiter`, with pyproject.toml."""
+ASM_ALONE = (
+    "attention has AITER's assembly kernels alone; head dimensions of 64, 80, 96 and 256,"
+    " float16 and windows forward need --kernel-rocm with --attention=common"
+)
 _VERSION_FILE = PROJECT_FOLDER / "payload" / PACKAGE / "version.py"
 
 
@@ -115,8 +119,22 @@ def object_path(module: str, target: str, name: str, sku: str = "") -> str:
     return "/".join(filter(None, (KERNELS, "hsa", target, sku, module, name)))
 
 
+def requested_modules(
+    catalog: Catalog, request: KernelRequest
+) -> tuple[KernelModule, ...]:
+    """Return the named modules and their dependencies, or those of a complete wheel.
+
+    Raises:
+        RequestError: a module is unknown, or the toolchain cannot build it.
+    """
+    modules = catalog.chosen(request.modules or None, request.toolchain)
+    if request.modules or request.attention != "asm":
+        return modules
+    return tuple(module for module in modules if not module.attention)
+
+
 def expected_modules(
-    catalog: Catalog, wanted: Sequence[str], toolchain: str
+    catalog: Catalog, wanted: Sequence[str], request: KernelRequest
 ) -> tuple[KernelModule, ...]:
     """Return the modules of a complete wheel.
 
@@ -125,11 +143,20 @@ def expected_modules(
     Device-libs are excluded, because they are linked into the libraries that call them.
     """
     modules = []
-    for module in catalog.chosen(None, toolchain):
+    for module in requested_modules(catalog, replace(request, modules=())):
         has_code = any(map(module.supports, wanted))
         if has_code and module.kind is not ModuleKind.DEVICE_LIB:
             modules.append(module)
     return tuple(modules)
+
+
+def lacks_attention(
+    catalog: Catalog, wanted: Sequence[str], modules: Sequence[KernelModule]
+) -> bool:
+    """Report whether Composable Kernel's attention could be added to these modules."""
+    attention = [module for module in catalog.modules.values() if module.attention]
+    possible = any(any(map(module.supports, wanted)) for module in attention)
+    return possible and not any(module.attention for module in modules)
 
 
 def check_jax(catalog: Catalog, jax_version: str) -> None:
@@ -164,7 +191,7 @@ def chosen_modules(
         raise RequestError(
             "No gfx target was named for the kernels.", hint="Name them with --targets."
         )
-    chosen = catalog.chosen(request.modules or None, request.toolchain)
+    chosen = requested_modules(catalog, request)
     for module in catalog.chosen(request.require, request.toolchain):
         if lacking := [name for name in wanted if not module.supports(name)]:
             raise RequestError(
@@ -184,7 +211,7 @@ def chosen_modules(
             f"{', '.join(without)} is required but missing in --kernel-modules.",
             hint="Add the module to --kernel-modules, or remove it from --require.",
         )
-    expected = expected_modules(catalog, wanted, request.toolchain)
+    expected = expected_modules(catalog, wanted, request)
     left_out = sorted({module.name for module in expected} - names)
     if left_out and not request.allow_partial:
         raise RequestError(
@@ -213,19 +240,19 @@ def manifest(
     natives: Sequence[NativeFile],
     version: str,
     wanted: Sequence[str],
+    request: KernelRequest,
     *,
     missing: Sequence[str] = (),
-    instances: str = "",
 ) -> bytes:
     """Return the content of manifest.json.
 
     Args:
         natives: all native files of the wheel.
         wanted: requested processors.
+        request: the selection of generated kernels is recorded for the modules that use
+            them.
         missing: modules that a complete wheel would also contain; they mark the wheel
             as partial.
-        instances: pattern that restricted generated kernels; recorded for the modules
-            that use them.
     """
     names = {native.module for native in natives}
     order = [name for name in catalog.modules if name in names]
@@ -233,8 +260,10 @@ def manifest(
     for name in order:
         module = catalog.modules[name]
         modules[name] = _entry(module, natives, wanted)
-        if instances and module.kind is ModuleKind.FFI_SHIM:
-            modules[name]["instances"] = instances
+        if request.instances and module.kind is ModuleKind.FFI_SHIM:
+            modules[name]["instances"] = request.instances
+        if module.attention:
+            modules[name]["attention"] = request.attention
     body: dict[str, Any] = {
         "schema": MANIFEST_SCHEMA,
         "version": version,

@@ -180,6 +180,8 @@ class Generator:
         suffix: suffix of the files that are compiled.
         count: exact number of files with that suffix; the maximum if instances are
             restricted.
+        common: pattern of the instances of `--attention=common`; empty for all.
+        common_count: exact number of files of these instances, all of them kept.
         keep: regular expressions; files whose name matches one of them are compiled.
             Empty keeps all.
         kept: exact number of kept files; the maximum if instances are restricted.
@@ -192,6 +194,17 @@ class Generator:
     kept: int
     keep: tuple[str, ...] = ()
     driver: str = ""
+    common: str = ""
+    common_count: int = 0
+
+    def pattern(self, attention: str) -> str:
+        """Return the pattern of the instances for `--attention`; empty for all."""
+        return "" if attention == "all" else self.common
+
+    def counts(self, pattern: str) -> tuple[int, int]:
+        """Return the numbers of written and of kept files for `common` or all instances."""
+        few = pattern and (self.common_count, self.common_count)
+        return few or (self.count, self.kept)
 
 
 @frozen
@@ -204,6 +217,8 @@ class KernelModule:
         targets: processors that the module has code for; (EVERY,) for all of the gfx
             table.
         fallback: portable module that serves other targets; empty for none.
+        attention: whether the module belongs to Composable Kernel's attention, which
+            `--attention=asm` leaves out.
         host: C++ files of the library, below `kernels/src`.
         needs: modules that must be loaded first; for an ffi-shim, device-libs that are
             linked into the library.
@@ -228,6 +243,7 @@ class KernelModule:
     memory_mb: int
     source: str = ""
     fallback: str = ""
+    attention: bool = False
     needs: tuple[str, ...] = ()
     toolchains: tuple[str, ...] = ("pypi", "rocm")
     headers: tuple[str, ...] = ()

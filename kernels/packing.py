@@ -37,8 +37,8 @@ def write_files(
         built.natives,
         version,
         built.wanted,
+        built.request,
         missing=built.missing,
-        instances=built.instances,
     )
     (folder / recipe.MANIFEST).write_bytes(text)
 

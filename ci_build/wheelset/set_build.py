@@ -268,11 +268,6 @@ def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
     hours = most["cpu_seconds"] / 3600
     cost = f"{hours:.1f} h" if hours > 1 else f"{most['cpu_seconds']:.0f} s"
     yield (f"at most {most['steps']} steps and {cost} of CPU, less what is cached")
-    if plan["has_to_be_named"]:
-        yield (
-            "modules that take this long have to be named with --kernel-modules, unless most"
-            " of their steps are cached"
-        )
 
 
 def _targets(plan: BuildPlan) -> str:

@@ -90,6 +90,7 @@ def update(state: State, source: str, cache_dir: str | None) -> None:
     "aiter_source",
     "kernel_rocm",
     "kernel_modules",
+    "attention",
     "kernel_instances",
     "require",
     "allow_partial",

@@ -282,9 +282,12 @@ def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
         source=settings.text("aiter_source"),
         require=split_list(settings.get("require").value),
         allow_partial=settings.flag("allow_partial"),
+        attention=settings.text("attention") or ("common" if rocm else "asm"),
         instances=settings.text("kernel_instances"),
     )
     problems = []
+    if request.attention != "asm" and request.toolchain == "pypi":
+        problems.append(f"--attention={request.attention} needs --kernel-rocm.")
     if request.instances and request.toolchain == "pypi":
         problems.append("--kernel-instances needs --kernel-rocm.")
     if request.instances and not request.allow_partial:

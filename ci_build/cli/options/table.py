@@ -73,6 +73,7 @@ _CHOICES = {
     "payload": tuple(Payload),
     "compiler": ("clang", "gcc"),
     "jax_source": ("jax-ml", "amd"),
+    "attention": ("asm", "common", "all"),
 }
 _GROUPS: Mapping[str, Mapping[str, str]] = {
     "Wheels": {
@@ -164,6 +165,10 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
         ),
         "--kernel-rocm DIR": (
             "ROCm that compiles the kernels.  [default: compilers of the package index]"
+        ),
+        "--attention": (
+            "Composable Kernel's attention beside AITER's assembly: none, a choice of an hour of "
+            "CPU, or all of 90 hours.  [default: common with --kernel-rocm, else asm]"
         ),
         "--kernel-modules NAME,…": "Kernel modules to build.  [default: all]",
         "--kernel-instances REGEX": "Generated kernels to build, matched by name.  [default: all]",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from core.errors import KernelError
+from core.model import KernelRequest
 from core.process import HostRunner
 from core.report import NoProgress
 from kernels.aiter_sources import SourceTree
@@ -60,28 +61,23 @@ def tree(tmp_path: Path) -> SourceTree:
 def generated(
     tree: SourceTree,
     cache: Path,
+    instances: str = "",
     **changes: Any,
 ) -> tuple[list[str], list[str]]:
-    made = generate(
-        module(**changes), tree, cache, HostRunner(os.environ), NoProgress()
-    )
+    request = KernelRequest(instances=instances)
+    runner = HostRunner(os.environ)
+    made = generate(module(**changes), tree, cache, runner, NoProgress(), request)
     return sorted(made.units), sorted(made.headers)
 
 
 def test_unreachable_instances_are_not_compiled(
     tree: SourceTree, tmp_path: Path
 ) -> None:
-    assert generated(tree, tmp_path / "cache") == (
-        ["a_x.cpp", "b_x.cpp"],
-        ["common.hpp"],
-    )
-    (
-        tree.folder / "gen" / "gen.py"
-    ).unlink()  # the second run must not call the generator
-    assert generated(tree, tmp_path / "cache") == (
-        ["a_x.cpp", "b_x.cpp"],
-        ["common.hpp"],
-    )
+    kept = (["a_x.cpp", "b_x.cpp"], ["common.hpp"])
+    assert generated(tree, tmp_path / "cache") == kept
+    # The second run must not call the generator.
+    (tree.folder / "gen" / "gen.py").unlink()
+    assert generated(tree, tmp_path / "cache") == kept
 
 
 @pytest.mark.parametrize(
@@ -92,6 +88,7 @@ def test_unreachable_instances_are_not_compiled(
             r"The generator gen/gen\.py of ck_rms_norm failed: .*exit code 3",
         ),
         ({"count": 4}, r"wrote 3 files, not 4"),
+        ({"common": "_x", "common_count": 2}, r"wrote 3 files, not 2"),
         ({"keep": ("none",), "kept": 1}, r"keeps 0 files of gen/gen\.py, not 1"),
     ],
 )
@@ -115,27 +112,12 @@ def test_generator_failure_or_other_output_is_an_error(
 def test_instance_pattern_without_match_is_an_error(
     tree: SourceTree, tmp_path: Path
 ) -> None:
-    few = generate(
-        module(count=9, kept=9),
-        tree,
-        tmp_path,
-        HostRunner(os.environ),
-        NoProgress(),
-        "_x",
-    )
-    assert sorted(few.units) == ["a_x.cpp", "b_x.cpp"]
-    for changes in ({"keep": ("none",)}, {"keep": (r"rmsnorm2d_fwd_api\.cpp",)}):
-        with pytest.raises(
-            KernelError, match="No instance of ck_rms_norm has a name that matches '_z'"
-        ):
-            generate(
-                module(**changes),
-                tree,
-                tmp_path,
-                HostRunner(os.environ),
-                NoProgress(),
-                "_z",
-            )
+    units, _ = generated(tree, tmp_path, "_x", count=9, kept=9)
+    assert units == ["a_x.cpp", "b_x.cpp"]
+    said = "No instance of ck_rms_norm has a name that matches '_z'"
+    for keep in ("none", r"rmsnorm2d_fwd_api\.cpp"):
+        with pytest.raises(KernelError, match=said):
+            generated(tree, tmp_path, "_z", keep=(keep,))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Upper bounds of kernel builds, and refusal of long builds."""
+"""Upper bounds of kernel builds, and sources of AITER."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernels import toolchains
 from kernels.assemble import prepare
 from kernels.build import KernelBuild
 from kernels.compiler_steps import library_steps, unit_steps
-from kernels.estimate import HOURS_UNASKED, bound
+from kernels.estimate import bound
 from kernels.graph import Capacity
 from kernels.module_catalog import load_catalog
 from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleRunner, src
@@ -26,7 +26,6 @@ from tests.support.silent import NoProcesses
 
 __all__ = ["src"]
 CATALOG = load_catalog()
-LONG = replace(MODULE, seconds=HOURS_UNASKED * 3600)
 
 
 # Costs
@@ -49,12 +48,19 @@ def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) 
             src=src,
         ),
     ]
-    runs, seconds = bound([MODULE], targets)
+    runs, seconds = bound([MODULE], targets, "asm")
     assert runs == len(steps)
     assert seconds == pytest.approx(sum(step.seconds for step in steps))
 
 
-# Long builds
+def test_bound_counts_instances_of_attention() -> None:
+    library = CATALOG.modules["ck_mha_fwd"]
+    (generator,) = library.generators
+    found = [bound([library], ["gfx942"], kind)[0] for kind in ("common", "all")]
+    assert found == [2 * generator.common_count, 2 * generator.kept]
+
+
+# Incomplete builds
 
 
 def job(
@@ -64,7 +70,7 @@ def job(
     runner: Runner | None = None,
     allow_partial: bool = False,
 ) -> KernelBuild:
-    catalog = replace(CATALOG, modules={"m": LONG})
+    catalog = replace(CATALOG, modules={"m": MODULE})
     request = KernelRequest(modules=modules, allow_partial=allow_partial)
     return KernelBuild(
         request,
@@ -76,20 +82,6 @@ def job(
         catalog=catalog,
         src=src,
     )
-
-
-CAPACITY = Capacity(jobs=1, memory_mb=1000)
-
-
-def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) -> None:
-    (src / "u.hip").write_text("")
-    said = r"would take 4 hours of CPU.*--kernel-modules=m builds all"
-    with pytest.raises(RequestError, match=said) as refused:
-        job(tmp_path, src).run(CAPACITY)
-    assert refused.value.exit_code == 2
-    # A named module is built: its first process starts.
-    with pytest.raises(AssertionError, match="starts a process"):
-        job(tmp_path, src, "m").run(CAPACITY)
 
 
 @pytest.mark.parametrize("allow_partial", [False, True])

@@ -42,6 +42,9 @@ def names(*processors: str, **request: Any) -> list[str]:
 
 def test_chosen_modules_skips_modules_without_code() -> None:
     portable = ["rms_norm"]
+    attention = {"ck_mha_fwd", "mha_fwd", "ck_mha_bwd", "mha_bwd"}
+    whole = {*names("gfx942", toolchain="rocm", attention="common")}
+    assert whole - {*names("gfx942", toolchain="rocm")} == attention
     assert names("gfx1100") == portable
     others = {"mha_fwd_asm", "mha_bwd_asm"}
     assert (
@@ -86,38 +89,19 @@ def test_manifest_names_missing_modules() -> None:
         allow_partial=True,
     ) == ["rms_norm"]
     library = NativeFile(
-        path="jax_aiter/_kernels/lib/librms_norm.so",
+        path="jax_aiter/_kernels/lib/libmha_fwd.so",
         file=Path("x"),
         sha256="0",
-        module="rms_norm",
+        module="mha_fwd",
     )
-    whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"])
+    asked = KernelRequest(attention="common")
+    whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"], asked)
+    assert b'"attention": "common"' in whole
     partial = recipe.manifest(
-        CATALOG,
-        [library],
-        "1",
-        ["gfx942"],
-        missing=["gemm_i8"],
+        CATALOG, [library], "1", ["gfx942"], asked, missing=["gemm_i8"]
     )
     assert b"partial" not in whole
     assert b'"partial": [\n  "gemm_i8"\n ]' in partial
-
-
-def test_device_lib_alone_is_refused() -> None:
-    modules = recipe.chosen_modules(
-        CATALOG,
-        ["gfx942"],
-        KernelRequest(
-            modules=("ck_mha_fwd",),
-            toolchain="rocm",
-            allow_partial=True,
-        ),
-    )
-    with pytest.raises(
-        RequestError, match="ck_mha_fwd is a device library without a handler"
-    ):
-        recipe.refuse_code_alone(modules)
-    recipe.refuse_code_alone([*modules, CATALOG.modules["mha_fwd"]])
 
 
 # Version and requirements

@@ -26,27 +26,17 @@ def dry_run(*words: str) -> Any:
     return json.loads(done.stdout) if "--json" in words else done.stdout
 
 
-def test_dry_run_prints_cost_and_required_names() -> None:
-    said = dry_run("--targets=gfx942", "--kernel-rocm=/opt/rocm")
-    assert "of CPU, less what is cached" in said
-    assert "have to be named with --kernel-modules" in said
-    quick = dry_run("--targets=gfx942", "--json")
-    assert quick["has_to_be_named"] is False
-    assert 0 < quick["at_most"]["cpu_seconds"] < 600
-    assert (
-        dry_run("--targets=gfx942", "--kernel-rocm=/opt/rocm", "--json")[
-            "has_to_be_named"
-        ]
-        is True
-    )
-    named = dry_run(
-        "--targets=gfx942",
-        "--kernel-rocm=/opt/rocm",
-        "--kernel-modules=mha_fwd",
-        "--allow-partial",
-        "--json",
-    )
-    assert named["has_to_be_named"] is False
+def test_dry_run_prints_cost_of_attention() -> None:
+    assert "of CPU, less what is cached" in dry_run("--targets=gfx942")
+    rocm = "--kernel-rocm=/opt/rocm"
+    kinds = []
+    hours = []
+    for words in ([], [rocm, "--attention=asm"], [rocm], [rocm, "--attention=all"]):
+        plan = dry_run("--targets=gfx942", "--json", *words)
+        kinds.append(plan["attention"])
+        hours.append(plan["at_most"]["cpu_seconds"] / 3600)
+    assert kinds == ["asm", "asm", "common", "all"]
+    assert hours[0] < 0.1 < hours[1] < 1 < hours[2] < 3 < 50 < hours[3]
 
 
 # Refusals of a dry run

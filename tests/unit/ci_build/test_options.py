@@ -236,6 +236,7 @@ KERNELS = {
     "aiter_source": "x",
     "kernel_rocm": "/rocm",
     "kernel_modules": "a, b",
+    "attention": "all",
     "kernel_instances": "x",
     "require": "a",
     "allow_partial": True,
@@ -245,7 +246,7 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel_options_all_have_effect(name: str) -> None:
     base: dict[str, Any] = {"kernels": True}
-    if name == "kernel_instances":
+    if name in ("attention", "kernel_instances"):
         base |= {"kernel_rocm": "/rocm", "allow_partial": True}
     assert request({**base, name: KERNELS[name]}).kernels != request(base).kernels
     assert set(KERNELS) == set(NEEDS_KERNELS)
@@ -285,6 +286,7 @@ def test_options_that_need_another_are_refused(name: str) -> None:
             {**INSTANCES, "kernel_rocm": None},
             "--kernel-instances needs --kernel-rocm",
         ),
+        ({"kernels": True, "attention": "all"}, "--attention=all needs --kernel-rocm"),
         (
             {**INSTANCES, "allow_partial": None},
             "--kernel-instances .* needs --allow-partial",
