@@ -52,6 +52,7 @@ class Screen:
         self._ended = threading.Event()
         self._streams: tuple[TextIO, TextIO] = (sys.stdout, sys.stderr)
         self._titles: list[str] = []
+        self._unopened = ""
         self._commands_plan: list[str] = []
         self._groups_plan: list[str] = []
         self._total = 0
@@ -77,6 +78,7 @@ class Screen:
             whole: whether lines stay whole, such as commands that users copy.
         """
         with self.lock:
+            self._open()
             if not whole:
                 text = fold(text, width_of(sys.stderr))
             if self._live is not None:
@@ -155,6 +157,7 @@ class Screen:
         Before a step that is not parallel, all others are over.
         """
         with self.lock:
+            self._open()
             self._groups_plan = _after(self._groups_plan, name, parallel=parallel)
 
     @contextmanager
@@ -169,20 +172,29 @@ class Screen:
             if len(self._titles) > 1:
                 self.line(title)
             else:
-                self._open(title)
+                self._unopened = title
         try:
             yield
+            self._open()
         finally:
             with self.lock:
                 self._titles.remove(title)
                 if not self._titles:
                     self._close_display()
-                self.line(f"  {time.monotonic() - started:.1f} s")
+                if not self._unopened:
+                    self.line(f"  {time.monotonic() - started:.1f} s")
                 if not self._titles:
                     self._groups_plan = []
-                    self._marker("::endgroup::")
+                    if not self._unopened:
+                        self._marker("::endgroup::")
+                    self._unopened = ""
 
-    def _open(self, title: str) -> None:
+    def _open(self) -> None:
+        """Open the display of a group with its first output, so that bad input opens none."""
+        title = self._unopened
+        if not title:
+            return
+        self._unopened = ""
         self._commands_plan = _after(self._commands_plan, title)
         if self.github:
             self._marker(f"::group::{' '.join(title.split()).replace('%', '%25')}")
