@@ -165,16 +165,14 @@ def _plan(
         return entries, select_entries(entries, targets)
 
     cuts = []
-    missing = []
+    missing: dict[GfxTarget, int] = {}
+    present: set[str] = set()
     for bundle, (entries, chosen) in zip(
         bundles, map_bundles(path, bundles, choose), strict=True
     ):
-        if chosen.missing:
-            names = ", ".join(map(str, chosen.missing))
-            missing.append(
-                f"bundle {bundle.index} at byte {bundle.offset:#x} has no code for"
-                f" {names}"
-            )
+        present.update(str(entry.target) for entry in entries if entry.target)
+        for target in chosen.missing:
+            missing[target] = missing.get(target, 0) + 1
         placed = place_entries(chosen.kept, alignment=alignment_of(entries))
         cuts.append(
             _BundlePlan(
@@ -182,9 +180,10 @@ def _plan(
             )
         )
     if missing:
-        more = f", and {len(missing) - 3} more such bundles" if len(missing) > 3 else ""
         raise FatbinError(
-            f"{bundles[0].label}: {'; '.join(missing[:3])}{more}.",
+            f"{bundles[0].label} has no code for {', '.join(map(str, missing))} in"
+            f" {max(missing.values())} of {len(bundles)} bundles; it has"
+            f" {', '.join(sorted(present))}.",
             hint=(
                 "Choose targets that `inspect` lists for this wheel, or build the wheel"
                 " for the missing targets."

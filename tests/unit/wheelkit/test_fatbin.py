@@ -178,11 +178,7 @@ def test_slim_missing_target_is_reported_without_changes(tmp_path: Path) -> None
     old = path.read_bytes()
     with pytest.raises(FatbinError) as caught:
         slim(path, gfx("gfx942", "gfx950"), name="jax/plugin.so")
-    offset = find_bundles(path)[1].offset
-    message = str(caught.value)
-    where = f"jax/plugin.so: bundle 1 at byte {offset:#x}"
-    assert f"{where} has no code for gfx950." in message
-    assert "bundle 0" not in message
+    assert "jax/plugin.so has no code for gfx950 in 1 of 2" in str(caught.value)
     assert path.read_bytes() == old
 
 
