@@ -15,7 +15,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from core.errors import CiBuildError, MachineError, SickMachineError
 from core.process import HostRunner
@@ -63,8 +63,16 @@ def _table(name: str) -> dict[str, Any]:
     return tomllib.loads((ROOT / "core" / name).read_text(encoding="utf-8"))
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors have the form of other commands' errors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print an error and exit."""
+        self.exit(2, f"error: {message}. Run `{self.prog} --help`.\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ci_build doctor",
         description=(
             "Report GPU, driver, ROCm, Python and jax packages, and problems with"
@@ -96,7 +104,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not shutil.which(options.python):
+        parser.error(f"--python is not a program: {options.python}")
+    if options.index and "://" not in options.index:
+        parser.error(f"--index is not a URL: {options.index}")
     published = defaults(options.index)
     supported = published["pythons"]
     argv = [options.python, "-c", _START, str(PAYLOAD)]

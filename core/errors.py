@@ -19,7 +19,8 @@ class CiBuildError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}".rstrip()
+        space = "\n" if "\n" in self.message else " "
+        return f"{self.message.rstrip()}{space}{self.hint}".rstrip()
 
 
 class RequestError(CiBuildError):

@@ -92,7 +92,8 @@ def why_unwritable(path: Path) -> str:
     has no name where the file system supports this (open(2), O_TMPFILE), so that
     nothing changes; otherwise it is removed at once.
     """
-    above = next(place for place in path.absolute().parents if os.path.lexists(place))
+    path = path.absolute()
+    above = next(filter(os.path.lexists, path.parents), path)
     if not above.is_dir():
         return f"{above} is not a folder"
     try:

@@ -92,7 +92,7 @@ def run_pip(
     if done.returncode == 0:
         return done.stdout
     output = without_credentials(f"$ {render(argv)}\n{done.stdout}{done.stderr}")
-    hint = "Check the indexes in `pip config list`; -v prints the output of pip."
+    hint = "Check the URL, or the indexes in `pip config list`; -v prints pip's output."
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(output, encoding="utf-8")

@@ -6,6 +6,7 @@ SECTIONS.
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import signal
@@ -94,6 +95,8 @@ GROUPS = {
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_NEAR = 0.7
+"""Least similarity of a name that is suggested instead of an unknown one."""
 _WITH_BUILD_OPTIONS = ("dist_wheels", "nightly", "release")
 
 
@@ -182,12 +185,11 @@ def run(arguments: list[str] | None = None) -> int:
     except CiBuildError as error:
         _report_error(f"error: {without_credentials(str(error))}")
         return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        hint = f" Run `{context.command_path} --help`." if context else ""
-        text = " ".join(error.format_message().split())
-        stop = "" if text.endswith((".", "?", ")")) else "."
-        _report_error(f"error: {text}{stop}{hint}")
+        _report_error(f"error: {_sentence(error)}")
         return error.exit_code
     except click.exceptions.Exit as ending:
         return ending.exit_code
@@ -208,5 +210,24 @@ def run(arguments: list[str] | None = None) -> int:
     return ended if isinstance(ended, int) else 0
 
 
+def _sentence(error: click.ClickException) -> str:
+    """Return an error of click as a sentence with a hint."""
+    text = error.format_message()
+    context = getattr(error, "ctx", None)
+    hint = f"Run `{context.command_path} --help`." if context else ""
+    if isinstance(error, click.NoSuchOption | click.exceptions.NoSuchCommand):
+        text = error.message
+        name = getattr(error, "option_name", "") or getattr(error, "command_name", "")
+        near = difflib.get_close_matches(name, error.possibilities or (), 1, _NEAR)
+        if near:
+            text = f"{text} Did you mean {near[0]!r}?"
+        elif name in ("-v", "-q", "--verbose", "--quiet"):
+            hint = f"Write it before the command: `ci_build {name} …`."
+    text = " ".join(text.split())
+    stop = "" if text.endswith((".", "?")) else "."
+    return f"{text}{stop} {hint}".rstrip()
+
+
 def _report_error(text: str) -> None:
-    click.echo(fold(text, width_of(sys.stderr)), err=True)
+    word, rest = fold(text, width_of(sys.stderr)).split(":", 1)
+    click.echo(f"{click.style(f'{word}:', fg='red', bold=True)}{rest}", err=True)

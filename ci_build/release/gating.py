@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -71,6 +72,11 @@ def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
     """
     folder = Path(text)
     if not folder.is_dir():
+        if not re.fullmatch(r"\w[\w.-]*/\w+", text):
+            raise RequestError(
+                f"{text!r} is neither a folder nor the name of a staged set.",
+                hint="Give a folder with wheels.json, or INDEX/DIGEST of `ci_build status`.",
+            )
         return find_staged(text, bucket)
     check_set_folder(folder)
     return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(

@@ -255,13 +255,34 @@ def check_request(request: RocmRequest) -> None:
             f"--rocm-lock={writes} cannot be written: {reason}.",
             hint="Give another --rocm-lock.",
         )
-    match request.source:
+    if isinstance(request.source, Folder):
+        _check_folder(request, request.source)
+    else:
+        check_place(request.source)
+
+
+def check_place(source: RocmSource) -> None:
+    """Refuse an invalid URL, a missing file or folder, and another file than a ROCm.
+
+    Raises:
+        RequestError: the source is one of these.
+        ArchiveError: a local tarball is damaged.
+    """
+    # Start-up time: help does not need the decompressors.
+    from ci_build.rocm.local_rocm import check_folder, check_tarball
+
+    match source:
         case TarballUrl() as tarball:
             _check_url(tarball)
+        case TarballFile(path=path) if path.exists():
+            check_tarball(path)
         case TarballFile(path=path):
-            _check_file(path)
+            raise RequestError(
+                f"{path} does not exist.",
+                hint="Give an https URL, a tarball, or the folder of a ROCm.",
+            )
         case Folder(path=path):
-            _check_folder(request, path)
+            check_folder(path)
 
 
 def _check_url(tarball: TarballUrl) -> None:
@@ -283,22 +304,9 @@ def _check_url(tarball: TarballUrl) -> None:
     format_of(tarball.name)
 
 
-def _check_file(path: Path) -> None:
-    # Start-up time: help does not need the decompressors.
-    from ci_build.rocm.local_rocm import check_tarball
-
-    if not path.exists():
-        raise RequestError(
-            f"{path} does not exist.",
-            hint="Give an https URL, a tarball, or the folder of a ROCm.",
-        )
-    check_tarball(path)
-
-
-def _check_folder(request: RocmRequest, path: Path) -> None:
+def _check_folder(request: RocmRequest, folder: Folder) -> None:
     # Start-up time: help does not need the decompressors.
     from ci_build.rocm import facts
-    from ci_build.rocm.local_rocm import check_folder
 
     if request.sha256:
         raise RequestError(
@@ -307,11 +315,11 @@ def _check_folder(request: RocmRequest, path: Path) -> None:
         )
     if request.require_checksum:
         raise RequestError(
-            f"--require-checksum: the folder {path} has no checksum.",
+            f"--require-checksum: the folder {folder.path} has no checksum.",
             hint="Give a tarball, or omit --require-checksum.",
         )
-    check_folder(path)
-    facts.check_folder(path, request.full_version, request.targets)
+    check_place(folder)
+    facts.check_folder(folder.path, request.full_version, request.targets)
 
 
 def _check_name(request: RocmRequest) -> None:

@@ -123,8 +123,8 @@ def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
         )
     except ArchiveError as error:
         raise InputError(
-            f"Not a wheel: {path}: {error.message}",
-            hint="Check that the download is complete.",
+            f"Not a wheel: {error.message}",
+            hint="Check that the download is complete, and its name unchanged.",
         ) from error
     try:
         members = _members(path, report)

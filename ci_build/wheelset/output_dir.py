@@ -27,6 +27,10 @@ def check_output_dir(out: Path) -> None:
     """
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
+    if out.name in ("", ".."):
+        raise RequestError(
+            f"--out={out} has no name.", hint="Name a folder, which is replaced."
+        )
     if reason := why_unwritable(out):
         raise RequestError(
             f"--out={out} cannot be written: {reason}.", hint="Give another --out."

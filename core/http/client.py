@@ -97,7 +97,7 @@ class Session(requests.Session):
             raise InputError(
                 f"Cannot download {self.name}: {policy.tries} tries failed;"
                 f" the last error was: {text}.",
-                hint="Run the same command again to resume.",
+                hint="Check the URL and the network; a repetition resumes the download.",
             )
         wait = max(policy.first_wait * 2 ** (self._failed - 1), retry_after)
         wait = min(wait, policy.longest_wait)

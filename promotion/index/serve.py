@@ -69,7 +69,7 @@ class IndexServer(ThreadingHTTPServer):
         except OSError as error:
             raise MachineError(
                 f"Cannot listen on {host}:{port}: {error.strerror}.",
-                hint="Use another port.",
+                hint="Give another PORT or --host.",
             ) from error
         self._thread = threading.Thread(
             target=self.serve_forever, args=(0.05,), name="index-server"

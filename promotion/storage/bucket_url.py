@@ -31,7 +31,7 @@ def bucket_name(text: str) -> str:
     """Return the name of a bucket in the form that `open_bucket` takes: file:// URLs become paths.
 
     Raises:
-        RequestError: the text is neither a folder, nor a file:// URL of one, nor an
+        RequestError: the text names a file, or neither a folder, nor a file:// URL of one, nor an
             s3:// URL.
     """
     if is_url(text):
@@ -50,6 +50,10 @@ def bucket_name(text: str) -> str:
                 hint="Write it like file:///folder.",
             )
         return unquote(url.path)
+    if Path(text).is_file():
+        raise RequestError(
+            f"The bucket {text} is a file.", hint="Give a folder or s3://NAME/PREFIX."
+        )
     if not text or _OTHER_URL.match(text):
         raise RequestError(
             f"{text!r} is not a bucket.",

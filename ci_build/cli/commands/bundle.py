@@ -11,7 +11,7 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket
 from ci_build.cli.options.shared_options import (
     FILE,
-    PATH,
+    OUTPUT,
     Values,
     bucket_option,
     option,
@@ -34,7 +34,7 @@ from promotion.storage.object_keys import StagedSet
         "Archive to write, or folder with --platform.  [default: INDEX-DIGEST.tar, or"
         " INDEX-DIGEST]"
     ),
-    type=PATH,
+    type=OUTPUT,
 )
 @option(
     "--platform",
@@ -99,16 +99,10 @@ def bundle(
 
 
 def _check_out(out: Path) -> None:
-    """Refuse a path that exists, or whose folder cannot be written."""
+    """Refuse a path that exists."""
     if os.path.lexists(out):
         raise RequestError(
             f"--out exists: {out}.", hint="Give another --out, or remove it."
-        )
-    folder = out.absolute().parent
-    if not os.access(folder, os.W_OK):
-        problem = "is not writable" if folder.exists() else "does not exist"
-        raise RequestError(
-            f"--out: the folder {folder} {problem}.", hint="Give another --out."
         )
 
 

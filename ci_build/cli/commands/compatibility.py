@@ -11,7 +11,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.shared_options import FILE, PATH, bucket_option, option
+from ci_build.cli.options.shared_options import FILE, OUTPUT, bucket_option, option
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
 from core.digests import sha256_of
@@ -28,7 +28,7 @@ from promotion.storage.object_keys import ReleasedIndex
 @cloup.command()
 @click.argument("index")
 @option("--json", "Write JSON instead of Markdown.", name="as_json")
-@option("--out FILE", "File to write.  [default: standard output]", type=PATH)
+@option("--out FILE", "File to write.  [default: standard output]", type=OUTPUT)
 @option(
     "--public-url URL",
     "Public URL of the bucket, for links to reports.",

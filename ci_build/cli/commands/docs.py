@@ -8,13 +8,13 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner
-from ci_build.cli.options.shared_options import PATH, option
+from ci_build.cli.options.shared_options import OUTPUT, PATH, option
 from ci_build.cli.options.table import chosen_options
 
 
 @cloup.command()
 @click.argument("compatibility", metavar="[TABLES]", type=PATH, required=False)
-@option("--out DIR", "Folder to write the site to.", type=PATH, required=True)
+@option("--out DIR", "Folder to write the site to.", type=OUTPUT, required=True)
 @chosen_options("cache_dir")
 @click.pass_obj
 def docs(

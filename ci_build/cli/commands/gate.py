@@ -22,6 +22,7 @@ from ci_build.cli.options.cluster_options import cluster_options, cluster_reques
 from ci_build.cli.options.container_options import container_settings
 from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.shared_options import (
+    COUNT,
     FILE,
     FOLDER,
     Values,
@@ -89,7 +90,7 @@ _STRUCTURE_OPTIONS = (
     option(
         "--jobs N",
         "Number of parallel compilers.  [default: derived from cores and memory]",
-        type=click.IntRange(1),
+        type=COUNT,
     ),
     option(
         "--update", "Update the golden files from the wheels.", name="update_golden"
@@ -138,12 +139,12 @@ _DEVICE_OPTIONS = (
             "Required number of devices.  [default: the family's number in"
             " promotion/policy/families.toml]"
         ),
-        type=click.IntRange(1),
+        type=COUNT,
     ),
     option(
         "--import-limit SECONDS",
         "Time limit for the import of each test file.  [default: 600]",
-        type=click.IntRange(1),
+        type=COUNT,
     ),
     option(
         "--inside ENGINE",

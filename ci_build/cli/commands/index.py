@@ -7,7 +7,12 @@ import cloup
 
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json
 from ci_build.cli.options.settings import split_list
-from ci_build.cli.options.shared_options import bucket_option, json_option, option
+from ci_build.cli.options.shared_options import (
+    PORT,
+    bucket_option,
+    json_option,
+    option,
+)
 from ci_build.cli.options.table import chosen_options
 from ci_build.release.release_request import SERVE_PORT
 from core.errors import RequestError
@@ -19,9 +24,7 @@ from promotion.storage.directory_bucket import DirBucket
 
 
 @cloup.command()
-@click.argument(
-    "port", metavar="[PORT]", type=click.IntRange(0, 65535), default=SERVE_PORT
-)
+@click.argument("port", metavar="[PORT]", type=PORT, default=SERVE_PORT)
 @bucket_option
 @option("--host TEXT", "Address to listen on.", default="127.0.0.1")
 @click.pass_obj

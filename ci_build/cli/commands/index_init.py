@@ -9,6 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
 from ci_build.cli.options.environment import config_folder, ledger_request
+from ci_build.cli.options.settings import require_folder
 from ci_build.cli.options.shared_options import (
     PATH,
     channel_option,
@@ -20,7 +21,7 @@ from ci_build.cli.options.shared_options import (
 from core.errors import RequestError
 from core.report import print_line
 from promotion.index.operations import utc_now
-from promotion.storage.bucket_url import is_url
+from promotion.storage.bucket_url import bucket_name, is_url
 from promotion.storage.roles import Role
 
 
@@ -65,6 +66,8 @@ def init(
             f"{bucket} is not a bucket on S3, which has roles.",
             hint="Give s3://NAME/PREFIX, or no ROLE=ARN.",
         )
+    if not is_url(bucket):
+        require_folder(Path(bucket_name(bucket)), "DIR")
     request = SetupRequest(
         bucket=bucket,
         channel=channel,

@@ -12,6 +12,7 @@ from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import actor, ledger_request
 from ci_build.cli.options.shared_options import (
     DAYS,
+    ENTRY,
     Function,
     bucket_option,
     dry_run_option,
@@ -37,7 +38,7 @@ def _change_options(function: Function) -> Function:
 
 @cloup.command()
 @click.argument("index")
-@click.argument("to", metavar="[ENTRY]", type=click.IntRange(0), required=False)
+@click.argument("to", metavar="[ENTRY]", type=ENTRY, required=False)
 @option("--reason TEXT", "Reason to record in the ledger.", required=True)
 @_change_options
 @click.pass_obj
@@ -196,7 +197,7 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
 @option(
     "--keep-newest N",
     "Always keep the N newest sets.",
-    type=click.IntRange(0),
+    type=ENTRY,
     default=3,
 )
 @option("--apply", "Apply the plan. Without it, only print the plan.", name="really")

@@ -10,8 +10,8 @@ import cloup
 from ci_build.cli.common import State, host_runner, print_json, show_plan
 from ci_build.cli.options.cluster_options import cluster_options, cluster_request
 from ci_build.cli.options.request_conversion import kernels_request
-from ci_build.cli.options.settings import split_list
-from ci_build.cli.options.shared_options import json_option, option
+from ci_build.cli.options.settings import require_folder, split_list
+from ci_build.cli.options.shared_options import COUNT, json_option, option
 from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.connection import connected
 from ci_build.wheelset.set_build import cluster_line, kernel_lines
@@ -104,7 +104,7 @@ def update(state: State, source: str, cache_dir: str | None) -> None:
 @option(
     "--jobs N",
     "Number of parallel compilers.  [default: derived from cores and memory]",
-    type=click.IntRange(1),
+    type=COUNT,
 )
 @cluster_options
 @click.pass_obj
@@ -128,11 +128,7 @@ def build(
     api.check_request(request)
     room = api.Capacity(jobs=jobs) if jobs else api.Capacity()
     out = Path(settings.text("out"))
-    if out.exists() and not out.is_dir():
-        raise RequestError(
-            f"--out {out} is not a directory.",
-            hint="Name a directory; a missing one is created.",
-        )
+    require_folder(out, "--out")
     if settings.flag("dry_run"):
         if settings.flag("json"):
             print_json(api.plan_values(request, version))

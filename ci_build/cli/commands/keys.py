@@ -8,7 +8,7 @@ import click
 import cloup
 
 from ci_build.cli.options.environment import find_signing_key
-from ci_build.cli.options.shared_options import PATH, option
+from ci_build.cli.options.shared_options import OUTPUT, PATH, option
 from core.errors import RequestError
 
 
@@ -17,7 +17,7 @@ from core.errors import RequestError
 @option(
     "--out FILE",
     "Create an Ed25519 key in this file, which only you can read.",
-    type=PATH,
+    type=OUTPUT,
 )
 def keys(file: Path | None, *, out: Path | None) -> None:
     """Print the public key of FILE or of a new key, for promotion/policy.toml.

@@ -11,7 +11,7 @@ from ci_build.cli.commands.dist_wheels import dist_wheels
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.environment import ci_run
 from ci_build.cli.options.request_conversion import require_known_pythons
-from ci_build.cli.options.settings import split_list
+from ci_build.cli.options.settings import HELP_HINT, split_list
 from ci_build.cli.options.shared_options import DEFAULT_BUCKET, bucket_option, option
 from ci_build.wheelset.ci_matrix import Axes, Cell, github_outputs, make_matrix
 from core.defaults import defaults
@@ -38,9 +38,9 @@ def _check_commands(cells: Iterable[Cell]) -> None:
             dist_wheels.make_context("dist_wheels", [*options])
         except click.UsageError as error:
             problem = error.format_message().removesuffix(".")
-            hint = "See `ci_build dist_wheels --help`."
             raise RequestError(
-                f"The command of {cell.name} would be refused: {problem}.", hint=hint
+                f"The command of {cell.name} would be refused: {problem}.",
+                hint=HELP_HINT,
             ) from error
 
 

@@ -32,7 +32,7 @@ from ci_build.cli.options.release_steps import (
     release_options,
 )
 from ci_build.cli.options.request_conversion import wheel_set_request
-from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.settings import Settings, require_folder
 from ci_build.cli.options.shared_options import (
     CHANNELS,
     PATH,
@@ -111,6 +111,8 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
     connect = connector(reporter)
     make_options = local_options if local else _options
     options = make_options(given, settings, connect)
+    if local:
+        require_folder(Path(options.bucket), "--bucket")
     opened = open_bucket(options.bucket, reporter, existing=not local)
     request = wheel_set_request(settings, reporter, runner, connect)
     request = with_cluster(

@@ -15,7 +15,7 @@ from promotion.storage.object_keys import ReleasedIndex
 @cloup.command()
 @click.argument("index")
 @option(
-    "--days",
+    "--days DAYS",
     "Remove sets that were neither staged nor gated for DAYS days.",
     type=DAYS,
     default=30,

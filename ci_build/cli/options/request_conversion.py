@@ -30,7 +30,12 @@ from ci_build.cli.options.table import (
     NEEDS_KERNELS,
     REFUSED_WITH_PUBLISHED,
 )
-from ci_build.rocm.rocm_request import DnfRepository, RocmRequest, check_request
+from ci_build.rocm.rocm_request import (
+    DnfRepository,
+    RocmRequest,
+    check_place,
+    check_request,
+)
 from ci_build.wheelset.jax_releases import complete_release, default_release
 from ci_build.wheelset.output_dir import check_output_dir
 from ci_build.wheelset.wheel_request import WheelSetRequest
@@ -85,6 +90,8 @@ def wheel_set_request(
     )
     if rocm is not None and from_source:
         settings = settings.with_defaults(rocm_defaults(settings, rocm))
+        if not settings.text("rocm_version"):
+            check_place(rocm.source)
     build, warnings = build_request(settings)
     if not settings.given("jax_version"):
         reporter.line(f"jax {build.jax_version}: {jax_setting(settings).origin}")

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.cli.options.settings import Setting, Settings
+from ci_build.cli.options.settings import HELP_HINT, Setting, Settings
 from ci_build.rocm.lock import load_lock
 from ci_build.rocm.rocm_request import (
     DnfRepository,
@@ -290,9 +290,7 @@ def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
         unused = ("rocm_lock", *filter(settings.typed, ("require_checksum",)))
         problems += settings.objections(unused, text)
     if problems:
-        raise RequestError(
-            " ".join(problems), hint="See `ci_build dist_wheels --help`."
-        )
+        raise RequestError(" ".join(problems), hint=HELP_HINT)
 
 
 def _choose(

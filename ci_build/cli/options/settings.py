@@ -15,11 +15,12 @@ from ci_build.cli.options.environment import cache_folder
 from core.defaults import defaults
 from core.errors import RequestError
 from core.frozen import frozen
+from core.os_errors import why_unwritable
 from core.units import parse_url
 
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.StrEnum)
-HELP_HINT = "See `ci_build dist_wheels --help`."
+HELP_HINT = "See `ci_build dist_wheels --help-all`."
 
 
 @frozen
@@ -28,6 +29,18 @@ class Setting:
 
     value: Any
     origin: str
+
+
+def require_folder(folder: Path, origin: str) -> None:
+    """Check that a folder, which may not exist, accepts files; nothing is written.
+
+    Raises:
+        RequestError: it accepts none.
+    """
+    if reason := why_unwritable(folder / "file"):
+        raise RequestError(
+            f"{origin}={folder} cannot be written: {reason}.", hint="Name a folder."
+        )
 
 
 class Problems:
@@ -208,9 +221,17 @@ class Settings:
 
     @property
     def cache_dir(self) -> Path:
-        """The absolute path of the folder for downloads and finished steps."""
-        given = self.get("cache_dir").value
-        return Path(given).absolute() if given else cache_folder()[0]
+        """The absolute path of the folder for downloads and finished steps.
+
+        Raises:
+            RequestError: the folder accepts no files.
+        """
+        given = self.get("cache_dir")
+        if not given.value:
+            return cache_folder()[0]
+        folder = Path(given.value).absolute()
+        require_folder(folder, given.origin)
+        return folder
 
     @property
     def cache_note(self) -> str:

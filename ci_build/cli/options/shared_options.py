@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from ci_build.cli.options.environment import (
 )
 from core.defaults import defaults
 from core.errors import RequestError
+from core.os_errors import why_unwritable
 from promotion.storage.bucket_url import bucket_name, is_url
 
 Values = Mapping[str, Any]
@@ -26,6 +28,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 CHANNELS = ("local", "nightly", "release")
 """Tables of promotion/policy.toml."""
 
+_WORDS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+"""Word of the environment or the project file -> value of a switch."""
 DEFAULT_BUCKET = defaults()["release_local"]["bucket"]
 
 
@@ -81,7 +88,7 @@ def option(
     if choices:
         attributes["type"] = click.Choice([str(choice) for choice in choices])
     elif not form and "type" not in attributes:
-        attributes["is_flag"] = True
+        attributes |= {"is_flag": True, "type": _Switch()}
     attributes.setdefault("show_default", bool(attributes.get("default")))
     if variable:
         attributes["envvar"] = ENV_PREFIX + name.upper()
@@ -120,10 +127,70 @@ def _normal_bucket(
     return value if value is None else bucket_name(value)
 
 
+class _Number(click.ParamType[int]):
+    """A whole number within limits."""
+
+    name = "number"
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self._least = least
+        self._most = most
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the number."""
+        text = str(value)
+        most = self._most
+        if text.isdecimal() and self._least <= int(text) <= (most or int(text)):
+            return int(text)
+        limits = (
+            f"{self._least} or more" if most is None else f"{self._least} to {most}"
+        )
+        raise click.BadParameter(
+            f"{text!r} is not a whole number, {limits}.", ctx, param
+        )
+
+
+class _Switch(click.types.BoolParamType):
+    """The value of a switch, also of the environment and the project file."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bool:
+        """Return the value."""
+        word = str(value).lower()
+        if word not in _WORDS:
+            self.fail(f"{value!r} is not one of {', '.join(_WORDS)}.", param, ctx)
+        return _WORDS[word]
+
+
+class _Output(click.Path):
+    """A file or folder to write, whose folder must accept files."""
+
+    def convert(
+        self,
+        value: str | PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 - click's own
+        """Return the path; nothing is written."""
+        reason = why_unwritable(Path(value))
+        if not Path(value).absolute().parent.is_dir():
+            reason = reason or "its folder does not exist"
+        if reason:
+            self.fail(f"{value} cannot be written: {reason}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 PATH = click.Path(path_type=Path)
+OUTPUT = _Output(path_type=Path)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
-DAYS = click.IntRange(0, 36_500)
+COUNT = _Number(1)
+ENTRY = _Number(0)
+PORT = _Number(0, 65_535)
+DAYS = _Number(0, 36_500)
 """Days, few enough for dates to be computed from them."""
 
 bucket_option = option(

@@ -127,7 +127,7 @@ def test_doctor_examines_own_or_named_python(
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("/nowhere/python", "could not be started"),
+        ("/nowhere/python", "is not a program"),
         ("/bin/true", "is not a working Python"),
     ],
 )

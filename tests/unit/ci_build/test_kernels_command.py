@@ -67,7 +67,7 @@ def test_dry_run_prints_cost_of_attention() -> None:
             ],
             "without a handler",
         ),
-        (["--targets=gfx942", f"--out={__file__}"], "is not a directory"),
+        (["--targets=gfx942", f"--out={__file__}"], "is not a folder"),
         (
             ["--targets=gfx942", "--rocm-version=7.1.0"],
             "--rocm-version needs --kernel-rocm",
