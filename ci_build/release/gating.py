@@ -70,15 +70,10 @@ def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
     Raises:
         RequestError: the text names neither a staged set nor the folder of a set.
     """
+    check_set(text)
     folder = Path(text)
     if not folder.is_dir():
-        if not re.fullmatch(r"\w[\w.-]*/\w+", text):
-            raise RequestError(
-                f"{text!r} is neither a folder nor the name of a staged set.",
-                hint="Give a folder with wheels.json, or INDEX/DIGEST of `ci_build status`.",
-            )
         return find_staged(text, bucket)
-    check_set_folder(folder)
     return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(
         bucket, folder, progress=reporter
     )
@@ -102,11 +97,18 @@ def carry(text: str, source: Bucket, target: Bucket, reporter: Reporter) -> Stag
     return staged
 
 
-def check_set_folder(folder: Path) -> None:
-    """Raise RequestError if a folder has no wheels.json."""
-    if not (folder / WHEELS_JSON).is_file():
+def check_set(text: str) -> None:
+    """Raise RequestError if a text is neither the folder nor the possible name of a set."""
+    if not Path(text).is_dir():
+        if re.fullmatch(r"\w[\w.-]*/\w+", text):
+            return
         raise RequestError(
-            f"{folder} has no {WHEELS_JSON}.",
+            f"{text!r} is neither a folder nor the name of a staged set.",
+            hint="Give a folder with wheels.json, or INDEX/DIGEST of `ci_build status`.",
+        )
+    if not Path(text, WHEELS_JSON).is_file():
+        raise RequestError(
+            f"{text} has no {WHEELS_JSON}.",
             hint="Build a set with `ci_build dist_wheels` or `ci_build set adopt`.",
         )
 

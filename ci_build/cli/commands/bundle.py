@@ -81,9 +81,9 @@ def bundle(
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
     reporter = state.reporter()
+    gating.check_set(wheel_set)
     source: StagedSet | Path = Path(wheel_set)
     if Path(wheel_set).is_dir():
-        gating.check_set_folder(Path(wheel_set))
         opened = open_bucket(bucket, reporter, existing=False)
         found = read_set(Path(wheel_set))
         name = f"{found.index}-{found.digest[:12]}"

@@ -322,6 +322,7 @@ def _check_structure(
 
     if cluster:
         refuse_typed(("jobs",), "with --cluster", "Give --jobs to the workers.")
+    gating.check_set(values["wheel_set"])
     reporter = state.reporter()
     title = f"gate {values['name']}"
     with reporter.group(title), connected(cluster, reporter) as tasks:
@@ -353,6 +354,7 @@ def _test_devices(state: State, values: Values, cluster: ClusterRequest | None) 
     from ci_build.release.device_image import require_container
     from promotion.gates.common.installers import offline_variables
 
+    gating.check_set(values["wheel_set"])
     request = _fields_of(DeviceRequest, values)
     in_image = bool(request.image and not request.inside)
     if not in_image:

@@ -15,7 +15,6 @@ from ci_build.cli.options.shared_options import COUNT, json_option, option
 from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.connection import connected
 from ci_build.wheelset.set_build import cluster_line, kernel_lines
-from core.errors import RequestError
 from core.report import print_table
 from core.targets import requested
 from core.units import human

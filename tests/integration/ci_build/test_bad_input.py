@@ -10,6 +10,7 @@ import gzip
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -278,37 +279,121 @@ def test_build_refuses_answer_of_server_and_keeps_none_of_it(
     assert not [name for name in left if name.startswith("work/")]
 
 
-OTHERS = {
-    "windows without version": (
-        "--therock-path={windows}|dist_wheels|--dry-run",
+WRONG: dict[str, tuple[int, str]] = {
+    # Names of commands, arguments and options.
+    "relase": (2, "Did you mean 'release'"),
+    "set adpt wheels": (2, "Did you mean 'adopt'"),
+    "index rolback multi-arch": (2, "Did you mean 'rollback'"),
+    "dist_wheels --targts=gfx942": (2, "Did you mean '--targets'"),
+    "dist_wheels --jobs=2": (2, "Run `ci_build dist_wheels --help`"),
+    "inspect --quiet wheels": (2, "`ci_build --quiet …`"),
+    "--dry-run --targets=gfx942 set": (2, "`set` does not accept --dry-run, --targets"),
+    "--verbose --quiet inspect wheels": (2, "exclude each other"),
+    "dist_wheels extra": (2, r"\(extra\)\. Run"),
+    "gate abi": (2, "'SET'"),
+    "nightly multi-arch": (2, "'--bucket'"),
+    "set adopt wheels": (2, "'--out'"),
+    # Values of options and variables.
+    "CI_BUILD_DRY_RUN=maybe dist_wheels": (2, "CI_BUILD_DRY_RUN: 'maybe'"),
+    "CI_BUILD_DRY_RUN=t dist_wheels": (2, "yes, on, 0, false, no, off"),
+    "CI_BUILD_PAYLOAD=there dist_wheels": (2, "CI_BUILD_PAYLOAD"),
+    "CI_BUILD_TARGTS=gfx942 dist_wheels": (2, "did you mean CI_BUILD_TARGETS"),
+    "CI_BUILD_BUCKET=nowhere status": (2, "nowhere does not exist"),
+    "dist_wheels --payload=published --targets=gfx94": (3, "Did you mean gfx942"),
+    "dist_wheels --payload=published --targets=": (2, "No gfx target"),
+    "dist_wheels --payload=published --python-versions=3.9": (2, "supported versions"),
+    "dist_wheels --payload=published --jax-version=x": (2, "'x' is not a version"),
+    "dist_wheels --payload=published --wheel-post-release=-1": (2, "positive"),
+    "dist_wheels --payload=published --platform-tag=linux": (2, "manylinux_2_31"),
+    "dist_wheels --payload=published --host": (2, "contradicts --payload=published"),
+    "dist_wheels --cluster=somewhere": (2, "slurm:16"),
+    "kernels build --jobs=0": (2, "1 or more"),
+    "kernels build --kernel-modules=nothing": (2, "Choose from gemm_bf16"),
+    "kernels build --aiter-source=nowhere": (2, "'nowhere'"),
+    "kernels build --kernel-rocm=nowhere --kernel-modules=rms_norm": (2, "nowhere"),
+    "set collect multi-arch --days=-1": (2, "0 to 36500"),
+    "index serve 99999": (2, "0 to 65535"),
+    "index verify multi-arch --since=x": (2, "SEQUENCE:HASH"),
+    "gate abi wheels --platform=cpu": (2, "does not use --platform"),
+    "gate abbi wheels": (2, "'inspection', 'abi'"),
+    "release": (2, "--bucket or --local"),
+    "release --local --channel=release": (2, "--channel has no effect"),
+    "images build --base-docker=mine:1 --push": (2, "--push needs a registry"),
+    "kernels build --attention=some": (2, "--attention"),
+    "sources --source-mirror=x": (2, "no effect without --update"),
+    "set attest multi-arch/1 --verify --dry-run": (2, "no effect with --verify"),
+    "set attest multi-arch/1 --channel=local": (2, "no effect without --verify"),
+    "set reproduce dist --bucket=b": (2, "--bucket has no effect with dist"),
+    "dist_wheels --rocm-version=7.2.0rc1": (2, "needs a ROCm"),
+    "gate structure wheels --family=gfx942": (2, "does not use --family"),
+    "gate compile wheels --jobs=2 --cluster=tcp://a:1 --cluster-store=x": (
         2,
-        "is a ROCm for Windows",
+        "--jobs has no effect",
     ),
-    "verify": (
-        "rocm|--verify|/etc/passwd",
-        23,
-        "^error: /etc/passwd is not TOML: .*Give the rocm.lock of a build",
-    ),
-    "adopt into proc": (
-        "set|adopt|wheels|--out=/proc/x",
+    "nightly i --bucket=b --steps=gates --redo": (2, "--redo has no effect"),
+    "nightly gfx1151 --bucket=. --steps=build --payload=published --targets=gfx942": (
         2,
-        "--out=/proc/x cannot be written",
+        "belong to the index gfx94X-dcgpu, not gfx1151",
     ),
-    "null": (
-        "set|stage|set|--bucket=.",
+    "images update absent": (2, "has no absent"),
+    "rocm absent.lock": (2, "absent.lock does not exist"),
+    "ci matrix": (2, "--rocm-version is missing"),
+    "ci keys file --out=x": (2, "FILE and --out exclude"),
+    "set repair wheels --out=new": (2, "--targets is missing"),
+    # Paths.
+    "dist_wheels --payload=published --out=/": (2, "--out=/ has no name"),
+    "dist_wheels --payload=published --out=": (2, "has no name"),
+    "dist_wheels --payload=published --cache-dir=bad.lock": (2, "is not a folder"),
+    "dist_wheels --therock-path=nowhere.tar.gz": (2, "nowhere.tar.gz does not exist"),
+    "dist_wheels --therock-path=empty": (2, "empty is not a ROCm"),
+    "dist_wheels --therock-path=https:/host/x.tar.gz": (2, "https://host"),
+    "dist_wheels --therock-path={windows}": (2, "is a ROCm for Windows"),
+    "rocm --verify /etc/passwd": (
         23,
-        "wheels.json: schema: missing key",
+        "/etc/passwd is not TOML: .*rocm.lock of a build",
     ),
+    "inspect nowhere": (6, "neither a file nor a folder"),
+    "inspect empty": (6, "no wheel in empty"),
+    "inspect set": (23, "wheels.json: schema: missing key"),
+    "inspect https://me:secret@host.invalid/x.txt": (6, r"//\*{4}@host.* name a wheel"),
+    "set adopt nowhere --out=new": (6, "neither a file nor a folder"),
+    "set adopt bad.lock --out=new": (6, "not the name of a wheel"),
+    "set adopt wheels --out=/proc/x": (2, "--out=/proc/x cannot be written"),
+    "set repair wheels --targets=gfx942": (2, "--out is missing"),
+    "set reproduce nowhere": (13, "cannot be read"),
+    "set stage set --bucket=.": (23, "wheels.json: schema: missing key"),
+    "set stage wheels --bucket=nowhere": (2, "`ci_build index init nowhere`"),
+    "set stage wheels --bucket=bad.lock": (2, "bad.lock is a file"),
+    "set stage wheels --bucket=gs://x": (2, "s3://NAME/PREFIX"),
+    "set bundle wheels --out=/proc/x": (2, "/proc/x cannot be written"),
+    "set bundle nowhere": (2, "neither a folder nor the name"),
+    "gate abi ./nowhere --bucket=.": (2, "neither a folder nor the name"),
+    "gate abi empty --bucket=.": (2, "empty has no wheels.json"),
+    "gate abi wheels --rocm=nowhere": (2, "'nowhere' does not exist"),
+    "promote multi-arch/99 --bucket=.": (2, "no set 99"),
+    "index history multi-arch --bucket=.": (2, "no index multi-arch"),
+    "index init bad.lock": (2, "bad.lock is a file"),
+    "index init /proc/x": (2, "/proc/x cannot be written"),
+    "release --local --bucket=/proc/x": (2, "/proc/x cannot be written"),
+    "ci keys --out=/proc/x": (2, "/proc/x cannot be written"),
+    "ci keys --out=nowhere/key": (2, "its folder does not exist"),
+    "ci docs --out=/proc/x": (2, "/proc/x cannot be written"),
 }
-"""Other commands -> exit code and phrase."""
+"""Command with its variables -> exit code and phrase."""
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("line", WRONG)
 def test_command_refuses_bad_input(
-    name: str, place: Place, capfd: pytest.CaptureFixture[str]
+    line: str,
+    place: Place,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    line, code, phrase = OTHERS[name]
-    check(place, place.words(line), code, phrase, capfd)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/socket")
+    words = place.words("|".join(shlex.split(line)))
+    while words[0].startswith("CI_BUILD_"):
+        monkeypatch.setenv(*words.pop(0).split("=", 1))
+    check(place, words, *WRONG[line], capfd)
 
 
 def test_source_build_without_engine_downloads_nothing(

@@ -22,7 +22,6 @@ from ci_build.cli.options.environment import (
     SIGNING_KEY,
 )
 from ci_build.cli.options.table import option_names
-from tests.integration.conftest import ci_build
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {
@@ -40,34 +39,6 @@ HEAVY = {
     *("rich", "sigstore", "urllib3", "zstandard"),
 }
 """Packages that take long to import."""
-
-
-def test_invalid_value_from_environment_names_variable(tmp_path: Path) -> None:
-    done = ci_build("dist_wheels", cwd=tmp_path, env={"CI_BUILD_PAYLOAD": "elsewhere"})
-    assert done.returncode == 2
-    assert "CI_BUILD_PAYLOAD" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["set", "targets"])
-def test_build_options_before_other_commands_are_refused(
-    command: str, tmp_path: Path
-) -> None:
-    done = ci_build("--dry-run", "--targets=gfx942", command, "something", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(
-        f"error: `{command}` does not accept --dry-run, --targets."
-    )
-
-
-def test_errors_hide_credentials_of_urls(tmp_path: Path) -> None:
-    done = ci_build(
-        "inspect", "https://me:secret@index.invalid/no-wheel.txt", cwd=tmp_path
-    )
-    assert done.returncode == 6
-    assert ("secret" in done.stderr) is False
-    assert (
-        "https://****@index.invalid/no-wheel.txt does not name a wheel" in done.stderr
-    )
 
 
 def commands(
@@ -104,17 +75,6 @@ def test_help_is_short_and_says_nothing_twice() -> None:
         for option in command.params:
             if isinstance(option, click.Option) and not option.hidden:
                 assert max(option.opts, key=len) in everything, path
-
-
-def test_switches_of_the_environment_are_booleans(tmp_path: Path) -> None:
-    argv = ("dist_wheels", "--payload=published", "--targets=none")
-    refused = [
-        text
-        for text in ("no", "0", "ON", "true", "maybe", "2")
-        if "CI_BUILD_DRY_RUN"
-        in ci_build(*argv, cwd=tmp_path, env={"CI_BUILD_DRY_RUN": text}).stderr
-    ]
-    assert refused == ["maybe", "2"]
 
 
 def test_variables_are_those_of_options() -> None:

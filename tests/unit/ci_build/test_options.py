@@ -277,11 +277,6 @@ def test_options_that_need_another_are_refused(name: str) -> None:
     ("given", "said"),
     [
         ({"payload": "source"}, "--rocm-version is missing"),
-        *(({"python_versions": value}, "--python-versions") for value in ("3.9", "")),
-        *(
-            ({"wheel_post_release": value}, "positive whole number")
-            for value in ("0", "x")
-        ),
         (
             {**INSTANCES, "kernel_rocm": None},
             "--kernel-instances needs --kernel-rocm",

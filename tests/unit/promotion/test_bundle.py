@@ -38,18 +38,6 @@ def listing(tmp_path: Path) -> list[str]:
     return sorted(str(path) for path in tmp_path.rglob("*"))
 
 
-def test_bundle_into_missing_folder_leaves_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = listing(folder.parent)
-    assert (
-        cli.run(["set", "bundle", str(folder), "--out=missing/x.tar"])
-        == RequestError.exit_code
-    )
-    assert "does not exist" in capsys.readouterr().err
-    assert listing(folder.parent) == before
-
-
 @pytest.mark.parametrize("out", ["notes.txt", "gone.tar"])
 def test_bundle_refuses_existing_out_before_work(
     folder: Path, monkeypatch: pytest.MonkeyPatch, out: str
