@@ -18,6 +18,7 @@ from ci_build.wheelset.output_dir import replace_folder
 from core.errors import ProcessError, RequestError
 from core.model import Progress
 from core.os_errors import writes_to
+from core.own_files import program_version
 from core.process import Runner
 from promotion.gates.common.uv_installer import configured_uv, locked_environment
 
@@ -27,6 +28,7 @@ STORE = "docs"
 """Folder of the cache with the environment of mkdocs."""
 _SECONDS = 300.0
 _ENVIRONMENT = {
+    "DOCS_VERSION": f"ci_build {program_version()}",
     # Dates in the output would make every build different.
     "SOURCE_DATE_EPOCH": "315532800",
     # Material prints an advertisement about MkDocs 2 otherwise.
@@ -81,8 +83,9 @@ def build_site(
         site = work / "site"
         progress.step("write the pages of the site")
         write_pages(request, work / "pages")
-        # The folders that it names are relative to it.
+        # The files that it names are relative to it.
         shutil.copy(CONFIG, work)
+        shutil.copytree(CONFIG.with_name("theme"), work / "theme")
         progress.step("build the site")
         # With --quiet, mkdocs drops its warnings before it counts them, and `strict`
         # has no effect.
