@@ -11,7 +11,8 @@ from jax_aiter._table import MHA_BWD, MHA_BWD_ASM, MHA_FWD, MHA_FWD_ASM, FfiTarg
 
 FACTS = {
     "dtype": "bfloat16",
-    "gfx": {"gfx942"},
+    "unequal": False,
+    "unequal_gradient": False,
     "batch": 2,
     "queries": 300,
     "keys": 400,
@@ -35,7 +36,7 @@ FACTS = {
     "dslopes": False,
     "dlse": False,
 }
-MI350 = {"gfx": {"gfx950"}, "depth": 192}
+UNEQUAL = {"unequal": True, "unequal_gradient": True, "depth": 192}
 PACKED = {"packed": True, "sequences": 3, "longest": (100, 100)}
 CAUSAL = {"window": (-1, 0)}
 
@@ -48,7 +49,7 @@ def deep(depth: int, **more: Any) -> dict[str, Any]:
     ("target", "changes", "said"),
     [
         (MHA_FWD_ASM, {}, ""),
-        (MHA_FWD_ASM, MI350, ""),
+        (MHA_FWD_ASM, UNEQUAL, ""),
         (MHA_FWD_ASM, {**PACKED, "complete": False}, ""),
         (MHA_FWD_ASM, {"dtype": "float32"}, "need bfloat16, not float32"),
         (MHA_FWD_ASM, deep(64), "a head dimension of 128"),
@@ -72,7 +73,7 @@ def deep(depth: int, **more: Any) -> dict[str, Any]:
         (MHA_BWD_ASM, deep(192, **CAUSAL), ""),
         (MHA_BWD_ASM, {"window": (8, 3)}, ""),
         (MHA_BWD_ASM, deep(64, **PACKED), ""),
-        (MHA_BWD_ASM, MI350, ""),
+        (MHA_BWD_ASM, UNEQUAL, ""),
         (MHA_BWD_ASM, {"depth": 192}, "equal head dimensions"),
         (MHA_BWD_ASM, deep(200), "equal head dimensions"),
         (MHA_BWD_ASM, {"dtype": "float32"}, "float16 or bfloat16, not float32"),
