@@ -13,7 +13,8 @@ from typing import Any
 State = Mapping[tuple[str, Any], Any]
 """Kind and name of a part of the state -> its value."""
 _TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
-_OF_PYTEST = "PYTEST_CURRENT_TEST"
+_NOT_OF_TESTS = ("PYTEST_CURRENT_TEST", "PYTHONPATH")
+"""Variables that pytest sets, and that every test class of JAX sets for its processes."""
 _MODULES = ("modules", "")
 
 # Copies of functions that tests may replace or mock.
@@ -42,7 +43,8 @@ def current_state() -> dict[tuple[str, Any], Any]:
         state["jax.config", name] = value
     for thread in _threads():
         state["thread", thread] = True
-    state.pop(("variable", _OF_PYTEST), None)
+    for name in _NOT_OF_TESTS:
+        state.pop(("variable", name), None)
     return state
 
 
