@@ -8,6 +8,7 @@ from pathlib import Path
 
 from core.atomic import write_whole
 from core.digests import sha256_of
+from core.errors import RequestError
 from core.frozen import frozen
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
@@ -46,12 +47,19 @@ def toolchain_for(
     """Return the toolchain that a request names.
 
     Raises:
-        InputError: the ROCm does not exist or cannot compile the kernels.
+        RequestError: the ROCm does not exist.
+        InputError: the ROCm cannot compile the kernels.
     """
+    rocm = Path(request.rocm).absolute()
+    if request.toolchain == "rocm" and not rocm.is_dir():
+        raise RequestError(
+            f"--kernel-rocm is not a folder: {rocm}.",
+            hint="Give the folder of a ROCm, such as /opt/rocm.",
+        )
     pypi = obtain_pypi(cache, runner, progress)
     if request.toolchain == "pypi":
         return pypi
-    return with_rocm(pypi, Path(request.rocm).absolute())
+    return with_rocm(pypi, rocm)
 
 
 def prepare(
