@@ -18,11 +18,7 @@ _SUMS = 1 << 24
 
 
 def validate(
-    operation: str,
-    xq: Array,
-    wq: Array,
-    x_scale: Array,
-    w_scale: Array,
+    operation: str, xq: Array, wq: Array, x_scale: Array, w_scale: Array
 ) -> None:
     """Check the shapes of all operands and the dtype of the scales.
 
@@ -45,12 +41,7 @@ def validate(
         _check.dtype(operation, name, array, (jnp.float32,))
 
 
-def product(
-    xq: Array,
-    wq: Array,
-    x_scale: Array,
-    w_scale: Array,
-) -> Array:
+def product(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
     """Return the product of the quantised row-major factors, [M, N] in float32.
 
     Each block of K is a product of the quantised numbers, summed in float32, and its
@@ -69,11 +60,7 @@ def product(
         some -= 1
 
     def add(step: Any, out: Array) -> Array:
-        def part(
-            array: Array,
-            axis: int,
-            size: int,
-        ) -> Array:
+        def part(array: Array, axis: int, size: int) -> Array:
             if some == blocks:
                 return array
             return jax.lax.dynamic_slice_in_dim(array, step * size, size, axis)
@@ -84,11 +71,7 @@ def product(
 
         sums = contract("mbk,nbk->bmn", split(xq), split(wq), jnp.float32)
         by_row = part(x_scale, 0, some)[:, :, None]
-        by_column = jnp.repeat(
-            part(w_scale, 0, some),
-            BLOCK,
-            axis=1,
-        )[:, None, :]
+        by_column = jnp.repeat(part(w_scale, 0, some), BLOCK, axis=1)[:, None, :]
         return out + jnp.sum(sums * by_row * by_column, axis=0)
 
     zeros = vary(jnp.zeros((rows, columns), jnp.float32), varying(xq))

@@ -36,12 +36,7 @@ def static(operation: str, **values: Any) -> None:
             )
 
 
-def rank(
-    operation: str,
-    name: str,
-    array: Any,
-    shape: str,
-) -> None:
+def rank(operation: str, name: str, array: Any, shape: str) -> None:
     """Check the number of dimensions.
 
     Args:
@@ -67,11 +62,7 @@ def rank(
 
 
 def shape(
-    operation: str,
-    name: str,
-    array: Any,
-    text: str,
-    wanted: Sequence[int],
+    operation: str, name: str, array: Any, text: str, wanted: Sequence[int]
 ) -> None:
     """Check a shape.
 
@@ -94,12 +85,7 @@ def shape(
         )
 
 
-def dtype(
-    operation: str,
-    name: str,
-    array: Any,
-    allowed: Sequence[Any],
-) -> None:
+def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None:
     """Check a dtype.
 
     Raises:
@@ -112,12 +98,7 @@ def dtype(
         )
 
 
-def multiple(
-    operation: str,
-    name: str,
-    value: int,
-    factor: int,
-) -> None:
+def multiple(operation: str, name: str, value: int, factor: int) -> None:
     """Check that a size is a positive multiple of a factor.
 
     Raises:

@@ -74,12 +74,7 @@ class Choice:
     blind: bool = False
     why: str = field(default="", compare=False)
 
-    def tuned(
-        self,
-        m: int,
-        n: int,
-        k: int,
-    ) -> tuple[str, int]:
+    def tuned(self, m: int, n: int, k: int) -> tuple[str, int]:
         """Return kernel and splitk for a product.
 
         "" and 0 for another one, such as the part of one device.
@@ -233,12 +228,7 @@ def decide(
     """
     forced, option = forced_backend(operation, environment)
     if forced == XLA:
-        return Choice(
-            operation,
-            XLA,
-            forced=True,
-            why=option,
-        ), ""
+        return Choice(operation, XLA, forced=True, why=option), ""
     calls = OPERATIONS[operation] if targets is None else tuple(targets)
     wanted = wanted_gpus(environment, devices)
     missing: list[str] = []
@@ -287,12 +277,7 @@ def decide(
         )
         raise BackendError(f"{option} cannot be used: {why}. {hint}")
     blind = kernels.manifest is not None and not wanted.gfx
-    return Choice(
-        operation,
-        XLA,
-        blind=blind,
-        why=why,
-    ), ""
+    return Choice(operation, XLA, blind=blind, why=why), ""
 
 
 def choose(
@@ -312,11 +297,7 @@ def choose(
     """
     kernels = loader()
     choice, module = decide(
-        operation,
-        targets,
-        obstacles=obstacles,
-        product=product,
-        kernels=kernels,
+        operation, targets, obstacles=obstacles, product=product, kernels=kernels
     )
     if module:
         kernels.ensure(module)

@@ -44,9 +44,7 @@ def dispatch(
 
 
 def ffi(
-    target: FfiTarget,
-    results: Sequence[tuple[Sequence[int], Any]],
-    **attrs: Any,
+    target: FfiTarget, results: Sequence[tuple[Sequence[int], Any]], **attrs: Any
 ) -> Callable[..., Arrays]:
     """Return a custom call as a function of its operands; vmap runs the call once per element.
 
@@ -58,11 +56,7 @@ def ffi(
 
     def call(*operands: Array) -> Arrays:
         shapes = [_result(shape, dtype, operands) for shape, dtype in results]
-        custom = jax.ffi.ffi_call(
-            target.name,
-            shapes,
-            vmap_method="sequential",
-        )
+        custom = jax.ffi.ffi_call(target.name, shapes, vmap_method="sequential")
         return tuple(custom(*operands, **attrs))
 
     return call
@@ -89,32 +83,17 @@ def rowwise(
         return call(operands[with_rows].shape[0])(*operands)
 
     def batched(
-        size: int,
-        is_batched: Sequence[bool],
-        *operands: Array,
+        size: int, is_batched: Sequence[bool], *operands: Array
     ) -> tuple[Arrays, tuple[bool, ...]]:
         first = 1 if is_batched[with_rows] else 0
         count = operands[with_rows].shape[first]
-        shared = [
-            batch
-            for batch, own in zip(
-                is_batched,
-                rows,
-                strict=True,
-            )
-            if not own
-        ]
+        shared = [batch for batch, own in zip(is_batched, rows, strict=True) if not own]
         if any(shared) or not fits(size * count):
             axes = tuple(0 if batch else None for batch in is_batched)
             out = jax.vmap(plain, in_axes=axes)(*operands)
             return out, (True,) * len(out)
         merged = []
-        for operand, batch, has_rows in zip(
-            operands,
-            is_batched,
-            rows,
-            strict=True,
-        ):
+        for operand, batch, has_rows in zip(operands, is_batched, rows, strict=True):
             if has_rows and not batch:
                 operand = jax.numpy.broadcast_to(operand, (size, *operand.shape))
             if has_rows:
@@ -129,12 +108,7 @@ def rowwise(
     return mapped  # type: ignore[no-any-return]
 
 
-def contract(
-    subscripts: str,
-    a: Array,
-    b: Array,
-    wide: Any,
-) -> Array:
+def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
     """Return jnp.einsum of two arrays of one dtype, summed in a wider dtype.
 
     On CPUs, some versions of XLA cannot multiply 16-bit floats into a wider result;
@@ -148,30 +122,15 @@ def contract(
     """
     if a.dtype == wide:
         highest = jax.lax.Precision.HIGHEST
-        return jax.numpy.einsum(
-            subscripts,
-            a,
-            b,
-            precision=highest,
-        )
+        return jax.numpy.einsum(subscripts, a, b, precision=highest)
 
     def widened(a: Array, b: Array) -> Array:
         return contract(subscripts, a.astype(wide), b.astype(wide), wide)
 
     def halves(a: Array, b: Array) -> Array:
-        return jax.numpy.einsum(
-            subscripts,
-            a,
-            b,
-            preferred_element_type=wide,
-        )
+        return jax.numpy.einsum(subscripts, a, b, preferred_element_type=wide)
 
-    return jax.lax.platform_dependent(
-        a,
-        b,
-        cpu=widened,
-        default=halves,
-    )
+    return jax.lax.platform_dependent(a, b, cpu=widened, default=halves)
 
 
 def together(*arrays: Any) -> tuple[Any, ...]:
@@ -206,11 +165,7 @@ def vary(array: Any, axes: frozenset[str]) -> Any:
         return array
     # jax 0.8 has pvary; later versions replace it by pcast.
     if hasattr(jax.lax, "pcast"):
-        return jax.lax.pcast(
-            array,
-            more,
-            to="varying",
-        )
+        return jax.lax.pcast(array, more, to="varying")
     return jax.lax.pvary(array, more)
 
 
@@ -227,30 +182,19 @@ def int32(value: int) -> Any:
     return np.int32(value)
 
 
-def _result(
-    shape: Sequence[int],
-    dtype: Any,
-    operands: Sequence[Array],
-) -> Any:
+def _result(shape: Sequence[int], dtype: Any, operands: Sequence[Array]) -> Any:
     axes = all_varying(*operands)
     if not axes:
         return jax.ShapeDtypeStruct(tuple(shape), dtype)
     if not _has_manual_axis_type():
-        return jax.ShapeDtypeStruct(
-            tuple(shape),
-            dtype,
-            vma=axes,
-        )
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, vma=axes)
     like = jax.typeof(next(operand for operand in operands if varying(operand) == axes))
     # A type that varies over axes needs the sharding of their mesh, with an unsharded
     # spec.
     unsharded = jax.sharding.PartitionSpec(*[None] * len(shape))
     sharding = like.sharding.update(spec=unsharded)
     return jax.ShapeDtypeStruct(
-        tuple(shape),
-        dtype,
-        sharding=sharding,
-        manual_axis_type=like.manual_axis_type,
+        tuple(shape), dtype, sharding=sharding, manual_axis_type=like.manual_axis_type
     )
 
 

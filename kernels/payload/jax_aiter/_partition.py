@@ -58,11 +58,7 @@ class Rule:
         """Return the rule with a new first dimension of these operands and of all results."""
         name = f"batch{len(self.parts)}"
         operands = []
-        for batched, dims in zip(
-            is_batched,
-            self.operands,
-            strict=True,
-        ):
+        for batched, dims in zip(is_batched, self.operands, strict=True):
             operands.append((name, *dims) if batched else dims)
         results = tuple((name, *dims) for dims in self.results)
         return Rule(tuple(operands), results, {**self.parts, name: 1})
@@ -81,28 +77,12 @@ class Rule:
             mesh: axis -> number of devices.
         """
         sizes: dict[str, int] = {}
-        for names, shape in zip(
-            self.operands,
-            shapes,
-            strict=True,
-        ):
-            sizes |= zip(
-                names,
-                shape,
-                strict=True,
-            )
+        for names, shape in zip(self.operands, shapes, strict=True):
+            sizes |= zip(names, shape, strict=True)
         found: dict[str, tuple[str, ...]] = {}
         used: set[str] = set()
-        for names, spec in zip(
-            self.operands + self.results,
-            specs,
-            strict=False,
-        ):
-            for name, entry in zip(
-                names,
-                spec,
-                strict=False,
-            ):
+        for names, spec in zip(self.operands + self.results, specs, strict=False):
+            for name, entry in zip(names, spec, strict=False):
                 base = name.rstrip("'")
                 axes = entry or ()
                 if not isinstance(axes, tuple):
@@ -147,12 +127,7 @@ class Rule:
         return sizes[base] % (count * self.parts[base]) == 0 and too % count == 0
 
 
-def partitioned(
-    rule: Rule,
-    function: Local,
-    *operands: Array,
-    by_rule: bool,
-) -> Arrays:
+def partitioned(rule: Rule, function: Local, *operands: Array, by_rule: bool) -> Arrays:
     """Return function(axes, *operands), divided between the devices of the mesh.
 
     Vmap adds a dimension to divide.
@@ -169,9 +144,7 @@ def partitioned(
         return _by_mesh(rule, function, operands, by_rule)
 
     def batched(
-        _size: int,
-        is_batched: Sequence[bool],
-        *operands: Array,
+        _size: int, is_batched: Sequence[bool], *operands: Array
     ) -> tuple[Arrays, tuple[bool, ...]]:
         in_axes = [0 if batched else None for batched in is_batched]
 
@@ -179,12 +152,7 @@ def partitioned(
             return tuple(jax.vmap(partial(function, axes), in_axes)(*operands))
 
         own = rule.with_batch(is_batched)
-        out = partitioned(
-            own,
-            inner,
-            *operands,
-            by_rule=by_rule,
-        )
+        out = partitioned(own, inner, *operands, by_rule=by_rule)
         return out, (True,) * len(out)
 
     mapped = jax.custom_batching.custom_vmap(plain)
@@ -193,10 +161,7 @@ def partitioned(
 
 
 def by_rows(
-    text: str,
-    function: Callable[..., Arrays],
-    *operands: Array,
-    by_rule: bool,
+    text: str, function: Callable[..., Arrays], *operands: Array, by_rule: bool
 ) -> Arrays:
     """Return function(*operands) with leading dimensions merged, divided between devices.
 
@@ -208,13 +173,7 @@ def by_rows(
         by_rule: as for `partitioned`.
     """
     # The first operand has a word for each dimension, but * for its rows.
-    words = len(
-        re.split(
-            "[,-]",
-            text,
-            maxsplit=1,
-        )[0].split()
-    )
+    words = len(re.split("[,-]", text, maxsplit=1)[0].split())
     names = [f"row{place}" for place in range(operands[0].ndim - words + 1)]
     parts = dict.fromkeys(names, 1)
     rule = Rule.parse(text.replace("*", " ".join(names)), **parts)
@@ -222,20 +181,12 @@ def by_rows(
     def local(axes: Axes, *operands: Array) -> Arrays:
         rows = operands[0].shape[: len(names)]
         flat = []
-        for part, dims in zip(
-            operands,
-            rule.operands,
-            strict=True,
-        ):
+        for part, dims in zip(operands, rule.operands, strict=True):
             if "row0" in dims:
                 part = part.reshape(math.prod(rows), *part.shape[len(rows) :])
             flat.append(part)
         results = []
-        for part, dims in zip(
-            function(*flat),
-            rule.results,
-            strict=True,
-        ):
+        for part, dims in zip(function(*flat), rule.results, strict=True):
             if "row0" in dims:
                 part = part.reshape(*rows, *part.shape[1:])
             else:
@@ -243,12 +194,7 @@ def by_rows(
             results.append(part)
         return tuple(results)
 
-    return partitioned(
-        rule,
-        local,
-        *operands,
-        by_rule=by_rule,
-    )
+    return partitioned(rule, local, *operands, by_rule=by_rule)
 
 
 def _dimensions(side: str) -> tuple[tuple[str, ...], ...]:
@@ -259,11 +205,7 @@ def _sharded(mesh: Any, specs: Sequence[P]) -> tuple[NamedSharding, ...]:
     return tuple(NamedSharding(mesh, spec) for spec in specs)
 
 
-def total(
-    array: Array,
-    axes: Axes,
-    *dims: str,
-) -> Array:
+def total(array: Array, axes: Axes, *dims: str) -> Array:
     """Return the sum of the arrays of all devices that divide one of these dimensions."""
     between: list[str] = []
     for name in dims:
@@ -282,10 +224,7 @@ def like(gradient: Array, operand: Array) -> Array:
 
 
 def _by_mesh(
-    rule: Rule,
-    function: Local,
-    operands: Sequence[Array],
-    by_rule: bool,
+    rule: Rule, function: Local, operands: Sequence[Array], by_rule: bool
 ) -> Arrays:
     # vmap hides the axes that divide its own dimension from the mesh of the types.
     meshes = (jax.typeof(operand).sharding.mesh for operand in operands)
@@ -299,10 +238,7 @@ def _by_mesh(
 
 
 def _by_types(
-    rule: Rule,
-    function: Local,
-    operands: Sequence[Array],
-    mesh: Any,
+    rule: Rule, function: Local, operands: Sequence[Array], mesh: Any
 ) -> Arrays:
     shapes = [operand.shape for operand in operands]
     specs = [jax.typeof(operand).sharding.spec for operand in operands]
@@ -312,11 +248,7 @@ def _by_types(
     placed = map(jax.sharding.reshard, operands, shardings)
     # Without names, shard_map takes all axes except those that vmap hides.
     names: set[str] = set()
-    kinds = zip(
-        mesh.axis_names,
-        mesh.axis_types,
-        strict=True,
-    )
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     if set(mesh.axis_types) != {AxisType.Explicit}:
         names = {name for name, kind in kinds if kind == AxisType.Explicit}
     divided = jax.shard_map(
@@ -330,11 +262,7 @@ def _by_types(
     return tuple(divided(*placed))
 
 
-def _by_xla(
-    rule: Rule,
-    function: Local,
-    operands: Sequence[Array],
-) -> Arrays:
+def _by_xla(rule: Rule, function: Local, operands: Sequence[Array]) -> Arrays:
     def assigned(mesh: Any, parts: Sequence[Any]) -> tuple[Axes, Any, Any]:
         shapes = [part.shape for part in parts[: len(operands)]]
         specs = [part.sharding.spec for part in parts]
@@ -342,18 +270,10 @@ def _by_xla(
         in_specs, out_specs = rule.specs(axes)
         return axes, _sharded(mesh, in_specs), _sharded(mesh, out_specs)
 
-    def partition(
-        mesh: Any,
-        arguments: Any,
-        results: Any,
-    ) -> Any:
+    def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         axes, in_specs, out_specs = assigned(mesh, (*arguments, *results))
         automatic = (AxisType.Auto,) * len(mesh.axis_names)
-        plain = AbstractMesh(
-            mesh.axis_sizes,
-            mesh.axis_names,
-            axis_types=automatic,
-        )
+        plain = AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=automatic)
 
         def local(*operands: Array) -> Arrays:
             # The parts of one device have no shardings, although the caller's mesh may
@@ -363,11 +283,7 @@ def _by_xla(
 
         return mesh, local, out_specs, in_specs
 
-    def infer(
-        mesh: Any,
-        arguments: Any,
-        _results: Any,
-    ) -> Any:
+    def infer(mesh: Any, arguments: Any, _results: Any) -> Any:
         # XLA's older partitioner, GSPMD, asks for this instead of the rule.
         return assigned(mesh, arguments)[2]
 
@@ -376,9 +292,6 @@ def _by_xla(
     divided = custom_partitioning(jax.jit(lambda *operands: function({}, *operands)))
     text, whole = rule.for_shardy()
     divided.def_partition(
-        partition,
-        infer,
-        sharding_rule=text,
-        need_replication_factors=whole,
+        partition, infer, sharding_rule=text, need_replication_factors=whole
     )
     return tuple(divided(*operands))

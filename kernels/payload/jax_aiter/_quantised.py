@@ -90,19 +90,9 @@ def quantised(
 
         own = shuffled_rule if shuffled and shuffled_rule else rule
         by_rule = choice.backend != XLA
-        return partitioned(
-            own,
-            local,
-            *operands,
-            by_rule=by_rule,
-        )[0]
+        return partitioned(own, local, *operands, by_rule=by_rule)[0]
 
-    def refuse(
-        _choice: Any,
-        _shuffled: Any,
-        _primals: Any,
-        _tangents: Any,
-    ) -> Any:
+    def refuse(_choice: Any, _shuffled: Any, _primals: Any, _tangents: Any) -> Any:
         raise NotDifferentiableError(
             f"{operation} has no derivative: its operands are quantised. Apply"
             " jax.lax.stop_gradient to its arguments, or differentiate"
@@ -116,12 +106,7 @@ def quantised(
     def product(shuffled: bool, depth: int, *operands: Array) -> Array:
         _check.static(operation, preshuffled=shuffled)
         rows, columns = operands[0].shape[0], operands[1].shape[0]
-        obstacle = _limits.obstacle(
-            target,
-            m=rows + -rows % group,
-            n=columns,
-            k=depth,
-        )
+        obstacle = _limits.obstacle(target, m=rows + -rows % group, n=columns, k=depth)
         choice = choose(
             operation,
             obstacles={AITER: obstacle},

@@ -42,11 +42,7 @@ class FfiTarget:
 
 
 def _target(
-    name: str,
-    backend: str,
-    args: str,
-    results: str,
-    attrs: str = "",
+    name: str, backend: str, args: str, results: str, attrs: str = ""
 ) -> FfiTarget:
     symbol = "".join(part.capitalize() for part in name.split("_"))
     return FfiTarget(

@@ -117,11 +117,7 @@ Tables of the fp8 products name kernels of Composable Kernel only.
 
 
 def advise(
-    operation: str,
-    module: Module,
-    hsa: Path,
-    places: Places,
-    product: Product | None,
+    operation: str, module: Module, hsa: Path, places: Places, product: Product | None
 ) -> Advice | None:
     """Return the backend that AITER's table suggests; without a row, the operation's default.
 
@@ -169,10 +165,7 @@ def advise(
 
 
 def _of_row(
-    rule: _Rule,
-    row: Row,
-    product: Product,
-    kernels: Mapping[str, int],
+    rule: _Rule, row: Row, product: Product, kernels: Mapping[str, int]
 ) -> Advice:
     name = row["kernelName"]
     place = f"AITER's table for M={row['M']}, N={row['N']}, K={row['K']}"

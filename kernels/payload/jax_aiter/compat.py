@@ -33,19 +33,6 @@ def flash_attn_varlen(*args: Any, **options: Any) -> tuple[Array, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def gemm_i8(
-    a: Array,
-    b: Array,
-    a_scale: Array,
-    b_scale: Array,
-    bias: Array,
-) -> Array:
+def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array) -> Array:
     """Compute `jax_aiter.gemm_i8.gemm_i8` with `b` in the order of the kernels."""
-    return _gemm_i8.gemm_i8(
-        a,
-        b,
-        a_scale,
-        b_scale,
-        bias,
-        preshuffled=True,
-    )
+    return _gemm_i8.gemm_i8(a, b, a_scale, b_scale, bias, preshuffled=True)

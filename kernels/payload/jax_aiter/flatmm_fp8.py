@@ -25,12 +25,7 @@ _MINUS_ZERO = 0x80
 
 
 def flatmm_fp8(
-    xq: Array,
-    wq: Array,
-    x_scale: Array,
-    w_scale: Array,
-    *,
-    preshuffled: bool = False,
+    xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuffled: bool = False
 ) -> Array:
     """Compute (xq * x_scale) @ (wq * w_scale).T with scales by block of 128 elements.
 
@@ -61,11 +56,7 @@ def flatmm_fp8(
 
 
 def _kernel(
-    _choice: Choice,
-    xq: Array,
-    wq: Array,
-    x_scale: Array,
-    w_scale: Array,
+    _choice: Choice, xq: Array, wq: Array, x_scale: Array, w_scale: Array
 ) -> Array:
     x, x_scale = as_fnuz(xq, x_scale)
     w, w_scale = as_fnuz(wq, w_scale)
@@ -73,12 +64,7 @@ def _kernel(
     return ffi(FLATMM_FP8, [result])(x, w, x_scale, w_scale)[0]
 
 
-def _reference(
-    xq: Array,
-    wq: Array,
-    x_scale: Array,
-    w_scale: Array,
-) -> Array:
+def _reference(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
     return _blockscale.product(xq, wq, x_scale, w_scale).astype(jnp.float16)
 
 
@@ -100,9 +86,5 @@ def as_fnuz(values: Array, scale: Array) -> tuple[Array, Array]:
 
 # The parts of n are multiples of 256: the kernels' tiles, which contain whole blocks of
 # scales and of the layout.
-_RULE = Rule.parse(
-    "m k, n k, blocks m, blocks n' -> m n",
-    m=1,
-    n=256,
-)
+_RULE = Rule.parse("m k, n k, blocks m, blocks n' -> m n", m=1, n=256)
 _product = quantised(FLATMM_FP8, _kernel, _reference, Order.of_weight(LAYOUT), _RULE)

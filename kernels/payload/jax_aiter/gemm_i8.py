@@ -69,45 +69,22 @@ def gemm_i8(
     return _product(shuffled, depth, a, b, a_scale, b_scale, bias)
 
 
-def _kernel(
-    choice: Choice,
-    a: Array,
-    b: Array,
-    *rest: Array,
-) -> Array:
+def _kernel(choice: Choice, a: Array, b: Array, *rest: Array) -> Array:
     rows = a.shape[0]
     columns, depth = b.shape
     tuned, splitk = choice.tuned(rows, columns, depth)
     result = ((rows, columns), jnp.bfloat16)
-    call = ffi(
-        GEMM_I8,
-        [result],
-        splitk=int32(splitk),
-        kernel=tuned,
-    )
+    call = ffi(GEMM_I8, [result], splitk=int32(splitk), kernel=tuned)
     return call(a, b, *rest)[0]
 
 
 def _reference(
-    a: Array,
-    b: Array,
-    a_scale: Array,
-    b_scale: Array,
-    bias: Array,
+    a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array
 ) -> Array:
-    sums = jnp.einsum(
-        "mk,nk->mn",
-        a,
-        b,
-        preferred_element_type=jnp.int32,
-    )
+    sums = jnp.einsum("mk,nk->mn", a, b, preferred_element_type=jnp.int32)
     scaled = sums.astype(jnp.float32) * a_scale * b_scale
     return (scaled + bias).astype(jnp.bfloat16)
 
 
-_RULE = Rule.parse(
-    "m k, n k, m one, one n, n -> m n",
-    m=1,
-    n=128,
-)
+_RULE = Rule.parse("m k, n k, m one, one n, n -> m n", m=1, n=128)
 _product = quantised(GEMM_I8, _kernel, _reference, Order.of_weight(LAYOUT), _RULE)

@@ -45,11 +45,7 @@ _PARTIAL_SUMS = 1 << 21
 """
 
 
-def rms_norm(
-    x: Array,
-    gamma: Array,
-    epsilon: float = 1e-6,
-) -> Array:
+def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
     """Normalise rows by their root mean square: y = x / sqrt(mean(x**2) + epsilon) * gamma.
 
     Args:
@@ -67,21 +63,14 @@ def rms_norm(
         jax_aiter.BackendError: a forced backend is unavailable.
     """
     _validate("rms_norm", x, gamma, epsilon)
-    choice = choose(
-        "rms_norm",
-        (CK_RMS_NORM, RMS_NORM),
-        obstacles=_obstacles(x),
-    )
+    choice = choose("rms_norm", (CK_RMS_NORM, RMS_NORM), obstacles=_obstacles(x))
     rows, gamma = together(_with_rows(x), gamma)
     y, _ = _normalised(rows, None, gamma, float(epsilon), choice)
     return y.reshape(x.shape)
 
 
 def rms_norm_with_add(
-    x: Array,
-    residual: Array,
-    gamma: Array,
-    epsilon: float = 1e-6,
+    x: Array, residual: Array, gamma: Array, epsilon: float = 1e-6
 ) -> tuple[Array, Array]:
     """Add a residual and normalise the sum: s = x + residual; y = rms_norm(s, gamma, epsilon).
 
@@ -105,22 +94,13 @@ def rms_norm_with_add(
     _check.shape(operation, "residual", residual, _shape(x), x.shape)
     _check.dtype(operation, "residual", residual, (x.dtype,))
     calls = (CK_RMS_NORM, RMS_NORM_WITH_ADD)
-    choice = choose(
-        operation,
-        calls,
-        obstacles=_obstacles(x),
-    )
+    choice = choose(operation, calls, obstacles=_obstacles(x))
     rows, other, gamma = together(_with_rows(x), _with_rows(residual), gamma)
     y, total = _normalised(rows, other, gamma, float(epsilon), choice)
     return y.reshape(x.shape), total.reshape(x.shape)
 
 
-def _validate(
-    operation: str,
-    x: Any,
-    gamma: Any,
-    epsilon: float,
-) -> None:
+def _validate(operation: str, x: Any, gamma: Any, epsilon: float) -> None:
     if getattr(x, "ndim", 1) == 0:
         raise ValueError(f"{operation}: x is a scalar; it has to be [..., n].")
     _check.rank(operation, "x", x, _shape(x) if hasattr(x, "ndim") else "[..., n]")
@@ -147,12 +127,7 @@ def _obstacles(x: Array) -> dict[str, str]:
     rows = x.size // max(1, n)
     found = {}
     for call in (CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD):
-        found[call.name] = _limits.obstacle(
-            call,
-            rows=rows,
-            n=n,
-            dtype=x.dtype.name,
-        )
+        found[call.name] = _limits.obstacle(call, rows=rows, n=n, dtype=x.dtype.name)
     return found
 
 
@@ -173,11 +148,7 @@ def _rstd(x: Array, epsilon: float) -> Array:
 # 1 / sqrt(mean(x**2) + epsilon) of each row in float32.
 
 
-def _forward(
-    choice: Choice,
-    epsilon: float,
-    *operands: Array,
-) -> Arrays:
+def _forward(choice: Choice, epsilon: float, *operands: Array) -> Arrays:
     # The operands are x and gamma, or x, residual and gamma.
     x = operands[0]
     adds = len(operands) == 3
@@ -196,25 +167,13 @@ def _forward(
         whole = ((rows, x.shape[1]), x.dtype)
         sums = [whole] if adds else []
         results = [whole, *sums, ((rows,), jnp.float32)]
-        return ffi(
-            target,
-            results,
-            epsilon=attribute,
-        )
+        return ffi(target, results, epsilon=attribute)
 
     def call_ck(rows: int) -> Callable[..., Arrays]:
         whole = ((rows, x.shape[1]), x.dtype)
         if adds:
-            return ffi(
-                CK_RMS_NORM,
-                [whole, whole],
-                epsilon=attribute,
-            )
-        inner = ffi(
-            CK_RMS_NORM,
-            [whole, ((0,), x.dtype)],
-            epsilon=attribute,
-        )
+            return ffi(CK_RMS_NORM, [whole, whole], epsilon=attribute)
+        inner = ffi(CK_RMS_NORM, [whole, ((0,), x.dtype)], epsilon=attribute)
         return lambda x, gamma: inner(x, empty(x.dtype), gamma)[:1]
 
     def ck(x: Array, *others: Array) -> Arrays:
@@ -226,35 +185,15 @@ def _forward(
     return tuple(dispatch(choice, kernel, reference, *operands))
 
 
-def _backward(
-    choice: Choice,
-    dy: Array,
-    x: Array,
-    gamma: Array,
-    rstd: Array,
-) -> Arrays:
-    def reference(
-        dy: Array,
-        x: Array,
-        gamma: Array,
-        rstd: Array,
-    ) -> Arrays:
+def _backward(choice: Choice, dy: Array, x: Array, gamma: Array, rstd: Array) -> Arrays:
+    def reference(dy: Array, x: Array, gamma: Array, rstd: Array) -> Arrays:
         normal = _wide(x) * rstd[:, None]
         scaled = _wide(dy) * _wide(gamma)
-        along = jnp.mean(
-            scaled * normal,
-            axis=-1,
-            keepdims=True,
-        )
+        along = jnp.mean(scaled * normal, axis=-1, keepdims=True)
         dx = rstd[:, None] * (scaled - normal * along)
         return dx.astype(x.dtype), jnp.sum(_wide(dy) * normal, axis=0)
 
-    def kernel(
-        dy: Array,
-        x: Array,
-        gamma: Array,
-        rstd: Array,
-    ) -> Arrays:
+    def kernel(dy: Array, x: Array, gamma: Array, rstd: Array) -> Arrays:
         rows, n = x.shape
         least, most = _PARTIALS
         filling = min(most, _PARTIAL_SUMS // max(1, n))
@@ -271,55 +210,28 @@ def _backward(
 
 @partial(jax.jit, static_argnums=(3, 4))
 def _jit_forward(
-    x: Array,
-    residual: Array | None,
-    gamma: Array,
-    epsilon: float,
-    choice: Choice,
+    x: Array, residual: Array | None, gamma: Array, epsilon: float, choice: Choice
 ) -> Arrays:
     whole = partial(_forward, choice, epsilon)
     by_rule = choice.backend != XLA
     if residual is not None:
         text = "* n, * n, n -> * n, * n, *"
-        return by_rows(
-            text,
-            whole,
-            x,
-            residual,
-            gamma,
-            by_rule=by_rule,
-        )
+        return by_rows(text, whole, x, residual, gamma, by_rule=by_rule)
     if choice.backend != AITER:
-        return by_rows(
-            "* n, n -> * n, *",
-            whole,
-            x,
-            gamma,
-            by_rule=by_rule,
-        )
+        return by_rows("* n, n -> * n, *", whole, x, gamma, by_rule=by_rule)
 
     def without_rstd(x: Array, gamma: Array) -> Arrays:
         return whole(x, gamma)[:1]
 
     # AITER's kernel does not return rstd, and a gradient that needs only rstd must not
     # call it.
-    (y,) = by_rows(
-        "* n, n -> * n",
-        without_rstd,
-        x,
-        gamma,
-        by_rule=True,
-    )
+    (y,) = by_rows("* n, n -> * n", without_rstd, x, gamma, by_rule=True)
     return y, _rstd(x, epsilon)
 
 
 @partial(jax.jit, static_argnums=4)
 def _jit_backward(
-    dy: Array,
-    x: Array,
-    gamma: Array,
-    rstd: Array,
-    choice: Choice,
+    dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice
 ) -> Arrays:
     dx, dgamma = by_rows(
         "* n, * n, n, * -> * n, n",
@@ -334,11 +246,7 @@ def _jit_backward(
 
 
 def _primal(
-    x: Array,
-    residual: Array | None,
-    gamma: Array,
-    epsilon: float,
-    choice: Choice,
+    x: Array, residual: Array | None, gamma: Array, epsilon: float, choice: Choice
 ) -> tuple[Array, Array | None]:
     # y and the sum, which is None without a residual.
     y, *total, _ = _jit_forward(x, residual, gamma, epsilon, choice)
@@ -346,11 +254,7 @@ def _primal(
 
 
 def _fwd(
-    x: Array,
-    residual: Array | None,
-    gamma: Array,
-    epsilon: float,
-    choice: Choice,
+    x: Array, residual: Array | None, gamma: Array, epsilon: float, choice: Choice
 ) -> Any:
     y, *total, rstd = _jit_forward(x, residual, gamma, epsilon, choice)
     if total:
@@ -358,19 +262,10 @@ def _fwd(
     return (y, None), (x, gamma, rstd)
 
 
-def _bwd(
-    _epsilon: float,
-    _choice: Choice,
-    saved: Any,
-    cotangents: Any,
-) -> Any:
+def _bwd(_epsilon: float, _choice: Choice, saved: Any, cotangents: Any) -> Any:
     dy, dtotal = cotangents
     operation = "rms_norm" if dtotal is None else "rms_norm_with_add"
-    choice = choose(
-        operation,
-        (RMS_NORM_BWD,),
-        obstacles=_obstacles(dy),
-    )
+    choice = choose(operation, (RMS_NORM_BWD,), obstacles=_obstacles(dy))
     dx, dgamma = _jit_backward(dy, *saved, choice)
     if dtotal is None:
         return dx, None, dgamma

@@ -18,12 +18,7 @@ from jax_aiter.mha._dropout import seed_words
 DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
 
 
-def heads_fit(
-    operation: str,
-    q: Array,
-    k: Array,
-    v: Array,
-) -> None:
+def heads_fit(operation: str, q: Array, k: Array, v: Array) -> None:
     """Check the last two dimensions of q, k and v, and their dtypes.
 
     Raises:
@@ -50,11 +45,7 @@ def heads_fit(
 
 
 def config(
-    operation: str,
-    depth: int,
-    dropout_p: float,
-    softmax_scale: float | None,
-    seed: Any,
+    operation: str, depth: int, dropout_p: float, softmax_scale: float | None, seed: Any
 ) -> tuple[Config, Array]:
     """Return the checked scale and dropout, and the seed as two words.
 
@@ -105,12 +96,7 @@ def window(
     return left, 0 if causal else right
 
 
-def slopes(
-    operation: str,
-    alibi_slopes: Any,
-    batch: int,
-    heads: int,
-) -> Array | None:
+def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array | None:
     """Return ALiBi's slopes, [heads] or [batch, heads], or None.
 
     Raises:

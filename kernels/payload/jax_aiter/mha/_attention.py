@@ -59,11 +59,7 @@ def _blocks_forward(config: Config, operands: Operands, given: Given) -> Pair:
 
 
 def _blocks_backward(
-    config: Config,
-    operands: Operands,
-    given: Given,
-    saved: Pair,
-    cotangents: Pair,
+    config: Config, operands: Operands, given: Given, saved: Pair, cotangents: Pair
 ) -> Operands:
     sequences, axes = _sequences(operands, given)
     shape = sequences.q.shape[:4]
@@ -145,10 +141,7 @@ def _backward(
     cotangents: Pair,
 ) -> Operands:
     def kernel(
-        operands: Operands,
-        given: Given,
-        saved: Pair,
-        cotangents: Pair,
+        operands: Operands, given: Given, saved: Pair, cotangents: Pair
     ) -> Operands:
         grads = _gradients.backward(
             plan.task, choice, operands, given, saved, cotangents
@@ -209,11 +202,7 @@ def _bwd(plan: Plan, kept: Any, cotangents: Any) -> Any:
     operands, given, saved, requested = kept
     has_dlse = plan.task.returns_lse and not isinstance(cotangents[1], SymbolicZero)
     choice = _kernels.choose_backward(
-        plan,
-        operands,
-        dbias=requested.bias,
-        dslopes=requested.slopes,
-        dlse=has_dlse,
+        plan, operands, dbias=requested.bias, dslopes=requested.slopes, dlse=has_dlse
     )
     whole = tuple(map(_whole, cotangents, saved))
     return _jit_backward(plan, choice, operands, given, saved, whole), None
@@ -229,10 +218,7 @@ attention.defvjp(_fwd, _bwd, symbolic_zeros=True)
 
 
 def probabilities(
-    config: Config,
-    operands: Operands,
-    given: Given,
-    lse: Array,
+    config: Config, operands: Operands, given: Given, lse: Array
 ) -> Array:
     """Return all probabilities as they multiply v, [B, H, queries, keys], without a gradient."""
     sequences, axes = _sequences(operands.with_all_slopes(), given)

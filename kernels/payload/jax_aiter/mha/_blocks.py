@@ -159,11 +159,7 @@ def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:
     return joined, lse.reshape(-1, heads, group)[:count]
 
 
-def probabilities(
-    config: Config,
-    whole: Sequence,
-    lse: Array,
-) -> Array:
+def probabilities(config: Config, whole: Sequence, lse: Array) -> Array:
     """Return all probabilities as they multiply v, [Hk, G, queries, keys].
 
     A whole matrix, for tests.
@@ -188,12 +184,7 @@ class Gradients(NamedTuple):
 
 
 def backward(
-    config: Config,
-    whole: Sequence,
-    lse: Array,
-    out: Array,
-    dout: Array,
-    dlse: Array,
+    config: Config, whole: Sequence, lse: Array, out: Array, dout: Array, dlse: Array
 ) -> Gradients:
     """Compute the gradients of one sequence.
 
@@ -269,12 +260,7 @@ def backward(
 
 
 def _block(
-    config: Config,
-    sequence: Sequence,
-    q: Array,
-    rows: Rows,
-    index: Array,
-    place: Array,
+    config: Config, sequence: Sequence, q: Array, rows: Rows, index: Array, place: Array
 ) -> Block:
     wide = _wide(q)
     column = place * config.keys + jnp.arange(config.keys, dtype=jnp.int32)
@@ -314,27 +300,15 @@ def _visited(config: Config, rows: Rows) -> tuple[Array, Array]:
     return first, (last + config.keys - 1) // config.keys
 
 
-def _cut(
-    array: Array,
-    index: Array,
-    size: int,
-) -> Array:
+def _cut(array: Array, index: Array, size: int) -> Array:
     return jax.lax.dynamic_slice_in_dim(array, index * size, size)
 
 
-def _cut_rows(
-    rows: Rows,
-    index: Array,
-    size: int,
-) -> Rows:
+def _cut_rows(rows: Rows, index: Array, size: int) -> Rows:
     return Rows(*(_cut(part, index, size) for part in rows))
 
 
-def _add(
-    array: Array,
-    part: Array,
-    *places: Array,
-) -> Array:
+def _add(array: Array, part: Array, *places: Array) -> Array:
     zeros = [jnp.int32(0)] * (array.ndim - len(places))
     where = (*places, *zeros)
     before = jax.lax.dynamic_slice(array, where, part.shape)

@@ -91,12 +91,7 @@ def _divided(
     # bias, and runs blocks that any sequence needs if sequences have lengths of their
     # own.
     by_rule = kernel or "q k" in dims or "b q" in dims
-    return partitioned(
-        rule,
-        local,
-        *leaves,
-        by_rule=by_rule,
-    )
+    return partitioned(rule, local, *leaves, by_rule=by_rule)
 
 
 def _dims(operands: Operands) -> list[str]:

@@ -38,11 +38,7 @@ def backward(
 
 
 def _assembly(
-    task: Task,
-    operands: Operands,
-    given: Given,
-    saved: Pair,
-    cotangents: Pair,
+    task: Task, operands: Operands, given: Given, saved: Pair, cotangents: Pair
 ) -> Arrays:
     # The kernels compute dk, dv, and dq in float32; XLA computes the sums of dout * out
     # before them, and converts dq after them. Source: `fmha_bwd_v3` in AITER's
@@ -51,11 +47,7 @@ def _assembly(
     dout, dlse = cotangents
     sees = given.rows.end > given.rows.start
     wide = (dout.astype(jnp.float32), out.astype(jnp.float32))
-    sums = jnp.einsum(
-        "bshd,bshd->bhs",
-        *wide,
-        precision="highest",
-    )
+    sums = jnp.einsum("bshd,bshd->bhs", *wide, precision="highest")
     d = jnp.where(sees, sums - dlse.astype(jnp.float32), 0)
     lse = jnp.where(sees, lse, _UNSEEN)
     arrays = unpacked(task, dout.astype(out.dtype), *operands[:3], lse, d)
@@ -71,11 +63,7 @@ def _assembly(
             ((*batch, keys, heads, depth), q.dtype),
             ((*batch, keys, heads, v.shape[-1]), q.dtype),
         ]
-        return ffi(
-            MHA_BWD_ASM,
-            results,
-            **attrs,
-        )
+        return ffi(MHA_BWD_ASM, results, **attrs)
 
     def fits(batch: int) -> bool:
         return not _limits.obstacle(MHA_BWD_ASM, **{**known, "batch": batch})
@@ -88,11 +76,7 @@ def _assembly(
 
 
 def _composable_kernel(
-    task: Task,
-    operands: Operands,
-    given: Given,
-    saved: Pair,
-    cotangents: Pair,
+    task: Task, operands: Operands, given: Given, saved: Pair, cotangents: Pair
 ) -> Arrays:
     # The kernel is not chosen if lse has a cotangent.
     out, lse = saved
@@ -111,11 +95,7 @@ def _composable_kernel(
             ((*batch, queries, heads, depth), jnp.float32),
             ((*batch, heads, queries), jnp.float32),
         ]
-        return ffi(
-            MHA_BWD,
-            results,
-            **_kernels.attributes(task, operands),
-        )
+        return ffi(MHA_BWD, results, **_kernels.attributes(task, operands))
 
     everything = (*arrays, *_kernels.extras(task, operands, given))
     return _kernels.called(task, call, rows, everything)[:3]

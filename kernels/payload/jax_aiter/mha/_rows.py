@@ -26,12 +26,7 @@ class Rows(NamedTuple):
     diagonal: Array
 
 
-def whole(
-    queries: int,
-    keys: int,
-    left: int,
-    right: int,
-) -> Rows:
+def whole(queries: int, keys: int, left: int, right: int) -> Rows:
     """Return the ranges of one sequence whose queries and keys are all valid.
 
     Args:
@@ -82,11 +77,7 @@ def all_see(rows: Rows, cu_queries: Array) -> Array:
 
 
 def padded(
-    queries: int,
-    query_count: Any,
-    key_count: Any,
-    left: int,
-    right: int,
+    queries: int, query_count: Any, key_count: Any, left: int, right: int
 ) -> Rows:
     """Return the ranges of one sequence that fills only the beginning of its row.
 
@@ -103,11 +94,7 @@ def padded(
 
 
 def packed(
-    queries: int,
-    cu_queries: Array,
-    cu_keys: Array,
-    left: int,
-    right: int,
+    queries: int, cu_queries: Array, cu_keys: Array, left: int, right: int
 ) -> Rows:
     """Return the ranges of sequences that lie one after the other.
 
@@ -134,13 +121,7 @@ def packed(
     return _windowed(start, end, diagonal, left, right)
 
 
-def _windowed(
-    start: Array,
-    end: Array,
-    diagonal: Array,
-    left: int,
-    right: int,
-) -> Rows:
+def _windowed(start: Array, end: Array, diagonal: Array, left: int, right: int) -> Rows:
     if left >= 0:
         start = jnp.maximum(start, diagonal - left)
     if right >= 0:

@@ -88,10 +88,7 @@ def flash_attn_varlen(
         _NAME, depth, dropout_p, softmax_scale, dropout_seed
     )
     _check.static(
-        _NAME,
-        causal=causal,
-        deterministic=deterministic,
-        return_lse=return_lse,
+        _NAME, causal=causal, deterministic=deterministic, return_lse=return_lse
     )
     window = _arguments.window(_NAME, window_size, causal)
     for name, value in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
