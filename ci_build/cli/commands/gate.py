@@ -354,7 +354,6 @@ def _test_devices(state: State, values: Values, cluster: ClusterRequest | None) 
     from ci_build.release.device_image import require_container
     from promotion.gates.common.installers import offline_variables
 
-    gating.check_set(values["wheel_set"])
     request = _fields_of(DeviceRequest, values)
     in_image = bool(request.image and not request.inside)
     if not in_image:
@@ -378,6 +377,7 @@ def _test_devices(state: State, values: Values, cluster: ClusterRequest | None) 
         connect=connector(reporter),
         cluster=cluster,
     )
+    gating.check_set(values["wheel_set"])
     key = find_signing_key(values["signing_key"])
     title = f"gate {values['name']} on {request.platform}"
     with reporter.group(title), connected(cluster, reporter) as tasks:

@@ -102,7 +102,7 @@ def test_init_refuses_other_buckets_and_roles(line: str, tmp_path: Path) -> None
     "line",
     [
         "set stage . --bucket={}",
-        "gate structure . --bucket={}",
+        "gate structure multi-arch/1 --bucket={}",
         "promote . --bucket={}",
         "release --payload=published --bucket={} --dry-run",
         "nightly multi-arch --payload=published --bucket={}",

@@ -67,7 +67,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
 def test_keys_new_creates_private_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "keys" / "ci"
+    file = tmp_path / "ci"
     assert cli.run(["ci", "keys", "--out", str(file)]) == 0
     made = capsys.readouterr().out
     assert file.stat().st_mode & 0o777 == 0o600
