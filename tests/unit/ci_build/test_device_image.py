@@ -35,10 +35,8 @@ from core.process import HostRunner, ProcessResult
 from core.report import Reporter
 from promotion.evidence.signing import Signer
 from promotion.gates.device.device_request import DeviceRequest
-from promotion.gates.device.device_run import _container
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.object_keys import StagedSet
-from tests.support.fake_devices import device_config
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.signing_key import signing_key
 
@@ -276,19 +274,6 @@ def test_run_in_image_refuses_remote_bucket_without_network(tmp_path: Path) -> N
         run_in_image(offline, REPORTER, HostRunner({}), lambda _: None)
 
 
-def test_evidence_names_image_and_engine() -> None:
-    config = device_config(image=IMAGE, inside="docker 27.1")
-    expected = {
-        "image": "example.org/runner",
-        "digest": DIGEST,
-        "engine": "docker 27.1",
-    }
-    assert _container(config.request) == expected
-    assert config.settings["image"] == IMAGE
-    assert f"--image={IMAGE}" in config.words
-    assert "--inside" not in " ".join(config.words)
-
-
 def test_require_container_refuses_claim_outside_a_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -327,5 +312,5 @@ def test_gate_device_refuses_wrong_image_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.run(["gate", "device", "set", "--platform=cpu", *words]) == 2
+    assert cli.run(["gate", "device", "multi-arch/1", "--platform=cpu", *words]) == 2
     assert said in capsys.readouterr().err

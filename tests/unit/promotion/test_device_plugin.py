@@ -5,20 +5,15 @@ The drivers are fakes whose functions return the codes of real drivers.
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 from collections.abc import Callable
 from itertools import chain
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.gates.device import plugin
 from promotion.gates.device.plugin import device_check
 from promotion.gates.device.plugin import worker_hooks as worker
 from promotion.gates.device.plugin.device_check import LASTING, Driver
@@ -126,31 +121,6 @@ def test_lasting_errors_are_recognised(text: str) -> None:
         "CUDA_ERROR_INVALID_VALUE hipErrorInvalidValue CUDA_ERROR_OUT_OF_MEMORY"
         " AssertionError"
     )
-
-
-def test_controller_waits_only_for_lost_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A finished worker's process lives on, so a wait would cost its whole time limit."""
-    waited_for: list[int] = []
-
-    def wait(child: int) -> int:
-        waited_for.append(child)
-        return -9
-
-    monkeypatch.setattr(plugin, "_wait_status", wait)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    controller = plugin.ControllerPlugin(tmp_path)
-    for number, problem in enumerate((None, "Not properly terminated")):
-        io = SimpleNamespace(popen=SimpleNamespace(pid=number))
-        controller.pytest_testnodedown(
-            SimpleNamespace(gateway=SimpleNamespace(id=f"gw{number}", _io=io)), problem
-        )
-    assert waited_for == [1]
-    _, down = map(json.loads, (tmp_path / "controller.jsonl").read_text().splitlines())
-    assert down["event"] == "down"
-    assert down["worker"] == "gw1"
-    assert down["status"] == -9
 
 
 IDS = st.sets(

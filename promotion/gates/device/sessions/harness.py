@@ -58,13 +58,13 @@ class _Job:
     """Content of one session.
 
     Attributes:
-        only: tests to run; None runs all tests of the files.
-        files: files to collect.
+        only: tests to run; None runs all tests of the file, or of the suite.
+        file: file to collect; empty collects those of the tests.
         round: reason of the attempts.
     """
 
-    only: Sequence[str] | None
-    files: Sequence[str]
+    only: Sequence[str] | None = None
+    file: str = ""
     round: Round = Round.FIRST
 
 
@@ -121,9 +121,7 @@ class Harness:
                 leases = leases[: max(1, len(leases) // 2)]
                 text = f"Tests lacked memory, and ran again with {len(leases)} workers."
                 self._notes[text] = None
-            outcome = self._together(
-                pass_, _Job(only=only, files=self.plan.suite.files), leases
-            )
+            outcome = self._together(pass_, _Job(only=only), leases)
             idle = idle + 1 if state.progress() == before else 0
             if state.died > limits.crashes:
                 self._problems.append(
@@ -135,7 +133,7 @@ class Harness:
                 why = outcome.problem or "collected tests do not run"
                 self._problems.append(f"pass {pass_.name}: {why}")
                 return
-        self._alone(pass_, [_of_test(test) for test in state.untried_suspects()])
+        self._alone(pass_, [_Job(only=[test]) for test in state.untried_suspects()])
 
     def _retry(self, pass_: Pass) -> None:
         """Retry failed tests in fresh processes, whose results decide.
@@ -166,8 +164,7 @@ class Harness:
                 others += [result.id for result in more]
         self._retry_each(pass_, [test for test in others if test in state.files])
         if only := [test for test in others if test not in state.files]:
-            files = list(dict.fromkeys(map(file_of, only)))
-            job = _Job(only=only, files=files, round=Round.RETRY)
+            job = _Job(only=only, round=Round.RETRY)
             few = any(map(state.is_starved, only))
             self._together(pass_, job, pass_.leases[:1] if few else pass_.leases)
 
@@ -187,22 +184,22 @@ class Harness:
         for name in names:
             if state.is_starved(name):
                 continue
-            of_file = _Job(only=None, files=[name], round=Round.RETRY)
-            jobs.append(of_file if name in state.files else _of_test(name, Round.RETRY))
+            of_file = _Job(file=name, round=Round.RETRY)
+            jobs.append(of_file if name in state.files else _retry_of(name))
         new: list[str] = []
         for job, outcome in zip(jobs, self._alone(pass_, jobs), strict=True):
             unusable = [item for item in outcome.files if item.ending is Ending.FAILED]
             if job.only is None and outcome.items is not None:
                 if outcome.broken or unusable:
                     continue
-                state.recovered(job.files[0])
+                state.recovered(job.file)
                 new += outcome.chosen
         untried = [test for test in new if not state.tests.get(test)]
-        self._alone(pass_, [_of_test(test, Round.RETRY) for test in untried])
+        self._alone(pass_, [_retry_of(test) for test in untried])
         for test in filter(state.is_starved, names):
             if not self._memory_is_free(self.plan.limits.pause):
                 return
-            self._alone(pass_, [_of_test(test, Round.RETRY)])
+            self._alone(pass_, [_retry_of(test)])
 
     def _together(
         self, pass_: Pass, job: _Job, leases: Sequence[Lease]
@@ -311,8 +308,11 @@ class Harness:
         state = self._states[pass_.name]
         suite = self.plan.suite
         # A file whose import ended a process is collected only alone.
-        broken = [] if job.only is None and not workers else [*state.broken]
-        files = [file for file in job.files if file not in broken]
+        broken = [] if job.file else [*state.broken]
+        files: Sequence[str] = [job.file] if job.file else suite.files
+        if job.only is not None:
+            files = [*dict.fromkeys(map(file_of, job.only))]
+        files = [file for file in files if file not in broken]
         if not files:
             return SessionOutcome(items=())
         folder = self.folder / f"{next(self._numbers):04}"
@@ -362,5 +362,5 @@ class Harness:
         )
 
 
-def _of_test(test: str, round_: Round = Round.FIRST) -> _Job:
-    return _Job(only=[test], files=[file_of(test)], round=round_)
+def _retry_of(test: str) -> _Job:
+    return _Job(only=[test], round=Round.RETRY)
