@@ -270,18 +270,23 @@ def check_the_version_is_that_of_the_wheel() -> None:
         _ = jax_aiter.gemms
 
 
+def command(*words: str) -> str:
+    argv = [sys.executable, "-m", "jax_aiter", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.releases
 def check_the_command_says_the_same() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "jax_aiter"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told = json.loads(done.stdout)
+    told = json.loads(command())
     assert told["jax"] == jax.__version__
-    assert {
-        name: row["backend"] for name, row in told["operations"].items()
-    } == XLA_ONLY
-    assert told["operations"].keys() == OPERATIONS.keys()
+    operations = told["operations"].items()
+    assert {name: row["backend"] for name, row in operations} == XLA_ONLY
     assert Path(told["folder"]).name == "_kernels"
+
+
+def check_the_command_explains_the_layer_of_a_model() -> None:
+    lines = command("info", "--heads=4", "--depth=64").splitlines()
+    whys = {line.partition(" (")[0].strip() for line in lines[1::2]}
+    operations = {line.partition(":")[0] for line in lines[::2]}
+    assert operations == {"gemm", "rms_norm_with_add", *ATTENTION}
+    assert whys == {"this package has no kernel modules"}
