@@ -20,7 +20,7 @@ from kernels.assemble import (
     toolchain_for,
 )
 from kernels.build import KernelBuild, KernelBuildResult, sizes
-from kernels.graph import Capacity, available_mb
+from kernels.graph import Capacity
 from kernels.kernel_recipe import (
     check_jax,
     chosen_modules,
@@ -42,7 +42,6 @@ __all__ = [
     "KernelBuild",
     "KernelWheel",
     "Toolchain",
-    "available_mb",
     "check_source",
     "compile_step",
     "make_wheel",

@@ -6,16 +6,15 @@ Stored results are skipped.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 
 from core.errors import CiBuildError, KernelError
 from core.frozen import frozen
+from core.memory import available_memory
 from core.model import Progress
 from core.process import HostRunner, Runner
 from kernels.compiled_store import KernelStore
@@ -25,21 +24,10 @@ from kernels.toolchains import Toolchain
 
 _KEEP_FREE = 0.9
 """Share of the available memory that jobs may use."""
-_CGROUPS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
-def available_mb() -> int:
-    """Return the megabytes of memory that all jobs together may use."""
-    text = Path("/proc/meminfo").read_text(encoding="utf-8")
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    most = int(match[1]) >> 10 if match else 1024
-    for path in _CGROUPS:
-        with suppress(OSError, ValueError):
-            most = min(most, int(path.read_text(encoding="utf-8")) >> 20)
-    return max(256, int(most * _KEEP_FREE))
+def _memory_mb() -> int:
+    return max(256, int(available_memory() * _KEEP_FREE) >> 20)
 
 
 @frozen
@@ -54,7 +42,7 @@ class Capacity:
     """
 
     jobs: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
-    memory_mb: int = field(default_factory=available_mb)
+    memory_mb: int = field(default_factory=_memory_mb)
 
 
 @frozen

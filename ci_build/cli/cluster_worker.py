@@ -16,11 +16,12 @@ from ci_build.cluster.worker import TaskWorker
 from ci_build.release import device_cluster
 from ci_build.rocm.tree import read_tree
 from core.errors import CiBuildError
+from core.memory import available_memory
 from core.model import KernelRequest
 from core.report import NoProgress
 from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
 from kernels.api import KIND as KERNEL_STEP
-from kernels.api import Toolchain, available_mb, compile_step, toolchain_for
+from kernels.api import Toolchain, compile_step, toolchain_for
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.compile.remote_compile import KIND as COMPILE_PROGRAMS
 from promotion.gates.compile.remote_compile import compile_programs, site_of
@@ -103,7 +104,7 @@ async def dask_setup(worker: Any) -> None:  # noqa: ANN401 - a class of Dask
         FUNCTIONS,
         cache=cache.absolute() / "cluster",
         environment=environment,
-        memory_mb=limit >> 20 if limit else available_mb(),
+        memory_mb=limit >> 20 if limit else available_memory() >> 20,
     )
     own.cache.mkdir(parents=True, exist_ok=True)
     await worker.plugin_add(own, name=TaskWorker.__name__, catch_errors=False)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from core.frozen import frozen
+from core.memory import available_memory
 from core.model import Finding, GfxTarget, Tier
 from core.process import HostRunner
 from core.tasks import Tasks
@@ -42,7 +43,6 @@ from promotion.gates.compile.program_check import TargetContext, compiled_for
 from promotion.gates.compile.remote_compile import MANY, MEMORY, RemoteBatches
 from promotion.gates.compile.schedule import (
     BatchResult,
-    available_memory,
     compile_shares,
     share_machine,
     shares,

@@ -8,7 +8,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
 
 from core.frozen import frozen
 from promotion.gates.compile.child_run import (
@@ -55,26 +54,6 @@ def share_machine(
     """
     count = jobs or max(1, min(cores, available // PROCESS_MEMORY))
     return count, max(PROCESS_MEMORY, min(_MOST_MEMORY, available // count))
-
-
-def available_memory(root: Path = Path("/")) -> int:
-    """Return the memory available without swapping, on this machine and in this control group.
-
-    Sources: proc(5), MemAvailable; Linux, "Control Group v2": memory.max and
-    memory.current.
-    """
-    lines = (root / "proc/meminfo").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    available = int(fields["MemAvailable"].split()[0]) << 10
-    group = root / "sys/fs/cgroup"
-    try:
-        most = (group / "memory.max").read_text().strip()
-        used = (group / "memory.current").read_text()
-    except OSError:
-        return available
-    if most == "max":
-        return available
-    return min(available, max(0, int(most) - int(used)))
 
 
 def shares(programs: Mapping[str, Sequence[str]], count: int) -> tuple[Share, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from core.errors import GateError, RequestError
+from core.memory import available_memory
 from promotion.corpus.program_catalog import CompileCorpus
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.compile.child_run import (
@@ -27,7 +28,6 @@ from promotion.gates.compile.child_run import (
     interpret_exit,
 )
 from promotion.gates.compile.schedule import (
-    available_memory,
     compile_share,
     compile_shares,
     share_machine,
