@@ -58,10 +58,11 @@ from promotion.gates.device.sessions.passes import (
     passes,
 )
 from promotion.gates.device.sessions.session import SessionLimits
-from promotion.gates.device.suite import jax_suite, smoke_suite
-from promotion.gates.device.suite_requirements import (
+from promotion.gates.device.suite import (
     copy_test_helpers,
+    jax_suite,
     release_mismatch,
+    smoke_suite,
 )
 
 _INSTALL_SECONDS = 900.0
