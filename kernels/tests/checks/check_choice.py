@@ -286,7 +286,6 @@ def check_the_command_says_the_same() -> None:
 
 def check_the_command_explains_the_layer_of_a_model() -> None:
     lines = command("info", "--heads=4", "--depth=64").splitlines()
-    whys = {line.partition(" (")[0].strip() for line in lines[1::2]}
     operations = {line.partition(":")[0] for line in lines[::2]}
     assert operations == {"gemm", "rms_norm_with_add", *ATTENTION}
-    assert whys == {"this package has no kernel modules"}
+    assert all("this package has no kernel modules" in why for why in lines[1::2])
