@@ -36,7 +36,6 @@ __all__ = ["BackendError", "JaxAiterError", "ManifestError", "ModuleLoadError"]
 __all__ += ["NotDifferentiableError", "__version__"]
 __all__ += ["export_checks", "info", "load_kernels"]
 _MODULES = (
-    "compat",
     "flatmm_fp8",
     "gemm",
     "gemm_fp4",
