@@ -1,4 +1,9 @@
-"""Checks of arguments; each error contains the argument's name, its value and the requirement."""
+"""Checks of arguments; each error contains the argument's name, its value and the requirement.
+
+All take the name of the operation, and the name and the value of the argument; `shape` and
+`text` are the documented shape, such as "[M, K]". A wrong type is a TypeError, a wrong size a
+ValueError.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +28,7 @@ def proven(condition: Callable[[], Any]) -> bool | None:
 
 
 def static(operation: str, **values: Any) -> None:
-    """Check that arguments are Python values.
-
-    Raises:
-        TypeError: an argument is an array, which jax.jit may have made of a number.
-    """
+    """Check that arguments are Python values; jax.jit makes arrays of numbers."""
     for name, value in values.items():
         if isinstance(value, jax.Array):
             raise TypeError(
@@ -37,18 +38,7 @@ def static(operation: str, **values: Any) -> None:
 
 
 def rank(operation: str, name: str, array: Any, shape: str) -> None:
-    """Check the number of dimensions.
-
-    Args:
-        operation: name of the operation, for messages.
-        name: name of the argument.
-        array: value of the argument.
-        shape: documented shape, such as "[M, K]".
-
-    Raises:
-        TypeError: the argument is not an array.
-        ValueError: the array has another number of dimensions.
-    """
+    """Check the number of dimensions."""
     if not hasattr(array, "dtype"):
         raise TypeError(
             f"{operation}: {name} is a {type(array).__name__}; it has to be an array of"
@@ -64,19 +54,7 @@ def rank(operation: str, name: str, array: Any, shape: str) -> None:
 def shape(
     operation: str, name: str, array: Any, text: str, wanted: Sequence[int]
 ) -> None:
-    """Check a shape.
-
-    Args:
-        operation: name of the operation, for messages.
-        name: name of the argument.
-        array: value of the argument.
-        text: documented shape, such as "[M, K]".
-        wanted: the sizes that `text` stands for.
-
-    Raises:
-        TypeError: the argument is not an array.
-        ValueError: the array has another shape.
-    """
+    """Check that a shape is `wanted`, which `text` stands for."""
     rank(operation, name, array, text)
     if array.shape != tuple(wanted):
         raise ValueError(
@@ -86,11 +64,7 @@ def shape(
 
 
 def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None:
-    """Check a dtype.
-
-    Raises:
-        TypeError: the dtype is not allowed.
-    """
+    """Check a dtype."""
     if not any(array.dtype == jnp.dtype(one) for one in allowed):
         names = ", ".join(jnp.dtype(one).name for one in allowed)
         raise TypeError(
@@ -99,11 +73,7 @@ def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None
 
 
 def multiple(operation: str, name: str, value: int, factor: int) -> None:
-    """Check that a size is a positive multiple of a factor.
-
-    Raises:
-        ValueError: the size is not positive or not a multiple.
-    """
+    """Check that a size is a positive multiple of a factor."""
     if value % factor or value <= 0:
         raise ValueError(
             f"{operation}: {name} is {value}; it has to be a multiple of {factor}."

@@ -3,12 +3,10 @@
 Options are read from the environment whenever an operation is traced; a function that
 jax.jit has traced keeps its choice:
 
-    JAX_AITER_BACKEND=auto|aiter|portable|xla     forces a backend for every operation
-    JAX_AITER_BACKEND_<OPERATION>=…               forces a backend for one operation,
-    such as RMS_NORM JAX_AITER_TARGET=gfx942[,gfx950]              GPUs to lower for,
-    instead of those of this machine JAX_AITER_COMPUTE_UNITS=304
-    compute units of the GPUs of JAX_AITER_TARGET, for AITER's
-                                                  tuned tables; unknown without it
+    JAX_AITER_BACKEND=auto|aiter|portable|xla  backend of every operation
+    JAX_AITER_BACKEND_RMS_NORM=…               backend of one operation
+    JAX_AITER_TARGET=gfx942[,gfx950]           GPUs to lower for, instead of this machine's
+    JAX_AITER_COMPUTE_UNITS=304                their compute units, for AITER's tuned tables
 """
 
 from __future__ import annotations
