@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from promotion.gates.device.results import Attempt, Ending
+from wheelkit.findings import some
 
 CRASH_CHARACTERS = 8_000
 _MANY_TEXTS, _SHORT_CHARACTERS = 500, 1_000
@@ -213,5 +214,6 @@ class SessionJournal:
             )
         if lost := event.get("lost"):
             self.notes.append(f"{event['id']} left {lost} of its device's memory used")
-        if changed := ", ".join(map(str, event.get("changed", ()))):
-            self.notes.append(f"{event['id']} left its process changed: {changed}")
+        if changed := [str(name) for name in event.get("changed", ())]:
+            text = some(changed)
+            self.notes.append(f"{event['id']} left its process changed: {text}")
