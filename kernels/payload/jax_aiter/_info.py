@@ -34,6 +34,8 @@ def info(
         folder      of the kernels
         problem     reason why the manifest cannot be used, or None
         targets     gfx targets that the kernels were built for
+        attention   its kernels: asm for AITER's assembly alone, common or all of
+                    Composable Kernel's
         modules     by name: kind, targets, handlers, loaded
         devices     of this process: id, platform, kind, gfx target, compute units
         options     the JAX_AITER_… variables that are set
@@ -82,6 +84,7 @@ def _report() -> dict[str, Any]:
         "folder": None,
         "problem": None,
         "targets": [],
+        "attention": "asm",
         "modules": {},
         "devices": [_device(device) for device in jax.local_devices()],
         "options": {name: os.environ[name] for name in names},
@@ -99,6 +102,7 @@ def _report() -> dict[str, Any]:
     else:
         report["version"] = manifest.version
         report["targets"] = list(manifest.targets)
+        report["attention"] = manifest.attention
         report["modules"] = _modules(kernels, manifest)
     report["operations"] = {name: _operation(name, kernels) for name in OPERATIONS}
     return report

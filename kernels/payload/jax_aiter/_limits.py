@@ -281,6 +281,30 @@ _CK_ATTENTION: tuple[Limit, ...] = (
     _SIZES,
     _NOT_EMPTY,
 )
+
+
+def _common_forward(f: Any) -> bool:
+    depths = (f.depth, f.value_depth)
+    return f.attention != "common" or max(depths) <= 128 or depths == (256, 256)
+
+
+def _common_gradient(f: Any) -> bool:
+    # In packed sequences the handler drops a window that reaches the longest one's keys,
+    # but never a causal mask.
+    depths = (f.depth, f.value_depth)
+    masked = f.window[1] == 0 or (not f.packed and f.window != (-1, -1))
+    if f.attention != "common" or depths == (256, 256):
+        return True
+    if not masked:
+        return False
+    return depths == (64, 64) or (f.packed and 64 < max(depths) <= 128)
+
+
+_COMMON = f"{_CK}'s kernels of this wheel, built with --attention=common,"
+_COMMON_PLAIN: Limit = (
+    lambda f: f.attention != "common" or not (f.bias or f.slopes or f.dropout),
+    f"{_COMMON} support neither bias, ALiBi nor dropout",
+)
 _NORM: tuple[Limit, ...] = (
     (lambda f: f.dtype != "float64", "the portable kernels do not support float64"),
     (lambda f: f.rows > 0 and f.n > 0, "there are no rows"),
@@ -308,7 +332,18 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
         ),
         FLATMM_FP8.name: _product(8, 2, _multiple("k", 128), _multiple("n", 256)),
         MHA_FWD_ASM.name: _ASM_ATTENTION,
-        MHA_FWD.name: (_BATCH, *_CK_ATTENTION),
+        MHA_FWD.name: (
+            _BATCH,
+            *_CK_ATTENTION,
+            _COMMON_PLAIN,
+            (
+                _common_forward,
+                (
+                    f"{_COMMON} need head dimensions up to 128, or of 256, not"
+                    " [{depth}, {value_depth}]"
+                ),
+            ),
+        ),
         MHA_BWD_ASM.name: _ASM_GRADIENT,
         # Gradients of k and v have a head for each head of q.
         MHA_BWD.name: (
@@ -318,6 +353,14 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
             (
                 lambda f: f.keys * f.heads * max(f.depth, f.value_depth) <= INT,
                 f"{_CK} needs gradients of fewer than 2**31 elements of a sequence",
+            ),
+            _COMMON_PLAIN,
+            (
+                _common_gradient,
+                (
+                    f"{_COMMON} have gradients for a head dimension of 256 and for masks:"
+                    " 64, and to 128 in packed sequences; not [{depth}, {value_depth}]"
+                ),
             ),
         ),
         CK_RMS_NORM.name: (

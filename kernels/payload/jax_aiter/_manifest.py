@@ -48,6 +48,8 @@ class Module:
         objects: digests of code objects by path below _kernels/hsa.
         variants: supported numbers of compute units by target, if code objects are for
             certain variants only.
+        attention: Composable Kernel's kernels of attention in the library: common or
+            all; empty for other modules.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Module:
     handlers: tuple[Handler, ...]
     objects: Mapping[str, str]
     variants: Mapping[str, frozenset[int]]
+    attention: str = ""
 
     def runs_on(self, gfx: str) -> bool:
         """Return whether a device, such as "gfx942", runs code of this module.
@@ -100,6 +103,12 @@ class Manifest:
     load_order: tuple[str, ...]
     modules: Mapping[str, Module]
     _by_target: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def attention(self) -> str:
+        """Kernels of attention: asm for AITER's alone, common or all."""
+        kinds = {module.attention for module in self.modules.values()} - {""}
+        return min(kinds, default="asm")
 
     def module_of(self, target: str) -> Module | None:
         """Return the module that provides a custom call, or None."""
@@ -170,4 +179,5 @@ def _module(name: str, row: Mapping[str, Any]) -> Module:
         handlers=tuple(handlers),
         objects=objects,
         variants=variants,
+        attention=row.get("attention", ""),
     )

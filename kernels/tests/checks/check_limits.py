@@ -29,6 +29,7 @@ FACTS = {
     "slopes": False,
     "dropout": 0,
     "returns_lse": False,
+    "attention": "all",
     "padded": False,
     "deterministic": False,
     "forward": "aiter",

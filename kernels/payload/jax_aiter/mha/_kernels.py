@@ -15,6 +15,7 @@ from jax_aiter import _limits
 from jax_aiter._check import proven
 from jax_aiter._choice import Choice, choose, has_objects
 from jax_aiter._limits import INT
+from jax_aiter._loader import loader
 from jax_aiter._native import Arrays, empty, ffi, int32, rowwise
 from jax_aiter._table import (
     AITER,
@@ -276,6 +277,7 @@ def facts(task: Task, operands: Operands, **requested: Any) -> dict[str, Any]:
     kind = "bf16" if q.dtype == jnp.bfloat16 else "fp16"
     diagonal = proven(lambda: window[1] == 0)
     causal = "causal_br_" if diagonal else ""
+    manifest = loader().manifest
     return {
         "dtype": q.dtype.name,
         "unequal": has_objects(MHA_FWD_ASM, "fwd_hd192*"),
@@ -305,4 +307,5 @@ def facts(task: Task, operands: Operands, **requested: Any) -> dict[str, Any]:
         "dslopes": False,
         "dlse": False,
         **requested,
+        "attention": manifest.attention if manifest else "asm",
     }
