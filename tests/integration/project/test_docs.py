@@ -10,41 +10,22 @@ import click
 import pytest
 
 from core.defaults import defaults
+from core.targets import table
 from tests.support.commands import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 DOCS = sorted((ROOT / "docs").glob("*.md"))
+INSTALL = "docs/install.md"
 TUTORIAL = "docs/tutorial.md"
 
-PAGES = (
-    "README.md",
-    "docs/build-from-source.md",
-    "docs/cluster.md",
-    "docs/first-release.md",
-    "docs/gpu-tests.md",
-    "docs/kernels.md",
-    "docs/nightly.md",
-    "docs/offline-tests.md",
-    "docs/operate-an-index.md",
-    "docs/release.md",
-    "docs/rocm-sources.md",
-    "docs/trust.md",
-    TUTORIAL,
-    "docker/README.md",
-    "promotion/gates/README.md",
-)
-"""Pages with commands."""
 
-
-def commands(page: str = PAGES[0]) -> list[str]:
+def commands(page: str) -> list[str]:
     text = (ROOT / page).read_text()
     lines = []
     for block in FENCE.findall(text):
         lines.extend(block.splitlines())
-    return [
-        line.removeprefix("$ ").split("#")[0].strip() for line in lines if line.strip()
-    ]
+    return [line[2:].split("#")[0].strip() for line in lines if line.startswith("$ ")]
 
 
 def test_tutorial_installs_the_versions_that_release_local_builds() -> None:
@@ -56,6 +37,17 @@ def test_tutorial_installs_the_versions_that_release_local_builds() -> None:
     )
     assert {f"jax=={jax}", f"jaxlib=={jax}"} < set(line.split())
     assert plugin.fullmatch(line.split()[-1])
+
+
+def test_install_page_has_every_gpu_of_xla_and_pins_versions() -> None:
+    text = (ROOT / INSTALL).read_text()
+    for row in table():
+        if row.xla and row.product:
+            assert f"| {row.product} | `{row.name}` |" in text
+    lines = "\n".join(line for line in commands(INSTALL) if "pip install" in line)
+    packages = re.findall(r" '?((?:jax|rocm)[^/\s]*)(?=\s|$)", lines)
+    assert len(packages) > 4
+    assert [name for name in packages if "==" not in name] == []
 
 
 ALL_PAGES = [
@@ -75,8 +67,6 @@ def test_program_accepts_every_command_that_a_page_mentions() -> None:
     """Commands that need AMD's or several machines exist with their options too."""
     found: list[str] = []
     for page in ALL_PAGES:
-        if page.name == "CHANGELOG.md":
-            continue  # it names commands of the past
         text = page.read_text()
         for block in BLOCK.findall(text):
             lines = block.replace("\\\n", " ").splitlines()
@@ -88,17 +78,10 @@ def test_program_accepts_every_command_that_a_page_mentions() -> None:
         found += SPAN.findall(" ".join(text.split()))
     assert len(found) > 100
     for line in found:
-        words = shlex.split(line.replace("…", " "), comments=True)
-        end = next(
-            (
-                at
-                for at, word in enumerate(words)
-                if word in (";", "&", "&&", "|", "||", ">")
-            ),
-            len(words),
-        )
+        line = re.split(r" (?:;|&|&&|\||\|\||>) ", line.replace("…", " "))[0]
+        words = shlex.split(line, comments=True)
         start = next(at for at, word in enumerate(words) if word.endswith("ci_build"))
         try:
-            parse(words[start + 1 : end])
+            parse(words[start + 1 :])
         except click.UsageError as error:
             pytest.fail(f"{line}: {error.format_message()}")
