@@ -82,6 +82,7 @@ def conclude(
             stream.write(as_markdown(summary))
     if print_json is not None:
         print_json(summary)
+    reporter.close()  # warnings before the last lines
     for one in summary.sets:
         tiers = tiers_text(
             {target.target: target.now for target in one.targets},

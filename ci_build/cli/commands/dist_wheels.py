@@ -56,4 +56,5 @@ def dist_wheels(state: State, /, **after: object) -> None:
         print_json(build.receipt(result))
     else:
         build.show_receipt(result, reporter)
+        reporter.close()  # warnings before the last line
         reporter.command(build.install_line(result))
