@@ -93,7 +93,7 @@ def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
         if changes:
             changed[test] = parts
     assert changed.pop("test_delete_folder.py::test_delete") == "working folder"
-    assert "variable PATH" in changed.pop("test_clear_environment.py::test_clear")
+    assert "more" in changed.pop("test_clear_environment.py::test_clear")
     (named,) = changed.items()
     assert named[0] == "test_leave_state.py::test_leave"
     for part in (

@@ -215,5 +215,5 @@ class SessionJournal:
         if lost := event.get("lost"):
             self.notes.append(f"{event['id']} left {lost} of its device's memory used")
         if changed := [str(name) for name in event.get("changed", ())]:
-            text = some(changed)
+            text = some(changed, 8)
             self.notes.append(f"{event['id']} left its process changed: {text}")
