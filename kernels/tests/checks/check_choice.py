@@ -288,4 +288,5 @@ def check_the_command_explains_the_layer_of_a_model() -> None:
     lines = command("info", "--heads=4", "--depth=64").splitlines()
     operations = {line.partition(":")[0] for line in lines[::2]}
     assert operations == {"gemm", "rms_norm_with_add", *ATTENTION}
-    assert all("this package has no kernel modules" in why for why in lines[1::2])
+    if not (Path(jax_aiter.__file__).parent / "_kernels").exists():
+        assert all("this package has no kernel modules" in why for why in lines[1::2])
