@@ -18,9 +18,13 @@ from typing import Any
 import pytest
 from uv import find_uv_bin
 
+from ci_build.wheelset import set_build
+from ci_build.wheelset.execute import BuildResult
+from core.defaults import defaults
 from core.digests import sha256_of
 from core.model import RocmPackage
 from promotion.index.serve import IndexServer
+from promotion.promote import install_line
 from promotion.storage.directory_bucket import DirBucket
 from tests.integration.conftest import ci_build
 from tests.support import bare
@@ -40,6 +44,9 @@ from tests.support.wheel_sets import (
 OWN = "{}.{}".format(*sys.version_info[:2])
 UBUNTU, DEBIAN = "3.12", "3.11"
 """Pythons of AMD's image and of the image that stands in for it."""
+OLDEST, *_, NEWEST = defaults()["pythons"]["supported"]
+LATER = "0.11.0"
+"""A version of every package on the ordinary index, later than those of the sets."""
 VERSIONS = {"gfx942": "0.10.2+rocm7.3.0", "gfx950": "0.10.2+rocm7.2.0"}
 """GPU -> version of its newest set."""
 ROCM = "7.14.0"
@@ -56,11 +63,13 @@ class Site:
 
     Attributes:
         page: GPU -> name -> command; the bundle has no GPU.
+        printed: command that prints an install line -> the line for the set of gfx950.
     """
 
     bucket: DirBucket
     ordinary: str
     page: Mapping[str, Mapping[str, str]]
+    printed: Mapping[str, str]
 
     def run(
         self, command: str, folder: Path, **variables: str
@@ -98,20 +107,27 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     bucket = DirBucket(folder / "bucket")
     ordinary = ordinary_index(folder / "ordinary" / "wheels")
-    write_index(folder / "ordinary")
-    several = tuple(sorted({OWN, UBUNTU, DEBIAN}, key=lambda text: int(text[2:])))
+    several = {OWN, UBUNTU, DEBIAN, OLDEST, NEWEST}
     (folder / "amd").mkdir()
     lock = lock_text(ordinary)
+    for project in ("jax", "jaxlib", "jax-rocm7-pjrt", "jax-rocm7-plugin"):
+        plain(project, LATER).write(ordinary)
+    write_index(folder / "ordinary")
     with (
         IndexServer(bucket.root) as server,
         IndexServer(folder / "ordinary") as other,
         IndexServer(folder / "amd") as amd,
     ):
         wheels = make_wheels(
-            folder / "gfx950", version=VERSIONS["gfx950"], pythons=several
+            folder / "gfx950",
+            version=VERSIONS["gfx950"],
+            pythons=sorted(several, key=lambda text: int(text[2:])),
         )
         targets = ("gfx942", "gfx950")
-        go(bucket, staged_in(bucket, folder, wheels, lock=lock, targets=targets))
+        older = go(
+            bucket, staged_in(bucket, folder, wheels, lock=lock, targets=targets)
+        )
+        built = BuildResult(wheel_set=older.wheel_set, folder=folder / "gfx950")
         wheels = make_wheels(
             folder / "gfx942", version=VERSIONS["gfx942"], pythons=(OWN,), extras=ROCM
         )
@@ -125,7 +141,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with urllib.request.urlopen(url, timeout=60) as answer:
             page = answer.read()
         yield Site(
-            bucket=bucket, ordinary=f"{other.url}simple/", page=commands(page, url)
+            bucket=bucket,
+            ordinary=f"{other.url}simple/",
+            page=commands(page, url),
+            printed={
+                "dist_wheels": set_build.install_line(built),
+                "release": install_line(older.wheel_set, f"{server.url}{older.simple}"),
+            },
         )
 
 
@@ -192,6 +214,32 @@ def test_command_installs_newest_set_of_gpu(
     assert [*tmp_path.rglob(f"{package}/__init__.py")]
     rocm = {name: of for name, of in found.items() if name.startswith("rocm-sdk-")}
     assert rocm == (WHEELS_OF_ROCM if gpu == "gfx942" else {})
+
+
+@pytest.mark.parametrize("python", [OLDEST, NEWEST])
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.parametrize("where", ["page", "dist_wheels", "release"])
+def test_printed_line_installs_the_tested_wheels_on_each_python(
+    site: Site, tmp_path: Path, where: str, installer: str, python: str
+) -> None:
+    if where == "page":
+        line = site.page["gfx950"][installer]
+    else:
+        line = site.printed[where]
+        if installer == "uv":
+            line = f"uv {line}"
+    if installer == "uv":
+        line += f" --python={sys.executable} --python-version={python} --target=site"
+    other = {"PIP_PYTHON_VERSION": python, "PIP_ONLY_BINARY": ":all:"}
+    done = site.run(line, tmp_path, **other)
+    assert done.returncode == 0, done.stderr
+    found = installed(tmp_path)
+    assert LATER not in found.values()
+    assert found["jax-rocm7-plugin"] == found["jax-rocm7-pjrt"] == VERSIONS["gfx950"]
+    tag = f"cp{python.replace('.', '')}"
+    for project in ("jax_rocm7_plugin", "jaxlib"):
+        (wheel,) = tmp_path.glob(f"site/{project}-*.dist-info/WHEEL")
+        assert f"Tag: {tag}-{tag}-manylinux" in wheel.read_text()
 
 
 def test_offline_commands_install_without_network(site: Site, tmp_path: Path) -> None:
