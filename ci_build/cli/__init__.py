@@ -72,7 +72,7 @@ GROUPS = {
     },
     "index": {
         "init": ("index_init", "Prepare a bucket for its first release."),
-        "history": ("history", "List the changes or the nights of an index."),
+        "history": ("history", "List the changes of an index."),
         "verify": ("verify", "Recompute an index, report differences, repair it."),
         "rollback": ("index_operations", "Return an index to an earlier state."),
         "yank": ("index_operations", "Hide sets from users who do not pin them."),

@@ -38,11 +38,17 @@ _SCHEMA = 1
 
 
 class ExpectationKind(enum.StrEnum):
-    """Expected result of a program."""
+    """Expected result of a program; see `expectations.toml`."""
 
     COMPILES = "compiles"
     FAILS = "fails"
+    FAILS_WITHOUT_DEVICE = "fails-without-device"
     NEEDS_DEVICE = "needs-device"
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the compiler is expected to report an error or to crash."""
+        return self in (self.FAILS, self.FAILS_WITHOUT_DEVICE)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -125,12 +131,12 @@ def load_expectations(
 def _problems(entry: Expectation, programs: Sequence[str]) -> Iterator[str]:
     """Yield the problems of an entry that depend on the corpus."""
     if entry.kind is ExpectationKind.COMPILES:
-        yield "kind must be fails or needs-device"
+        yield "kind must be fails, fails-without-device or needs-device"
     for key in ("reason", "owner", "expires"):
         if not getattr(entry, key):
             yield f"{key} is missing"
-    if (entry.kind is ExpectationKind.FAILS) != bool(entry.error):
-        yield "error is required for the kind fails, and only for it"
+    if entry.kind.is_failure != bool(entry.error):
+        yield "error is required for failures, and only for them"
     targets = lists()["compiler-supported"]
     for key, names in (("programs", programs), ("targets", targets)):
         for pattern in getattr(entry, key):

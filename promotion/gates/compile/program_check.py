@@ -11,6 +11,7 @@ from core.frozen import frozen
 from core.model import Finding, GfxTarget
 from promotion.corpus.program_catalog import Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
+from promotion.evidence.evidence import NEEDS_DEVICE
 from promotion.gates.common.gate_context import Check, error, warning
 from promotion.gates.compile.child_run import CompileStatus, Result
 from wheelkit.elf.elf_tables import ElfImage
@@ -59,7 +60,7 @@ class TargetContext:
 
     def check(self, program: Program, result: Result, expected: Expectation) -> Check:
         """Return the check of a program."""
-        known_failure = expected if expected.kind is ExpectationKind.FAILS else None
+        known_failure = expected if expected.kind.is_failure else None
         details: dict[str, Any] = {"fate": str(result.fate), "seconds": result.seconds}
         findings: list[Finding] = []
         where = f"{self.name} {program.name}"
@@ -74,6 +75,9 @@ class TargetContext:
                 and result.fate is not CompileStatus.NOT_RUN
             ):
                 why = known_failure.reason
+                # A machine with a GPU compiles the program in another way.
+                if expected.kind is ExpectationKind.FAILS_WITHOUT_DEVICE:
+                    details[NEEDS_DEVICE] = True
             else:
                 findings.append(_failure(result, where, repeat, known_failure))
         else:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
-from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
+from promotion.evidence.evidence import ENVIRONMENT, NEEDS_DEVICE, EvidenceFile
 from promotion.policy.gate_rules import GateRule
 from promotion.policy.promotion_policy import Policy, load_policy
 from promotion.policy.verdict import verdict as judge
@@ -98,7 +98,10 @@ def test_verdict_needs_no_evidence_for_uncompilable_target(wheel_set: WheelSet) 
 
 def test_verdict_names_failing_programs_and_passed_tests(wheel_set: WheelSet) -> None:
     outcomes = {"compiler": "known", "a.x": "passed", "a.y": "known", "b.z": "skipped"}
-    checks = [{"name": name, "outcome": word} for name, word in outcomes.items()]
+    checks: list[dict[str, object]] = [
+        {"name": name, "outcome": word} for name, word in outcomes.items()
+    ]
+    checks.append({"name": "c.w", "outcome": "known", NEEDS_DEVICE: True})
     evidence = passing_evidence(wheel_set)
     compiled = replace(one(evidence, "compile"), details={"checks": checks})
     numbers = counts(passed=1_204, known=3)
