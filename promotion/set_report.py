@@ -38,11 +38,12 @@ from promotion.evidence.evidence import (
     time_of,
 )
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.set_requirements import hashed, locked, wheels_for
+from promotion.gates.common.set_requirements import for_pythons, hashed, locked
 from promotion.gates.device.device_evidence import results_names
 from promotion.index.overview import natural_key
 from promotion.index.rocm_packages import extras_of
 from promotion.index.set_summary import (
+    LOCKED,
     REPORT,
     REQUIREMENTS,
     SUMMARY,
@@ -117,7 +118,7 @@ def _read(bucket: Bucket, staged: StagedSet, evidence: Evidence) -> EvidenceChec
 def _requirements(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet
 ) -> dict[str, bytes]:
-    """Return hash-locked requirements for each Python without kernels, and of each GPU's ROCm.
+    """Return the hash-locked requirements of a set without kernels, and of each GPU's ROCm.
 
     None for a set without a lock file.
     """
@@ -125,17 +126,10 @@ def _requirements(
         return {}
     lock = bucket.get(staged.file(PYLOCK)).decode()
     own = {wheel.name for wheel in wheel_set.wheels}
-    files = {}
-    for version in wheel_set.python_versions:
-        wheels = (
-            wheel
-            for wheel in wheels_for(wheel_set, version)
-            if wheel.name != KERNELS_PROJECT
-        )
-        lines = [*hashed(wheels), *locked(lock, version, own)]
-        files[f"{REQUIREMENTS}{version}.txt"] = "".join(
-            f"{line}\n" for line in sorted(lines)
-        ).encode()
+    pythons = wheel_set.python_versions
+    lines = hashed(one for one in wheel_set.wheels if one.name != KERNELS_PROJECT)
+    lines += for_pythons({python: locked(lock, python, own) for python in pythons})
+    files = {LOCKED: "".join(f"{line}\n" for line in sorted(lines)).encode()}
     extras = extras_of(wheel_set.wheels) if wheel_set.rocm_packages else {}
     for extra, projects in extras.items():
         files[f"{REQUIREMENTS}{extra}.txt"] = "".join(

@@ -11,13 +11,12 @@ from core.model import PYLOCK
 from core.versions import module_name, parse_package_name
 from promotion.index.json_types import SetRow
 from promotion.index.rocm_packages import with_extra
-from promotion.index.set_summary import REQUIREMENTS
+from promotion.index.set_summary import LOCKED, REQUIREMENTS
 from promotion.storage.object_keys import SETS_FOLDER
 
 _DOCKER_PYTHON = "3.12"
 """Python of Ubuntu 24.04, the system of AMD's images."""
 _RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
-_LOCK = re.compile(rf"{REQUIREMENTS}(\d+\.\d+)\.txt")
 _FOLDER = "jax-wheels"
 
 
@@ -102,12 +101,7 @@ def _locked(
         needs: requirements that install the downloaded files.
         of_rocm: file beside the set with the hashes of its ROCm; empty without one.
     """
-    found = [_LOCK.fullmatch(name) for name in row["files"]]
-    versions = sorted(
-        (name[1] for name in found if name),
-        key=lambda text: [int(part) for part in text.split(".")],
-    )
-    if not versions:
+    if LOCKED not in row["files"]:
         note = (
             f"This set has no {PYLOCK}, so there are no hashes to lock to, and no list"
             " of files to download."
@@ -115,24 +109,18 @@ def _locked(
         yield InstallCommand(name="pip, hash-locked, and offline", words=(), note=note)
         return
     lock: list[str | Here] = ["--require-hashes", "--no-deps", *_SOURCE]
-    for name in (f"{REQUIREMENTS}{versions[-1]}.txt", of_rocm):
+    for name in (LOCKED, of_rocm):
         if name:
             lock += ["-r", Here(path=f"{SETS_FOLDER}/{row['digest']}/{name}")]
-    others = (
-        " Files for other Pythons:"
-        f" {REQUIREMENTS}{f'.txt, {REQUIREMENTS}'.join(versions[:-1])}.txt."
-    )
-    note = (
-        f"For Python {versions[-1]}. pip accepts only the bytes of this set."
-        f"{others if versions[:-1] else ''}"
-        f"{'' if of_rocm else ' ROCm is not included.'}"
-    )
+    note = "pip accepts only the bytes of this set."
     yield InstallCommand(
-        name="pip, hash-locked", words=("pip", "install", *lock), note=note
+        name="pip, hash-locked",
+        words=("pip", "install", *lock),
+        note=note if of_rocm else f"{note} ROCm is not included.",
     )
     note = (
-        f"With Python {versions[-1]} and a network. Copy the folder {_FOLDER} to the"
-        " machine without a network."
+        "With a network, and the Python of the machine without one. Copy the folder"
+        f" {_FOLDER} to that machine."
     )
     yield InstallCommand(
         name="Offline: download",
@@ -140,7 +128,7 @@ def _locked(
         note=note,
     )
     words = ("pip", "install", "--no-index", "--find-links", _FOLDER, *needs)
-    note = f"In the parent of that folder, with Python {versions[-1]}."
+    note = f"On that machine, in the parent of {_FOLDER}."
     yield InstallCommand(name="Offline: install", words=words, note=note)
 
 

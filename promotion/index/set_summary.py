@@ -18,6 +18,8 @@ from promotion.storage.stored_records import stored_record
 SCHEMA_VERSION = 1
 REPORT, SUMMARY, REQUIREMENTS = "report-", "summary-", "requirements-"
 """First parts of the names of the files that a promotion writes beside the files of a set."""
+LOCKED = f"{REQUIREMENTS}locked.txt"
+"""File of hash-locked requirements for every Python of a set."""
 
 
 @frozen

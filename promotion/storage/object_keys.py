@@ -10,7 +10,7 @@
 - `v2/<index>/`: the released index
     - `packages/<project>/<wheel>` and `<wheel>.metadata`
     - `sets/<digest>/`: the files of the set and its evidence, and `report-….html`,
-      `summary-….json` and `requirements-<python>.txt`, which its promotion wrote
+      `summary-….json` and `requirements-locked.txt`, which its promotion wrote
     - `ledger/00000001.json`: the changes of the index, in order
     - `simple/`: index.html and index.json, and a folder with both for each project
     - `status.json`: for monitors and for the next publisher

@@ -120,9 +120,7 @@ def entry_of_set(
         "SHA256SUMS",
         "summary-0123456789abcdef.json",
         "report-0123456789abcdef.html",
-        "requirements-3.11.txt",
-        "requirements-3.12.txt",
-        "requirements-3.13.txt",
+        "requirements-locked.txt",
         *(f"evidence/compile/{target}/{number:016}.json" for target in targets),
     ]
     policy: dict[str, Any] = {"channel": text or "release", "stale_days": 14}

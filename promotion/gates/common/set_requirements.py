@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -53,6 +53,25 @@ def hashed(wheels: Iterable[Wheel]) -> list[str]:
         line = lines.get(wheel.name, f"{wheel.name}=={wheel.version}")
         lines[wheel.name] = f"{line} --hash=sha256:{wheel.sha256}"
     return [*lines.values()]
+
+
+def for_pythons(lines: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return one list of hash-locked requirements for several Pythons.
+
+    Args:
+        lines: Python version -> its requirements.
+    """
+    pythons: dict[str, list[str]] = {}
+    for python, of_python in lines.items():
+        for line in of_python:
+            pythons.setdefault(line, []).append(python)
+    result = []
+    for line, served in pythons.items():
+        if len(served) < len(lines):
+            marker = " or ".join(f"python_version == '{python}'" for python in served)
+            line = line.replace(" --hash", f" ; {marker} --hash", 1)
+        result.append(line)
+    return result
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> Path:

@@ -63,7 +63,7 @@ class Site:
 
     Attributes:
         page: GPU -> name -> command; the bundle has no GPU.
-        printed: command that prints an install line -> the line for the set of gfx950.
+        printed: place of a line that pip and uv execute -> the line for the set of gfx950.
     """
 
     bucket: DirBucket
@@ -140,11 +140,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         url = f"{server.url}{RELEASED.root}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             page = answer.read()
+        of_page = commands(page, url)
         yield Site(
             bucket=bucket,
             ordinary=f"{other.url}simple/",
-            page=commands(page, url),
+            page=of_page,
             printed={
+                "locked": of_page["gfx950"]["pip, hash-locked"],
                 "dist_wheels": set_build.install_line(built),
                 "release": install_line(older.wheel_set, f"{server.url}{older.simple}"),
             },
@@ -194,13 +196,7 @@ def test_command_installs_newest_set_of_gpu(
             [find_uv_bin(), "venv", "--python", sys.executable, tmp_path / ".venv"],
             check=True,
         )
-    locked = re.search(r"requirements-(\d[\d.]*)\.txt", command)
-    other = (
-        {"PIP_PYTHON_VERSION": locked[1], "PIP_ONLY_BINARY": ":all:"}
-        if locked and locked[1] != OWN
-        else {}
-    )
-    done = site.run(command, tmp_path, **other)
+    done = site.run(command, tmp_path)
     assert done.returncode == 0, done.stderr
     found = installed(tmp_path)
     assert found["jax-rocm7-plugin"] == found["jax-rocm7-pjrt"] == VERSIONS[gpu]
@@ -218,17 +214,13 @@ def test_command_installs_newest_set_of_gpu(
 
 @pytest.mark.parametrize("python", [OLDEST, NEWEST])
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-@pytest.mark.parametrize("where", ["page", "dist_wheels", "release"])
+@pytest.mark.parametrize("where", ["page", "locked", "dist_wheels", "release"])
 def test_printed_line_installs_the_tested_wheels_on_each_python(
     site: Site, tmp_path: Path, where: str, installer: str, python: str
 ) -> None:
-    if where == "page":
-        line = site.page["gfx950"][installer]
-    else:
-        line = site.printed[where]
-        if installer == "uv":
-            line = f"uv {line}"
+    line = site.printed.get(where) or site.page["gfx950"][installer]
     if installer == "uv":
+        line = f"uv {line.removeprefix('uv ')}"
         line += f" --python={sys.executable} --python-version={python} --target=site"
     other = {"PIP_PYTHON_VERSION": python, "PIP_ONLY_BINARY": ":all:"}
     done = site.run(line, tmp_path, **other)

@@ -20,7 +20,7 @@ from core.errors import GateError, MachineError, ProcessError
 from core.process import ProcessResult
 from promotion.gates.common.installers import Pip, parse_config
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.common.set_requirements import locked, wheels_for
+from promotion.gates.common.set_requirements import for_pythons, locked, wheels_for
 from promotion.gates.common.uv_installer import Installer, Uv
 from promotion.gates.install import install_probe as probe
 from promotion.gates.install import pair
@@ -184,9 +184,14 @@ hashes = {{sha256 = "{"3" * 64}"}}
 
 
 def test_locked_returns_hashed_requirements() -> None:
-    assert locked(LOCK, "3.11", {"jaxlib"}) == [f"numpy==2.4 --hash=sha256:{'2' * 64}"]
-    assert locked(LOCK, "3.12", {"jaxlib"}) == [f"numpy==2.5 --hash=sha256:{'3' * 64}"]
-    assert locked(LOCK, "3.13", set()) == [f"jaxlib==0.10.2 --hash=sha256:{'1' * 64}"]
+    jaxlib = f"jaxlib==0.10.2 --hash=sha256:{'1' * 64}"
+    numpy = [f"numpy==2.4 --hash=sha256:{'2' * 64}"]
+    assert locked(LOCK, "3.11", {"jaxlib"}) == numpy
+    assert locked(LOCK, "3.13", set()) == [jaxlib]
+    both = {python: locked(LOCK, python, ()) for python in ("3.11", "3.12")}
+    marked = [one.replace(" ", " ; python_version == '3.11' ") for one in numpy]
+    newer = f"numpy==2.5 ; python_version == '3.12' --hash=sha256:{'3' * 64}"
+    assert for_pythons(both) == [jaxlib, *marked, newer]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_promoted_kernels_are_installed_only_if_named(
     assert row["optional"] == "jax-aiter==1.0.0"
     assert "aiter" not in row["install"]
     lines = (
-        bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt"))
+        bucket.get(RELEASED.set_file(staged.digest, "requirements-locked.txt"))
         .decode()
         .splitlines()
     )

@@ -89,7 +89,7 @@ def test_hash_locked_requirements_come_from_the_lock(
     staged = staged_in(bucket, tmp_path, wheels, lock=lock)
     go(bucket, staged)
     lines = (
-        bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt"))
+        bucket.get(RELEASED.set_file(staged.digest, "requirements-locked.txt"))
         .decode()
         .splitlines()
     )

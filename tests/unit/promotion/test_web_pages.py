@@ -120,7 +120,7 @@ def test_gpu_has_its_state_and_commands_of_its_newest_set() -> None:
     )
     lock = (
         f"--require-hashes --no-deps --extra-index-url {simple} -r"
-        f" URL-of-this-page/sets/{3:064x}/requirements-3.13.txt"
+        f" URL-of-this-page/sets/{3:064x}/requirements-locked.txt"
     )
     assert f"pip install {lock}" in found["gfx942"]
     assert f"pip download --dest jax-wheels {lock}" in found["gfx942"]
@@ -153,7 +153,7 @@ def page_with_extras(**changes: Any) -> str:
 
 
 def test_commands_install_the_rocm_that_the_index_lists() -> None:
-    files = ("requirements-3.12.txt", "requirements-device-gfx942.txt")
+    files = ("requirements-locked.txt", "requirements-device-gfx942.txt")
     text = page_with_extras(
         rocm_packages=rocm_packages(), files=dict.fromkeys(files, "0" * 64)
     )
@@ -163,7 +163,7 @@ def test_commands_install_the_rocm_that_the_index_lists() -> None:
     assert f"\nuv pip install {simple} {extra}" in text
     assert "ROCm 7.14.0 is included: device-gfx942 installs it" in text
     place = f"URL-of-this-page/sets/{1:064x}/requirements-"
-    assert f"-r {place}3.12.txt -r {place}device-gfx942.txt" in text
+    assert f"-r {place}locked.txt -r {place}device-gfx942.txt" in text
     assert f"--no-index --find-links jax-wheels {extra}" in text
     assert "pip install --extra-index-url URL-of-this-page/simple/ jax-rocm7" in text, (
         "AMD's image has ROCm"
@@ -171,7 +171,7 @@ def test_commands_install_the_rocm_that_the_index_lists() -> None:
 
 
 def test_commands_add_the_index_of_amd_for_a_rocm_without_digests() -> None:
-    text = page_with_extras(files={"requirements-3.12.txt": "0" * 64})
+    text = page_with_extras(files={"requirements-locked.txt": "0" * 64})
     amd = "--extra-index-url https://repo.amd.com/rocm/whl-multi-arch/ 'jax"
     assert f"\npip install --extra-index-url URL-of-this-page/simple/ {amd}" in text
     assert "\nuv pip install --index-strategy unsafe-best-match --extra-index" in text
