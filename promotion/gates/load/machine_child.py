@@ -24,6 +24,7 @@ import builtins
 import ctypes
 import functools
 import gc
+import glob
 import importlib
 import io
 import json
@@ -108,8 +109,13 @@ def redirect(root: str) -> None:
 
         return redirected
 
+    # pathlib of Python 3.13 keeps some of these functions in a class.
+    globber: Any = getattr(glob, "_StringGlobber", None)
     for name in _FILE_FUNCTIONS:
-        setattr(os, name, wrap(getattr(os, name)))
+        original = getattr(os, name)
+        setattr(os, name, wrap(original))
+        if getattr(globber, name, None) is original:
+            setattr(globber, name, staticmethod(getattr(os, name)))
     io.open = builtins.open = wrap(open)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import glob
+import io
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from core.errors import BucketError, CiBuildError, MachineError
-from promotion.gates.load import load_child, load_gate
+from promotion.gates.load import load_child, load_gate, machine_child
 from promotion.gates.load.load_checks import PJRT, PLUGIN
 from promotion.gates.load.machines import Machine, check_machines, machines
 from promotion.gates.load.python_packages import modules_of
@@ -141,3 +144,18 @@ def test_patterns_match_plugin_and_pjrt_paths(
 ) -> None:
     match = PLUGIN.fullmatch(path) or PJRT.fullmatch(path)
     assert (match.groups() if match else None) == found
+
+
+def test_redirect_covers_the_functions_that_glob_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Path.glob of Python 3.13 calls a scandir that it got before the redirection."""
+    globber = SimpleNamespace(scandir=os.scandir)
+    monkeypatch.setattr(glob, "_StringGlobber", globber, raising=False)
+    for name in machine_child._FILE_FUNCTIONS:
+        monkeypatch.setattr(os, name, getattr(os, name))
+    monkeypatch.setattr(io, "open", io.open)
+    monkeypatch.setattr("builtins.open", open)
+    write_files(tmp_path, {"dev/dri/renderD128": ""})
+    machine_child.redirect(str(tmp_path))
+    assert [one.name for one in globber.scandir("/dev/dri")] == ["renderD128"]
