@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,9 +87,10 @@ def run_pip(
         NothingFitsError, InputError: pip failed; the message is one sentence, and the
             hint names the log.
     """
-    done = runner.run(
-        argv, env={**PIP_ENV_OVERRIDES, **(env or {})}, check=False, on_line=on_line
-    )
+    # An interrupted pip leaves its temporary folders behind.
+    with tempfile.TemporaryDirectory(prefix="pip-") as folder:
+        changes = {**PIP_ENV_OVERRIDES, "TMPDIR": folder, **(env or {})}
+        done = runner.run(argv, env=changes, check=False, on_line=on_line)
     if done.returncode == 0:
         return done.stdout
     output = without_credentials(f"$ {render(argv)}\n{done.stdout}{done.stderr}")

@@ -193,8 +193,8 @@ def run(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except click.exceptions.Exit as ending:
         return ending.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("\nInterrupted; run the same command again to go on.", err=True)
+    except (KeyboardInterrupt, click.Abort) as error:
+        click.echo(f"\nInterrupted. {error}".rstrip(), err=True)
         return _INTERRUPTED
     except BrokenPipeError:
         # The reader of the output is gone. Without this, Python would raise again when

@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
 _PLAN_WIDTH = 120
 """Columns of the commands of a dry run without a terminal, or on a wide one."""
 _SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"[^"]*"|\\.)+""")
+_RESUMED = ("dist_wheels", "gate", "kernels", "nightly", "release")
+"""Commands that store each finished step."""
 Entries = Mapping[str, tuple[str, str]]
 """Name of a command -> module below `commands`, summary.
 
@@ -140,6 +142,15 @@ class LazyGroup(cloup.Group):
         if option is not None:
             option.hidden = True
         return option
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as in click
+        """Run a command; after an interrupt, Abort has a sentence for the user."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            resumed = ctx.invoked_subcommand in _RESUMED
+            text = "The same command reuses each finished step." if resumed else ""
+            raise click.Abort(text) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands, in the order of the help."""

@@ -21,7 +21,7 @@ EXIT_CODES = {
         "The result is negative, such as a problem that `index verify` found, or the"
         " error is of no kind below."
     ),
-    130: "The command was interrupted (Ctrl-C, SIGTERM). The same command resumes.",
+    130: "The command was interrupted (Ctrl-C, SIGTERM).",
     141: "The reader of standard output ended, as in `ci_build … | head`.",
 }
 """Exit codes that belong to no class of errors -> meaning."""

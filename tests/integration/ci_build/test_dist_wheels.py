@@ -161,7 +161,7 @@ def test_interrupted_run_leaves_nothing_and_resumes(
         process.terminate()
         rest = process.stderr.read()
     assert process.returncode == 130
-    assert "Interrupted; run the same command again to go on." in rest
+    assert "Interrupted. The same command reuses" in rest
     assert "Traceback" not in rest
     assert list(tmp_path.iterdir()) == []
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -186,7 +186,7 @@ def test_interrupt_leaves_clean_terminal(sign: signal.Signals) -> None:
         "build",
         "  # s",
         "warning: It is slow.",
-        "Interrupted; run the same command again to go on.",
+        "Interrupted.",
     ]
 
 
