@@ -8,6 +8,8 @@ PLATFORM = "manylinux_2_28_x86_64"
 """Lowest platform tag of a repaired wheel: the oldest platform that the gates test."""
 AUTO = "auto"
 """Lowest platform tag, from `PLATFORM` on, that is true for every library of a wheel."""
+NEWEST_PLATFORM = "manylinux_2_41_x86_64"
+"""Newest platform tag that auditwheel knows; what it refuses, no tag permits."""
 _MANYLINUX = re.compile(r"manylinux_2_([0-9]+)(_x86_64)?")
 _DISTRIBUTIONS = {
     "RHEL 8": 28,

@@ -41,7 +41,12 @@ from wheelkit.repair.metadata import (
     rewrite_metadata,
     rewrite_wheel,
 )
-from wheelkit.repair.platform_tags import AUTO, PLATFORM, higher_platform
+from wheelkit.repair.platform_tags import (
+    AUTO,
+    NEWEST_PLATFORM,
+    PLATFORM,
+    higher_platform,
+)
 from wheelkit.repair.repair_plan import RepairPlan, RepairResult
 
 if TYPE_CHECKING:  # start-up time: it loads auditwheel
@@ -399,25 +404,28 @@ def _check_libraries(
             files, allowed_sonames=allowed_sonames, platform=platform, elves=elves
         )
 
-    judged = judge(PLATFORM if platform == AUTO else platform)
+    lowest = PLATFORM if platform == AUTO else platform
+    judged = judge(lowest)
+    has_tag = judged.policy.startswith("manylinux")
     true = judged.policy
     if platform == AUTO:
-        platform = higher_platform(PLATFORM, true)
-        if platform != PLATFORM:
-            judged = judge(platform)
+        lowest = higher_platform(PLATFORM, true) if has_tag else NEWEST_PLATFORM
+        if lowest != PLATFORM:
+            judged = judge(lowest)
     if not judged.ok:
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]
         hint = "Correct the listed libraries; they are never grafted."
-        if true.startswith("manylinux"):
+        if has_tag:
             hint = (
                 f"Give --platform-tag={true.removesuffix('_x86_64')}, which is true, or"
                 " build with the toolchain of an older system."
             )
+        wanted = "manylinux" if platform == AUTO else platform
         raise RepairError(
-            f"{source} cannot become a {platform} wheel:{_listed(errors)}",
+            f"{source} cannot become a {wanted} wheel:{_listed(errors)}",
             hint=f"{hint} Nothing was written.",
         )
-    return platform, judged.findings
+    return lowest, judged.findings
 
 
 def _listed(findings: Iterable[Finding]) -> str:

@@ -42,3 +42,14 @@ def test_retag_refuses_untrue_tag(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [before]
     path, _ = retag(before, tmp_path)
     assert path.name.endswith("-manylinux_2_38_x86_64.whl")
+
+
+def test_retag_names_only_what_no_tag_permits(tmp_path: Path) -> None:
+    made = wheel()
+    made.files[LIB] = library(
+        TinySymbol("new", "libc.so.6", "GLIBC_2.38"),
+        needed=("libc.so.6", "libnuma.so.1"),
+    )
+    with pytest.raises(RepairError, match=r"libnuma\.so\.1") as raised:
+        retag(made.write(tmp_path), tmp_path)
+    assert "GLIBC_2.38" not in str(raised.value)

@@ -114,7 +114,7 @@ def cases():
     return found
 
 
-CASES = cases()
+CASES = cases()  # type: ignore[no-untyped-call]
 
 
 def choose(monkeypatch, options, backend):
