@@ -38,9 +38,11 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
             hint="Use the URL of the store.",
         )
     with IndexServer(opened.root, host=host, port=port) as server:
-        print_line(f"serving {bucket.partition('?')[0]} at {server.url}")
-        for page in sorted(opened.root.glob(f"{Channel.RELEASED}/*/index.html")):
-            print_line(f"  {server.url}{page.relative_to(opened.root)}")
+        pages = sorted(opened.root.glob(f"{Channel.RELEASED}/*/index.html"))
+        for page in pages:
+            print_line(f"serving {server.url}{page.parent.relative_to(opened.root)}/")
+        if not pages:
+            print_line(f"serving the staged sets below {server.url}")
         server.wait()
 
 

@@ -70,9 +70,7 @@ def _serve(argv: list[str]) -> None:
     with subprocess.Popen([*argv, "0"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
-        with urllib.request.urlopen(
-            f"{url}v2/multi-arch/simple/", timeout=10
-        ) as answer:
+        with urllib.request.urlopen(url, timeout=10) as answer:
             assert b"jax-rocm7-plugin" in answer.read()
         process.terminate()
         assert process.wait(60) == 130
