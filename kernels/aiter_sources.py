@@ -181,7 +181,10 @@ def check_wish(wish: str) -> None:
 
 
 def check(
-    root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str]
+    root: Path,
+    wanted: Iterable[str],
+    name: str,
+    lock: Mapping[str, str],
 ) -> dict[str, str]:
     """Compare files with a lock and return their digests.
 
@@ -231,7 +234,11 @@ def digest_of(files: Mapping[str, str], below: Iterable[str]) -> str:
     return total.hexdigest()
 
 
-def _origin(source: UpstreamSource, kind: str, files: Mapping[str, str]) -> InputFile:
+def _origin(
+    source: UpstreamSource,
+    kind: str,
+    files: Mapping[str, str],
+) -> InputFile:
     """Return the record of a pinned source; that of a commit has the digest of the used files."""
     if kind == SDIST:
         sdist = source.sdist
@@ -244,7 +251,9 @@ def _origin(source: UpstreamSource, kind: str, files: Mapping[str, str]) -> Inpu
 
 
 def _unlocked(
-    folder: Path, modules: Iterable[KernelModule], source: UpstreamSource
+    folder: Path,
+    modules: Iterable[KernelModule],
+    source: UpstreamSource,
 ) -> dict[str, str]:
     """Return the digests of the submodules' files that the modules use.
 
@@ -289,12 +298,22 @@ def _from_git(
     return tree
 
 
-def git_commit(tree: Path, name: str, runner: Runner) -> str:
+def git_commit(
+    tree: Path,
+    name: str,
+    runner: Runner,
+) -> str:
     """Return the full id of a commit, such as HEAD, in a checkout."""
     return runner.run((*_GIT, "-C", str(tree), "rev-parse", name)).stdout.strip()
 
 
-def _check_out(url: str, commit: str, tree: Path, folder: Path, runner: Runner) -> None:
+def _check_out(
+    url: str,
+    commit: str,
+    tree: Path,
+    folder: Path,
+    runner: Runner,
+) -> None:
     """Fetch one commit, which git verifies by its id, into a missing or empty folder."""
     with _fresh(folder) as fresh:
         git = (*_GIT, "-C", str(fresh))
@@ -316,7 +335,10 @@ def _check_out(url: str, commit: str, tree: Path, folder: Path, runner: Runner) 
 
 
 def _from_index(
-    sdist: SourceArchive, folder: Path, runner: Runner, progress: Progress
+    sdist: SourceArchive,
+    folder: Path,
+    runner: Runner,
+    progress: Progress,
 ) -> Path:
     """Return the tree of the pinned sdist, downloaded with pip if necessary."""
     tree = folder / sdist.sha256
@@ -336,7 +358,10 @@ def _from_index(
 
 
 def _download(
-    sdist: SourceArchive, folder: Path, runner: Runner, progress: Progress
+    sdist: SourceArchive,
+    folder: Path,
+    runner: Runner,
+    progress: Progress,
 ) -> Path:
     """Download the sdist with pip, and verify its digest."""
     wanted = f"{sdist.project}=={sdist.version}"

@@ -11,7 +11,9 @@ HOST_SHARE = 0.25
 
 
 def bound(
-    modules: Sequence[KernelModule], wanted: Sequence[str], attention: str
+    modules: Sequence[KernelModule],
+    wanted: Sequence[str],
+    attention: str,
 ) -> tuple[int, float]:
     """Return the most that a build without stored results costs, for all targets.
 

@@ -115,7 +115,12 @@ class Graph:
             jobs=capacity.jobs,
         )
 
-    def build(self, runner: Runner, progress: Progress, capacity: Capacity) -> None:
+    def build(
+        self,
+        runner: Runner,
+        progress: Progress,
+        capacity: Capacity,
+    ) -> None:
         """Run the missing steps, also after one has failed.
 
         Raises:

@@ -25,7 +25,10 @@ _TUNED = (
 
 
 def find_objects(
-    module: KernelModule, processors: Sequence[str], tree: SourceTree, made: Path
+    module: KernelModule,
+    processors: Sequence[str],
+    tree: SourceTree,
+    made: Path,
 ) -> list[NativeFile]:
     """Return the code objects of a co-launcher for some processors, with their tables.
 
@@ -44,9 +47,17 @@ def find_objects(
 
 
 def _of_target(
-    module: str, objects: CodeObjectSet, target: str, tree: SourceTree, made: Path
+    module: str,
+    objects: CodeObjectSet,
+    target: str,
+    tree: SourceTree,
+    made: Path,
 ) -> list[NativeFile]:
-    def native(name: str, file: Path, sha256: str) -> NativeFile:
+    def native(
+        name: str,
+        file: Path,
+        sha256: str,
+    ) -> NativeFile:
         return NativeFile(
             path=object_path(module, target, name, objects.sku),
             file=file,

@@ -25,7 +25,11 @@ KIND = "kernel-step"
 _SOURCE = "source"
 
 
-def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
+def run_steps(
+    graph: Graph,
+    tasks: Tasks,
+    work: Path,
+) -> None:
     """Run the missing steps that need no other step's result as tasks, and store results.
 
     Args:
@@ -62,7 +66,11 @@ def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
         raise KernelError(text, hint="\nRun a failed command by itself for details.")
 
 
-def _task(graph: Graph, step: CompileStep, inputs: Mapping[str, Path]) -> Task:
+def _task(
+    graph: Graph,
+    step: CompileStep,
+    inputs: Mapping[str, Path],
+) -> Task:
     return Task(
         kind=KIND,
         label=step.label,
@@ -84,7 +92,9 @@ def _names(step: CompileStep, folder: str) -> bool:
 
 
 def _inputs(
-    graph: Graph, steps: Sequence[CompileStep], folder: Path
+    graph: Graph,
+    steps: Sequence[CompileStep],
+    folder: Path,
 ) -> dict[str, Path]:
     """Return the folders that the commands of some steps name, except those that every worker has.
 
@@ -101,7 +111,11 @@ def _inputs(
     return inputs
 
 
-def _locked_part(source: Path, files: Sequence[str], folder: Path) -> Path:
+def _locked_part(
+    source: Path,
+    files: Sequence[str],
+    folder: Path,
+) -> Path:
     """Return a folder with only these files of a source."""
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +123,12 @@ def _locked_part(source: Path, files: Sequence[str], folder: Path) -> Path:
     return folder
 
 
-def _keep(store: KernelStore, key: str, step: CompileStep, made: Path) -> None:
+def _keep(
+    store: KernelStore,
+    key: str,
+    step: CompileStep,
+    made: Path,
+) -> None:
     """Store the result of a task; the rename needs a folder of the store's file system."""
     with store.scratch() as scratch:
         fresh = scratch / "made"
@@ -119,7 +138,9 @@ def _keep(store: KernelStore, key: str, step: CompileStep, made: Path) -> None:
 
 
 def compile_step(
-    arguments: Mapping[str, Any], context: TaskContext, toolchain: Toolchain
+    arguments: Mapping[str, Any],
+    context: TaskContext,
+    toolchain: Toolchain,
 ) -> None:
     """Run one step on a worker, or reuse its result, and leave the file as the task's result.
 

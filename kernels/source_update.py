@@ -21,7 +21,13 @@ from wheelkit.elf.elf_tables import ElfImage
 from wheelkit.gpu.code_object import kernarg_sizes
 
 
-def update(wish: str, *, cache: Path, runner: Runner, progress: Progress) -> list[str]:
+def update(
+    wish: str,
+    *,
+    cache: Path,
+    runner: Runner,
+    progress: Progress,
+) -> list[str]:
     """Lock the used files of a source, and return the changes, a line for each.
 
     Args:
@@ -41,7 +47,12 @@ def update(wish: str, *, cache: Path, runner: Runner, progress: Progress) -> lis
     new = replace(source, commit=wish) if re.fullmatch("[0-9a-f]{40}", wish) else source
     where = wish if new is source else ""
     place = sources.find(
-        where, new, launchers, cache=cache, runner=runner, progress=progress
+        where,
+        new,
+        launchers,
+        cache=cache,
+        runner=runner,
+        progress=progress,
     )
     if where and (place / ".git").exists():
         new = replace(source, commit=sources.git_commit(place, "HEAD", runner))

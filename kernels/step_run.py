@@ -51,7 +51,11 @@ class StepRun:
     link: tuple[tuple[str, Mapping[str, str]], ...] = ()
 
 
-def run_step(step: StepRun, store: KernelStore, runner: Runner) -> None:
+def run_step(
+    step: StepRun,
+    store: KernelStore,
+    runner: Runner,
+) -> None:
     """Compile, check and store the output of a step.
 
     Raises:
@@ -70,7 +74,11 @@ def run_step(step: StepRun, store: KernelStore, runner: Runner) -> None:
         raise KernelError("\n  ".join(lines)) from error
 
 
-def _run(step: StepRun, store: KernelStore, runner: Runner) -> None:
+def _run(
+    step: StepRun,
+    store: KernelStore,
+    runner: Runner,
+) -> None:
     with store.scratch() as name:
         folder = Path(name) / "made"
         folder.mkdir()
@@ -92,7 +100,11 @@ def _run(step: StepRun, store: KernelStore, runner: Runner) -> None:
         store.keep(step.key, folder, step.name)
 
 
-def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
+def check(
+    out: Path,
+    label: str,
+    checks: Mapping[str, Any],
+) -> list[str]:
     """Return the problems of the output."""
     problems: list[str] = []
     if "exports" in checks:

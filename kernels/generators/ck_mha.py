@@ -14,7 +14,11 @@ import sys
 from pathlib import Path
 
 
-def main(generator: str, instances: str, *arguments: str) -> None:
+def main(
+    generator: str,
+    instances: str,
+    *arguments: str,
+) -> None:
     """Run the generator with these arguments as a main program."""
     matches = fnmatch.fnmatch
     regex = re.compile(instances)

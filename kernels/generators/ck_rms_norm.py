@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 
-def main(generator: str, folder: str, keep: str, instances: str) -> None:
+def main(
+    generator: str,
+    folder: str,
+    keep: str,
+    instances: str,
+) -> None:
     """Write every file of the generator, with a dispatcher for the kept instances.
 
     Args:

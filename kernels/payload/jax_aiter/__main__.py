@@ -38,7 +38,15 @@ def _parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _layer(window: int, q: Any, k: Any, v: Any, x: Any, gamma: Any, weight: Any) -> Any:
+def _layer(
+    window: int,
+    q: Any,
+    k: Any,
+    v: Any,
+    x: Any,
+    gamma: Any,
+    weight: Any,
+) -> Any:
     out = flash_attn_func(q, k, v, causal=True, window_size=(window, 0))
     branch = gemm(out.reshape(x.shape), weight)
     _, total = rms_norm_with_add(branch, x, gamma)

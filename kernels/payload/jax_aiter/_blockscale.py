@@ -18,7 +18,11 @@ _SUMS = 1 << 24
 
 
 def validate(
-    operation: str, xq: Array, wq: Array, x_scale: Array, w_scale: Array
+    operation: str,
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
 ) -> None:
     """Check the shapes of all operands and the dtype of the scales.
 
@@ -41,7 +45,12 @@ def validate(
         _check.dtype(operation, name, array, (jnp.float32,))
 
 
-def product(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
+def product(
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+) -> Array:
     """Return the product of the quantised row-major factors, [M, N] in float32.
 
     Each block of K is a product of the quantised numbers, summed in float32, and its
@@ -60,7 +69,11 @@ def product(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
         some -= 1
 
     def add(step: Any, out: Array) -> Array:
-        def part(array: Array, axis: int, size: int) -> Array:
+        def part(
+            array: Array,
+            axis: int,
+            size: int,
+        ) -> Array:
             if some == blocks:
                 return array
             return jax.lax.dynamic_slice_in_dim(array, step * size, size, axis)

@@ -20,7 +20,9 @@ _PREFIX = "JAX_AITER_"
 
 
 def info(
-    function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any
+    function: Callable[..., Any] | None = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> dict[str, Any]:
     """Return this package's content, the GPUs, and each operation's choice with its reason.
 
@@ -52,11 +54,17 @@ def info(
 
 
 def _choices(
-    function: Callable[..., Any], args: Any, kwargs: Any
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
 ) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
-    def note(choice: Choice, module: str, product: Product | None) -> None:
+    def note(
+        choice: Choice,
+        module: str,
+        product: Product | None,
+    ) -> None:
         entry: dict[str, Any] = {}
         for name in ("operation", "backend", "call", "kernel", "splitk", "why"):
             entry[name] = getattr(choice, name)

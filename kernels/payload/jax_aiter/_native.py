@@ -44,7 +44,9 @@ def dispatch(
 
 
 def ffi(
-    target: FfiTarget, results: Sequence[tuple[Sequence[int], Any]], **attrs: Any
+    target: FfiTarget,
+    results: Sequence[tuple[Sequence[int], Any]],
+    **attrs: Any,
 ) -> Callable[..., Arrays]:
     """Return a custom call as a function of its operands; vmap runs the call once per element.
 
@@ -83,7 +85,9 @@ def rowwise(
         return call(operands[with_rows].shape[0])(*operands)
 
     def batched(
-        size: int, is_batched: Sequence[bool], *operands: Array
+        size: int,
+        is_batched: Sequence[bool],
+        *operands: Array,
     ) -> tuple[Arrays, tuple[bool, ...]]:
         first = 1 if is_batched[with_rows] else 0
         count = operands[with_rows].shape[first]
@@ -108,7 +112,12 @@ def rowwise(
     return mapped  # type: ignore[no-any-return]
 
 
-def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
+def contract(
+    subscripts: str,
+    a: Array,
+    b: Array,
+    wide: Any,
+) -> Array:
     """Return jnp.einsum of two arrays of one dtype, summed in a wider dtype.
 
     On CPUs, some versions of XLA cannot multiply 16-bit floats into a wider result;
@@ -182,7 +191,11 @@ def int32(value: int) -> Any:
     return np.int32(value)
 
 
-def _result(shape: Sequence[int], dtype: Any, operands: Sequence[Array]) -> Any:
+def _result(
+    shape: Sequence[int],
+    dtype: Any,
+    operands: Sequence[Array],
+) -> Any:
     axes = all_varying(*operands)
     if not axes:
         return jax.ShapeDtypeStruct(tuple(shape), dtype)

@@ -127,7 +127,12 @@ class Rule:
         return sizes[base] % (count * self.parts[base]) == 0 and too % count == 0
 
 
-def partitioned(rule: Rule, function: Local, *operands: Array, by_rule: bool) -> Arrays:
+def partitioned(
+    rule: Rule,
+    function: Local,
+    *operands: Array,
+    by_rule: bool,
+) -> Arrays:
     """Return function(axes, *operands), divided between the devices of the mesh.
 
     Vmap adds a dimension to divide.
@@ -144,7 +149,9 @@ def partitioned(rule: Rule, function: Local, *operands: Array, by_rule: bool) ->
         return _by_mesh(rule, function, operands, by_rule)
 
     def batched(
-        _size: int, is_batched: Sequence[bool], *operands: Array
+        _size: int,
+        is_batched: Sequence[bool],
+        *operands: Array,
     ) -> tuple[Arrays, tuple[bool, ...]]:
         in_axes = [0 if batched else None for batched in is_batched]
 
@@ -161,7 +168,10 @@ def partitioned(rule: Rule, function: Local, *operands: Array, by_rule: bool) ->
 
 
 def by_rows(
-    text: str, function: Callable[..., Arrays], *operands: Array, by_rule: bool
+    text: str,
+    function: Callable[..., Arrays],
+    *operands: Array,
+    by_rule: bool,
 ) -> Arrays:
     """Return function(*operands) with leading dimensions merged, divided between devices.
 
@@ -205,7 +215,11 @@ def _sharded(mesh: Any, specs: Sequence[P]) -> tuple[NamedSharding, ...]:
     return tuple(NamedSharding(mesh, spec) for spec in specs)
 
 
-def total(array: Array, axes: Axes, *dims: str) -> Array:
+def total(
+    array: Array,
+    axes: Axes,
+    *dims: str,
+) -> Array:
     """Return the sum of the arrays of all devices that divide one of these dimensions."""
     between: list[str] = []
     for name in dims:
@@ -224,7 +238,10 @@ def like(gradient: Array, operand: Array) -> Array:
 
 
 def _by_mesh(
-    rule: Rule, function: Local, operands: Sequence[Array], by_rule: bool
+    rule: Rule,
+    function: Local,
+    operands: Sequence[Array],
+    by_rule: bool,
 ) -> Arrays:
     # vmap hides the axes that divide its own dimension from the mesh of the types.
     meshes = (jax.typeof(operand).sharding.mesh for operand in operands)
@@ -238,7 +255,10 @@ def _by_mesh(
 
 
 def _by_types(
-    rule: Rule, function: Local, operands: Sequence[Array], mesh: Any
+    rule: Rule,
+    function: Local,
+    operands: Sequence[Array],
+    mesh: Any,
 ) -> Arrays:
     shapes = [operand.shape for operand in operands]
     specs = [jax.typeof(operand).sharding.spec for operand in operands]
@@ -262,7 +282,11 @@ def _by_types(
     return tuple(divided(*placed))
 
 
-def _by_xla(rule: Rule, function: Local, operands: Sequence[Array]) -> Arrays:
+def _by_xla(
+    rule: Rule,
+    function: Local,
+    operands: Sequence[Array],
+) -> Arrays:
     def assigned(mesh: Any, parts: Sequence[Any]) -> tuple[Axes, Any, Any]:
         shapes = [part.shape for part in parts[: len(operands)]]
         specs = [part.sharding.spec for part in parts]
@@ -270,7 +294,11 @@ def _by_xla(rule: Rule, function: Local, operands: Sequence[Array]) -> Arrays:
         in_specs, out_specs = rule.specs(axes)
         return axes, _sharded(mesh, in_specs), _sharded(mesh, out_specs)
 
-    def partition(mesh: Any, arguments: Any, results: Any) -> Any:
+    def partition(
+        mesh: Any,
+        arguments: Any,
+        results: Any,
+    ) -> Any:
         axes, in_specs, out_specs = assigned(mesh, (*arguments, *results))
         automatic = (AxisType.Auto,) * len(mesh.axis_names)
         plain = AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=automatic)
@@ -283,7 +311,11 @@ def _by_xla(rule: Rule, function: Local, operands: Sequence[Array]) -> Arrays:
 
         return mesh, local, out_specs, in_specs
 
-    def infer(mesh: Any, arguments: Any, _results: Any) -> Any:
+    def infer(
+        mesh: Any,
+        arguments: Any,
+        _results: Any,
+    ) -> Any:
         # XLA's older partitioner, GSPMD, asks for this instead of the rule.
         return assigned(mesh, arguments)[2]
 

@@ -39,10 +39,18 @@ class Order:
     def of_weight(layout: tuple[int, int]) -> Order:
         """Return the order whose second operand is `shuffle_weight(weight, layout)`."""
 
-        def shuffle(x: Array, weight: Array, *rest: Array) -> Arrays:
+        def shuffle(
+            x: Array,
+            weight: Array,
+            *rest: Array,
+        ) -> Arrays:
             return x, shuffle_weight(weight, layout), *rest
 
-        def unshuffle(x: Array, weight: Array, *rest: Array) -> Arrays:
+        def unshuffle(
+            x: Array,
+            weight: Array,
+            *rest: Array,
+        ) -> Arrays:
             return x, unshuffle_weight(weight, layout), *rest
 
         return Order(shuffle, unshuffle)
@@ -73,7 +81,11 @@ def quantised(
     """
     operation = target.name.removeprefix("jax_aiter_")
 
-    def lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
+    def lowered(
+        choice: Choice,
+        shuffled: bool,
+        *operands: Array,
+    ) -> Array:
         def on_gpu(*operands: Array) -> Array:
             ordered = operands if shuffled else order.shuffle(*operands)
             return kernel(choice, *ordered)
@@ -84,7 +96,11 @@ def quantised(
 
         return dispatch(choice, on_gpu, elsewhere, *operands)
 
-    def divided(choice: Choice, shuffled: bool, *operands: Array) -> Array:
+    def divided(
+        choice: Choice,
+        shuffled: bool,
+        *operands: Array,
+    ) -> Array:
         def local(_axes: Axes, *operands: Array) -> Arrays:
             return (lowered(choice, shuffled, *operands),)
 
@@ -92,7 +108,12 @@ def quantised(
         by_rule = choice.backend != XLA
         return partitioned(own, local, *operands, by_rule=by_rule)[0]
 
-    def refuse(_choice: Any, _shuffled: Any, _primals: Any, _tangents: Any) -> Any:
+    def refuse(
+        _choice: Any,
+        _shuffled: Any,
+        _primals: Any,
+        _tangents: Any,
+    ) -> Any:
         raise NotDifferentiableError(
             f"{operation} has no derivative: its operands are quantised. Apply"
             " jax.lax.stop_gradient to its arguments, or differentiate"
@@ -103,7 +124,11 @@ def quantised(
     wrapped = partial(jax.custom_jvp, nondiff_argnums=(0, 1))(compiled)
     wrapped.defjvp(refuse)
 
-    def product(shuffled: bool, depth: int, *operands: Array) -> Array:
+    def product(
+        shuffled: bool,
+        depth: int,
+        *operands: Array,
+    ) -> Array:
         _check.static(operation, preshuffled=shuffled)
         rows, columns = operands[0].shape[0], operands[1].shape[0]
         obstacle = _limits.obstacle(target, m=rows + -rows % group, n=columns, k=depth)

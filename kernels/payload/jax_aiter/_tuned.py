@@ -117,7 +117,11 @@ Tables of the fp8 products name kernels of Composable Kernel only.
 
 
 def advise(
-    operation: str, module: Module, hsa: Path, places: Places, product: Product | None
+    operation: str,
+    module: Module,
+    hsa: Path,
+    places: Places,
+    product: Product | None,
 ) -> Advice | None:
     """Return the backend that AITER's table suggests; without a row, the operation's default.
 
@@ -165,7 +169,10 @@ def advise(
 
 
 def _of_row(
-    rule: _Rule, row: Row, product: Product, kernels: Mapping[str, int]
+    rule: _Rule,
+    row: Row,
+    product: Product,
+    kernels: Mapping[str, int],
 ) -> Advice:
     name = row["kernelName"]
     place = f"AITER's table for M={row['M']}, N={row['N']}, K={row['K']}"
@@ -188,7 +195,11 @@ def _of_row(
     )
 
 
-def _default(rule: _Rule, product: Product, why: str) -> Advice:
+def _default(
+    rule: _Rule,
+    product: Product,
+    why: str,
+) -> Advice:
     if rule.default == XLA:
         return Advice(XLA, f"{why}, and XLA's GEMM is the default for {product}")
     return Advice(AITER, f"{why}; the handler chooses the kernel")
@@ -211,7 +222,11 @@ def _files(module: Module, *, tuned: bool) -> list[str]:
     return [name for name in tables if ("/tuned/" in name) == tuned]
 
 
-def _tables(module: Module, hsa: Path, places: Places) -> Tables:
+def _tables(
+    module: Module,
+    hsa: Path,
+    places: Places,
+) -> Tables:
     known = {gfx for gfx, _ in places}
     mine = []
     for name in sorted(_files(module, tuned=True)):
@@ -230,7 +245,11 @@ def _read_tables(hsa: Path, files: tuple[tuple[str, str], ...]) -> Tables:
     return found
 
 
-def _kernels(module: Module, hsa: Path, places: Places) -> Mapping[str, int]:
+def _kernels(
+    module: Module,
+    hsa: Path,
+    places: Places,
+) -> Mapping[str, int]:
     # Kernels that each of the GPUs has, with the columns of their tiles.
     sets = []
     for gfx in {gfx for gfx, _ in places}:

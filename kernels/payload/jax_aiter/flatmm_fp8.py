@@ -25,7 +25,12 @@ _MINUS_ZERO = 0x80
 
 
 def flatmm_fp8(
-    xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuffled: bool = False
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+    *,
+    preshuffled: bool = False,
 ) -> Array:
     """Compute (xq * x_scale) @ (wq * w_scale).T with scales by block of 128 elements.
 
@@ -52,11 +57,22 @@ def flatmm_fp8(
     _blockscale.validate("flatmm_fp8", xq, wq, x_scale, w_scale)
     _check.dtype("flatmm_fp8", "xq", xq, (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz))
     _check.dtype("flatmm_fp8", "wq", wq, (xq.dtype,))
-    return _product(preshuffled, xq.shape[1], xq, wq, x_scale, w_scale)
+    return _product(
+        preshuffled,
+        xq.shape[1],
+        xq,
+        wq,
+        x_scale,
+        w_scale,
+    )
 
 
 def _kernel(
-    _choice: Choice, xq: Array, wq: Array, x_scale: Array, w_scale: Array
+    _choice: Choice,
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
 ) -> Array:
     x, x_scale = as_fnuz(xq, x_scale)
     w, w_scale = as_fnuz(wq, w_scale)
@@ -64,7 +80,12 @@ def _kernel(
     return ffi(FLATMM_FP8, [result])(x, w, x_scale, w_scale)[0]
 
 
-def _reference(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
+def _reference(
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+) -> Array:
     return _blockscale.product(xq, wq, x_scale, w_scale).astype(jnp.float16)
 
 

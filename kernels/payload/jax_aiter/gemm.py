@@ -38,7 +38,11 @@ _SEMAPHORE = 1024
 
 
 def gemm(
-    a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
+    a: Array,
+    b: Array,
+    *,
+    bias: Array | None = None,
+    out_dtype: Any = None,
 ) -> Array:
     """Compute a @ b.T + bias, summed in float32.
 
@@ -74,7 +78,12 @@ def gemm(
     return _gemm(*together(a, b, bias), out)
 
 
-def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
+def _product(
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    out: Any,
+) -> Array:
     # a @ b.T + bias without a derivative; the backend is chosen for these shapes.
     name = jnp.dtype(out).name
     if bias is not None:
@@ -89,19 +98,33 @@ def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
     return _jit_product(a, b, bias, jnp.dtype(out), choice)
 
 
-def _obstacle(rows: int, a: Array, b: Array) -> str:
+def _obstacle(
+    rows: int,
+    a: Array,
+    b: Array,
+) -> str:
     return _limits.obstacle(
         GEMM_BF16, m=rows, n=b.shape[0], k=b.shape[1], dtype=a.dtype.name
     )
 
 
-def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -> Array:
+def _lowered(
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    out: Any,
+    choice: Choice,
+) -> Array:
     def rounded(sums: Array, bias: Array) -> Array:
         if bias.size:
             sums = sums + bias
         return sums.astype(out)
 
-    def reference(a: Array, b: Array, bias: Array) -> Array:
+    def reference(
+        a: Array,
+        b: Array,
+        bias: Array,
+    ) -> Array:
         wide = jnp.promote_types(a.dtype, jnp.float32)
         return rounded(contract("mk,nk->mn", a, b, wide), bias)
 
@@ -119,7 +142,11 @@ def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -
     def fits(rows: int) -> bool:
         return not _obstacle(rows, a, b)
 
-    def kernel(a: Array, b: Array, bias: Array) -> Array:
+    def kernel(
+        a: Array,
+        b: Array,
+        bias: Array,
+    ) -> Array:
         added = bias if complete else empty(jnp.float32)
         sums = rowwise(call, (True, False, False), fits)(a, b, added)[0]
         return sums if complete else rounded(sums, bias)
@@ -129,8 +156,19 @@ def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -
     return dispatch(choice, kernel, reference, a, b, bias)
 
 
-def _divided(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -> Array:
-    def local(axes: Axes, a: Array, b: Array, *biases: Array) -> Arrays:
+def _divided(
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    out: Any,
+    choice: Choice,
+) -> Array:
+    def local(
+        axes: Axes,
+        a: Array,
+        b: Array,
+        *biases: Array,
+    ) -> Arrays:
         bias = biases[0] if biases else None
         if "k" not in axes:
             return (_lowered(a, b, bias, out, choice),)
@@ -157,11 +195,20 @@ def _divided(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -
 _jit_product = jax.jit(_divided, static_argnums=(3, 4))
 
 
-def _gemm_fwd(a: Array, b: Array, bias: Array | None, out: Any) -> tuple[Array, Any]:
+def _gemm_fwd(
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    out: Any,
+) -> tuple[Array, Any]:
     return _product(a, b, bias, out), (a, b, bias)
 
 
-def _gemm_bwd(_out: Any, saved: Any, dout: Array) -> Any:
+def _gemm_bwd(
+    _out: Any,
+    saved: Any,
+    dout: Array,
+) -> Any:
     # XLA multiplies transposed factors as they are; AITER's kernels would need copies.
     a, b, bias = saved
     da = _by_xla("m n, n k -> m k", dout, b).astype(a.dtype)
@@ -172,7 +219,11 @@ def _gemm_bwd(_out: Any, saved: Any, dout: Array) -> Any:
     return like(da, a), like(db, b), dbias
 
 
-def _by_xla(dims: str, left: Array, right: Array) -> Array:
+def _by_xla(
+    dims: str,
+    left: Array,
+    right: Array,
+) -> Array:
     # A product as XLA computes it, summed in float32 or wider and between the devices
     # that divide the sum.
     wide = jnp.promote_types(jnp.promote_types(left.dtype, right.dtype), jnp.float32)
@@ -181,7 +232,11 @@ def _by_xla(dims: str, left: Array, right: Array) -> Array:
         right = right.astype(wide)
     summed = next(name for name in "mn" if name not in dims.rpartition("->")[2])
 
-    def local(axes: Axes, left: Array, right: Array) -> Arrays:
+    def local(
+        axes: Axes,
+        left: Array,
+        right: Array,
+    ) -> Arrays:
         product = contract(dims.replace(" ", ""), left, right, wide)
         return (total(product, axes, summed),)
 

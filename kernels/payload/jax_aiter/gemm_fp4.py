@@ -43,7 +43,12 @@ _BIAS = 127
 
 
 def gemm_fp4(
-    a: Array, b: Array, a_scale: Array, b_scale: Array, *, preshuffled: bool = False
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    *,
+    preshuffled: bool = False,
 ) -> Array:
     """Compute (a * a_scale) @ (b * b_scale).T of FP4 numbers, with one scale per 32 elements of K.
 
@@ -70,7 +75,13 @@ def gemm_fp4(
     return _product(preshuffled, 2 * a.shape[1], a, b, a_scale, b_scale)
 
 
-def _validate(a: Any, b: Any, a_scale: Any, b_scale: Any, preshuffled: bool) -> None:
+def _validate(
+    a: Any,
+    b: Any,
+    a_scale: Any,
+    b_scale: Any,
+    preshuffled: bool,
+) -> None:
     operation = "gemm_fp4"
     _check.static(operation, preshuffled=preshuffled)
     _check.rank(operation, "a", a, "[M, K/2]")
@@ -112,13 +123,23 @@ def dequantise(packed: Array, scale: Array) -> Array:
     return table[halves] * jnp.repeat(powers.astype(jnp.bfloat16), _BLOCK, axis=1)
 
 
-def plain(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
+def plain(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+) -> Array:
     """Return the product of dequantised row-major factors, [M, N] in float32."""
     factors = (dequantise(a, a_scale), dequantise(b, b_scale))
     return contract("mk,nk->mn", *factors, jnp.float32)
 
 
-def scaled(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
+def scaled(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+) -> Array:
     """Return the same product by XLA's product of scaled numbers, which jax has since 0.9."""
 
     def numbers(packed: Array) -> Array:
@@ -149,7 +170,11 @@ def _reference(*operands: Array) -> Array:
 
 
 def _kernel(
-    choice: Choice, a: Array, b: Array, a_scale: Array, b_scale: Array
+    choice: Choice,
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
 ) -> Array:
     rows, columns = a.shape[0], b.shape[0]
     whole = jnp.pad(a, ((0, -rows % _ROWS), (0, 0)))
@@ -164,12 +189,22 @@ def _kernel(
     return call(whole, b, a_scale, b_scale)[0][:rows]
 
 
-def _shuffle(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Arrays:
+def _shuffle(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+) -> Arrays:
     weight = shuffle_weight(b, LAYOUT)
     return a, weight, shuffle_scale(a_scale), shuffle_scale(b_scale)
 
 
-def _unshuffle(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Arrays:
+def _unshuffle(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+) -> Arrays:
     blocks = 2 * a.shape[1] // _BLOCK
     a_scale = unshuffle_scale(a_scale, a.shape[0], blocks)
     b_scale = unshuffle_scale(b_scale, b.shape[0], blocks)

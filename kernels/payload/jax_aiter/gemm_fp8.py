@@ -22,7 +22,12 @@ LAYOUT = (16, 16)
 
 
 def gemm_fp8_mi350(
-    xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuffled: bool = False
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+    *,
+    preshuffled: bool = False,
 ) -> Array:
     """Compute (xq * x_scale) @ (wq * w_scale).T with scales by block of 128 elements.
 
@@ -54,14 +59,23 @@ def gemm_fp8_mi350(
 
 
 def _kernel(
-    _choice: Choice, xq: Array, wq: Array, x_scale: Array, w_scale: Array
+    _choice: Choice,
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
 ) -> Array:
     result = ((xq.shape[0], wq.shape[0]), jnp.bfloat16)
     # The kernels read the scales of weights as [N/128, K/128], unlike flatmm_fp8's.
     return ffi(GEMM_FP8_MI350, [result])(xq, wq, x_scale, w_scale.T)[0]
 
 
-def _reference(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
+def _reference(
+    xq: Array,
+    wq: Array,
+    x_scale: Array,
+    w_scale: Array,
+) -> Array:
     return _blockscale.product(xq, wq, x_scale, w_scale).astype(jnp.bfloat16)
 
 

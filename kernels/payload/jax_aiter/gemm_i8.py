@@ -66,10 +66,23 @@ def gemm_i8(
     _check.multiple("gemm_i8", "N", columns, 32)
     _check.multiple("gemm_i8", "K", depth, 32)
     shuffled = _conventions.enabled() if preshuffled is None else preshuffled
-    return _product(shuffled, depth, a, b, a_scale, b_scale, bias)
+    return _product(
+        shuffled,
+        depth,
+        a,
+        b,
+        a_scale,
+        b_scale,
+        bias,
+    )
 
 
-def _kernel(choice: Choice, a: Array, b: Array, *rest: Array) -> Array:
+def _kernel(
+    choice: Choice,
+    a: Array,
+    b: Array,
+    *rest: Array,
+) -> Array:
     rows = a.shape[0]
     columns, depth = b.shape
     tuned, splitk = choice.tuned(rows, columns, depth)
@@ -79,7 +92,11 @@ def _kernel(choice: Choice, a: Array, b: Array, *rest: Array) -> Array:
 
 
 def _reference(
-    a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    bias: Array,
 ) -> Array:
     sums = jnp.einsum("mk,nk->mn", a, b, preferred_element_type=jnp.int32)
     scaled = sums.astype(jnp.float32) * a_scale * b_scale

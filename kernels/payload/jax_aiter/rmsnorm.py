@@ -45,7 +45,11 @@ _PARTIAL_SUMS = 1 << 21
 """
 
 
-def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
+def rms_norm(
+    x: Array,
+    gamma: Array,
+    epsilon: float = 1e-6,
+) -> Array:
     """Normalise rows by their root mean square: y = x / sqrt(mean(x**2) + epsilon) * gamma.
 
     Args:
@@ -70,7 +74,10 @@ def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
 
 
 def rms_norm_with_add(
-    x: Array, residual: Array, gamma: Array, epsilon: float = 1e-6
+    x: Array,
+    residual: Array,
+    gamma: Array,
+    epsilon: float = 1e-6,
 ) -> tuple[Array, Array]:
     """Add a residual and normalise the sum: s = x + residual; y = rms_norm(s, gamma, epsilon).
 
@@ -100,7 +107,12 @@ def rms_norm_with_add(
     return y.reshape(x.shape), total.reshape(x.shape)
 
 
-def _validate(operation: str, x: Any, gamma: Any, epsilon: float) -> None:
+def _validate(
+    operation: str,
+    x: Any,
+    gamma: Any,
+    epsilon: float,
+) -> None:
     if getattr(x, "ndim", 1) == 0:
         raise ValueError(f"{operation}: x is a scalar; it has to be [..., n].")
     _check.rank(operation, "x", x, _shape(x) if hasattr(x, "ndim") else "[..., n]")
@@ -148,7 +160,11 @@ def _rstd(x: Array, epsilon: float) -> Array:
 # 1 / sqrt(mean(x**2) + epsilon) of each row in float32.
 
 
-def _forward(choice: Choice, epsilon: float, *operands: Array) -> Arrays:
+def _forward(
+    choice: Choice,
+    epsilon: float,
+    *operands: Array,
+) -> Arrays:
     # The operands are x and gamma, or x, residual and gamma.
     x = operands[0]
     adds = len(operands) == 3
@@ -185,15 +201,31 @@ def _forward(choice: Choice, epsilon: float, *operands: Array) -> Arrays:
     return tuple(dispatch(choice, kernel, reference, *operands))
 
 
-def _backward(choice: Choice, dy: Array, x: Array, gamma: Array, rstd: Array) -> Arrays:
-    def reference(dy: Array, x: Array, gamma: Array, rstd: Array) -> Arrays:
+def _backward(
+    choice: Choice,
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    rstd: Array,
+) -> Arrays:
+    def reference(
+        dy: Array,
+        x: Array,
+        gamma: Array,
+        rstd: Array,
+    ) -> Arrays:
         normal = _wide(x) * rstd[:, None]
         scaled = _wide(dy) * _wide(gamma)
         along = jnp.mean(scaled * normal, axis=-1, keepdims=True)
         dx = rstd[:, None] * (scaled - normal * along)
         return dx.astype(x.dtype), jnp.sum(_wide(dy) * normal, axis=0)
 
-    def kernel(dy: Array, x: Array, gamma: Array, rstd: Array) -> Arrays:
+    def kernel(
+        dy: Array,
+        x: Array,
+        gamma: Array,
+        rstd: Array,
+    ) -> Arrays:
         rows, n = x.shape
         least, most = _PARTIALS
         filling = min(most, _PARTIAL_SUMS // max(1, n))
@@ -202,7 +234,17 @@ def _backward(choice: Choice, dy: Array, x: Array, gamma: Array, rstd: Array) ->
         dx, dgamma = ffi(RMS_NORM_BWD, results)(dy, x, gamma, rstd)
         return dx, jnp.sum(dgamma, axis=0)
 
-    return tuple(dispatch(choice, kernel, reference, dy, x, gamma, rstd))
+    return tuple(
+        dispatch(
+            choice,
+            kernel,
+            reference,
+            dy,
+            x,
+            gamma,
+            rstd,
+        )
+    )
 
 
 # The same for rows of any number of dimensions, divided between devices.
@@ -210,13 +252,24 @@ def _backward(choice: Choice, dy: Array, x: Array, gamma: Array, rstd: Array) ->
 
 @partial(jax.jit, static_argnums=(3, 4))
 def _jit_forward(
-    x: Array, residual: Array | None, gamma: Array, epsilon: float, choice: Choice
+    x: Array,
+    residual: Array | None,
+    gamma: Array,
+    epsilon: float,
+    choice: Choice,
 ) -> Arrays:
     whole = partial(_forward, choice, epsilon)
     by_rule = choice.backend != XLA
     if residual is not None:
         text = "* n, * n, n -> * n, * n, *"
-        return by_rows(text, whole, x, residual, gamma, by_rule=by_rule)
+        return by_rows(
+            text,
+            whole,
+            x,
+            residual,
+            gamma,
+            by_rule=by_rule,
+        )
     if choice.backend != AITER:
         return by_rows("* n, n -> * n, *", whole, x, gamma, by_rule=by_rule)
 
@@ -231,7 +284,11 @@ def _jit_forward(
 
 @partial(jax.jit, static_argnums=4)
 def _jit_backward(
-    dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    rstd: Array,
+    choice: Choice,
 ) -> Arrays:
     dx, dgamma = by_rows(
         "* n, * n, n, * -> * n, n",
@@ -246,7 +303,11 @@ def _jit_backward(
 
 
 def _primal(
-    x: Array, residual: Array | None, gamma: Array, epsilon: float, choice: Choice
+    x: Array,
+    residual: Array | None,
+    gamma: Array,
+    epsilon: float,
+    choice: Choice,
 ) -> tuple[Array, Array | None]:
     # y and the sum, which is None without a residual.
     y, *total, _ = _jit_forward(x, residual, gamma, epsilon, choice)
@@ -254,7 +315,11 @@ def _primal(
 
 
 def _fwd(
-    x: Array, residual: Array | None, gamma: Array, epsilon: float, choice: Choice
+    x: Array,
+    residual: Array | None,
+    gamma: Array,
+    epsilon: float,
+    choice: Choice,
 ) -> Any:
     y, *total, rstd = _jit_forward(x, residual, gamma, epsilon, choice)
     if total:
@@ -262,7 +327,12 @@ def _fwd(
     return (y, None), (x, gamma, rstd)
 
 
-def _bwd(_epsilon: float, _choice: Choice, saved: Any, cotangents: Any) -> Any:
+def _bwd(
+    _epsilon: float,
+    _choice: Choice,
+    saved: Any,
+    cotangents: Any,
+) -> Any:
     dy, dtotal = cotangents
     operation = "rms_norm" if dtotal is None else "rms_norm_with_add"
     choice = choose(operation, (RMS_NORM_BWD,), obstacles=_obstacles(dy))

@@ -50,7 +50,11 @@ def _sequences(operands: Operands, given: Given) -> tuple[Sequence, Any]:
     return sequences, Sequence(*axes)
 
 
-def _blocks_forward(config: Config, operands: Operands, given: Given) -> Pair:
+def _blocks_forward(
+    config: Config,
+    operands: Operands,
+    given: Given,
+) -> Pair:
     sequences, axes = _sequences(operands, given)
     one = partial(_blocks.forward, config)
     out, lse = jax.vmap(one, in_axes=(axes,))(sequences)
@@ -59,7 +63,11 @@ def _blocks_forward(config: Config, operands: Operands, given: Given) -> Pair:
 
 
 def _blocks_backward(
-    config: Config, operands: Operands, given: Given, saved: Pair, cotangents: Pair
+    config: Config,
+    operands: Operands,
+    given: Given,
+    saved: Pair,
+    cotangents: Pair,
 ) -> Operands:
     sequences, axes = _sequences(operands, given)
     shape = sequences.q.shape[:4]
@@ -118,7 +126,11 @@ def _one_by_one(
     return grads._replace(bias=dbias.astype(bias.dtype))
 
 
-def _forward(plan: Plan, operands: Operands, given: Given) -> Pair:
+def _forward(
+    plan: Plan,
+    operands: Operands,
+    given: Given,
+) -> Pair:
     reference = partial(_blocks_forward, plan.task.config)
     kernel = partial(_kernels.forward, plan)
 
@@ -141,10 +153,18 @@ def _backward(
     cotangents: Pair,
 ) -> Operands:
     def kernel(
-        operands: Operands, given: Given, saved: Pair, cotangents: Pair
+        operands: Operands,
+        given: Given,
+        saved: Pair,
+        cotangents: Pair,
     ) -> Operands:
         grads = _gradients.backward(
-            plan.task, choice, operands, given, saved, cotangents
+            plan.task,
+            choice,
+            operands,
+            given,
+            saved,
+            cotangents,
         )
         # The kernel is not chosen if these gradients are requested, so no caller needs
         # them.
@@ -153,18 +173,32 @@ def _backward(
 
     reference = partial(_blocks_backward, plan.task.config)
     grads: Operands = dispatch(
-        choice, kernel, reference, operands, given, saved, cotangents
+        choice,
+        kernel,
+        reference,
+        operands,
+        given,
+        saved,
+        cotangents,
     )
     return grads
 
 
-def _divided_forward(plan: Plan, operands: Operands, given: Given) -> Pair:
+def _divided_forward(
+    plan: Plan,
+    operands: Operands,
+    given: Given,
+) -> Pair:
     dropout = plan.task.config.dropout
     function = partial(_forward, plan)
     return _division.forward(plan.forward, dropout, function, operands, given)
 
 
-def _divided_backward(plan: Plan, choice: Choice, *arguments: Any) -> Operands:
+def _divided_backward(
+    plan: Plan,
+    choice: Choice,
+    *arguments: Any,
+) -> Operands:
     dropout = plan.task.config.dropout
     function = partial(_backward, plan, choice)
     return _division.backward(choice, dropout, function, *arguments)
@@ -182,12 +216,20 @@ class _Asked:
     slopes: bool
 
 
-def _primal(plan: Plan, operands: Operands, given: Given) -> Pair:
+def _primal(
+    plan: Plan,
+    operands: Operands,
+    given: Given,
+) -> Pair:
     out, lse = _jit_forward(plan, operands, given)
     return out, lse
 
 
-def _fwd(plan: Plan, operands: Any, given: Any) -> Any:
+def _fwd(
+    plan: Plan,
+    operands: Any,
+    given: Any,
+) -> Any:
     bias, slopes = operands.bias, operands.slopes
     requested = _Asked(
         bias=bias is not None and bias.perturbed,
@@ -198,14 +240,25 @@ def _fwd(plan: Plan, operands: Any, given: Any) -> Any:
     return saved, (operands, given, saved, requested)
 
 
-def _bwd(plan: Plan, kept: Any, cotangents: Any) -> Any:
+def _bwd(
+    plan: Plan,
+    kept: Any,
+    cotangents: Any,
+) -> Any:
     operands, given, saved, requested = kept
     has_dlse = plan.task.returns_lse and not isinstance(cotangents[1], SymbolicZero)
     choice = _kernels.choose_backward(
         plan, operands, dbias=requested.bias, dslopes=requested.slopes, dlse=has_dlse
     )
     whole = tuple(map(_whole, cotangents, saved))
-    return _jit_backward(plan, choice, operands, given, saved, whole), None
+    return _jit_backward(
+        plan,
+        choice,
+        operands,
+        given,
+        saved,
+        whole,
+    ), None
 
 
 def _whole(cotangent: Any, like: Array) -> Array:
@@ -218,7 +271,10 @@ attention.defvjp(_fwd, _bwd, symbolic_zeros=True)
 
 
 def probabilities(
-    config: Config, operands: Operands, given: Given, lse: Array
+    config: Config,
+    operands: Operands,
+    given: Given,
+    lse: Array,
 ) -> Array:
     """Return all probabilities as they multiply v, [B, H, queries, keys], without a gradient."""
     sequences, axes = _sequences(operands.with_all_slopes(), given)

@@ -135,7 +135,11 @@ def flash_attn_func(
 
 
 def _ranges(
-    q: Array, k: Array, cu_q: Any, cu_kv: Any, window: tuple[int, int]
+    q: Array,
+    k: Array,
+    cu_q: Any,
+    cu_kv: Any,
+    window: tuple[int, int],
 ) -> _rows.Rows:
     # Ranges of [queries] if all queries are valid, else of [batch, queries].
     (batch, queries), keys = q.shape[:2], k.shape[1]
@@ -154,7 +158,12 @@ def _ranges(
     return jax.vmap(ranges)(query_counts, key_counts)  # type: ignore[no-any-return]
 
 
-def _lengths(name: str, array: Any, batch: int, places: int) -> Array:
+def _lengths(
+    name: str,
+    array: Any,
+    batch: int,
+    places: int,
+) -> Array:
     checked = _arguments.cumulative(_NAME, name, array, batch, batch * places)
     if not isinstance(array, jax.core.Tracer):
         # NumPy, because under jit every operation of jax returns a tracer, even for

@@ -129,7 +129,14 @@ def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:
 
         def step(place: Array, carry: Arrays) -> Arrays:
             highest, total, out = carry
-            block = _block(config, sequence, q, rows, index, place)
+            block = _block(
+                config,
+                sequence,
+                q,
+                rows,
+                index,
+                place,
+            )
             higher = jnp.maximum(highest, jnp.max(block.scores, axis=-1))
             base = jnp.where(higher == -jnp.inf, 0, higher)
             p = jnp.exp(block.scores - base[..., None])
@@ -159,7 +166,11 @@ def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:
     return joined, lse.reshape(-1, heads, group)[:count]
 
 
-def probabilities(config: Config, whole: Sequence, lse: Array) -> Array:
+def probabilities(
+    config: Config,
+    whole: Sequence,
+    lse: Array,
+) -> Array:
     """Return all probabilities as they multiply v, [Hk, G, queries, keys].
 
     A whole matrix, for tests.
@@ -168,7 +179,14 @@ def probabilities(config: Config, whole: Sequence, lse: Array) -> Array:
     one = Config(config.scale, config.dropout, max(queries, 1), max(keys, 1))
     sequence = pad(one, whole)
     zero = jnp.int32(0)
-    block = _block(one, sequence, sequence.q, sequence.rows, zero, zero)
+    block = _block(
+        one,
+        sequence,
+        sequence.q,
+        sequence.rows,
+        zero,
+        zero,
+    )
     saved = _finite(lse.transpose(1, 2, 0))[..., None]
     return block.dropped(jnp.exp(block.scores[:, :, :queries, :keys] - saved))
 
@@ -184,7 +202,12 @@ class Gradients(NamedTuple):
 
 
 def backward(
-    config: Config, whole: Sequence, lse: Array, out: Array, dout: Array, dlse: Array
+    config: Config,
+    whole: Sequence,
+    lse: Array,
+    out: Array,
+    dout: Array,
+    dlse: Array,
 ) -> Gradients:
     """Compute the gradients of one sequence.
 
@@ -216,7 +239,14 @@ def backward(
         dot = _cut(delta, index, config.queries).transpose(1, 2, 0)[..., None]
 
         def step(place: Array, sums: Gradients) -> Gradients:
-            block = _block(config, sequence, q, rows, index, place)
+            block = _block(
+                config,
+                sequence,
+                q,
+                rows,
+                index,
+                place,
+            )
             p = jnp.exp(block.scores - high)
             k = _cut(sequence.k, place, config.keys)
             v = _cut(sequence.v, place, config.keys)
@@ -260,7 +290,12 @@ def backward(
 
 
 def _block(
-    config: Config, sequence: Sequence, q: Array, rows: Rows, index: Array, place: Array
+    config: Config,
+    sequence: Sequence,
+    q: Array,
+    rows: Rows,
+    index: Array,
+    place: Array,
 ) -> Block:
     wide = _wide(q)
     column = place * config.keys + jnp.arange(config.keys, dtype=jnp.int32)
@@ -282,7 +317,14 @@ def _block(
         heads_here = jnp.arange(heads * group, dtype=jnp.int32)
         head = first + heads_here.reshape(heads, group, 1, 1)
         row = index * config.queries + jnp.arange(config.queries, dtype=jnp.int32)
-        keep = kept(sequence.seed, config.dropout, batch, head, row[:, None], column)
+        keep = kept(
+            sequence.seed,
+            config.dropout,
+            batch,
+            head,
+            row[:, None],
+            column,
+        )
         factor = jnp.where(keep, 1 / (1 - config.dropout), 0).astype(wide)
     return Block(jnp.where(seen, scores, -jnp.inf), distance, factor)
 
@@ -300,15 +342,27 @@ def _visited(config: Config, rows: Rows) -> tuple[Array, Array]:
     return first, (last + config.keys - 1) // config.keys
 
 
-def _cut(array: Array, index: Array, size: int) -> Array:
+def _cut(
+    array: Array,
+    index: Array,
+    size: int,
+) -> Array:
     return jax.lax.dynamic_slice_in_dim(array, index * size, size)
 
 
-def _cut_rows(rows: Rows, index: Array, size: int) -> Rows:
+def _cut_rows(
+    rows: Rows,
+    index: Array,
+    size: int,
+) -> Rows:
     return Rows(*(_cut(part, index, size) for part in rows))
 
 
-def _add(array: Array, part: Array, *places: Array) -> Array:
+def _add(
+    array: Array,
+    part: Array,
+    *places: Array,
+) -> Array:
     zeros = [jnp.int32(0)] * (array.ndim - len(places))
     where = (*places, *zeros)
     before = jax.lax.dynamic_slice(array, where, part.shape)

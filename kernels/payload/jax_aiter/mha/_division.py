@@ -41,7 +41,14 @@ def forward(
         return function(operands.with_all_slopes(), _placed(axes, operands, given))
 
     dims = [*_dims(operands), *_dims_of_given(given)]
-    out, lse = _divided(choice, dropout, local, leaves, dims, [_OUT, _LSE])
+    out, lse = _divided(
+        choice,
+        dropout,
+        local,
+        leaves,
+        dims,
+        [_OUT, _LSE],
+    )
     return out, lse
 
 
@@ -68,7 +75,14 @@ def backward(
         return tuple(map(sum_of, jax.tree.leaves(grads), results))
 
     dims = [*results, *_dims_of_given(given), *[_OUT, _LSE] * 2]
-    grads = _divided(choice, dropout, local, leaves, dims, results)
+    grads = _divided(
+        choice,
+        dropout,
+        local,
+        leaves,
+        dims,
+        results,
+    )
     placed = map(like, grads, jax.tree.leaves(operands))
     gradients: Operands = jax.tree.unflatten(jax.tree.structure(operands), placed)
     return gradients
@@ -115,7 +129,11 @@ def _dims_of_given(given: Given) -> list[str]:
     return [rows, rows, rows, "words", "starts", "starts"]
 
 
-def _placed(axes: Axes, operands: Operands, given: Given) -> Given:
+def _placed(
+    axes: Axes,
+    operands: Operands,
+    given: Given,
+) -> Given:
     # Add the indices of the first sequence and head of this device.
     if not axes:
         return given
@@ -127,7 +145,11 @@ def _placed(axes: Axes, operands: Operands, given: Given) -> Given:
     return given._replace(first=jnp.stack(places))
 
 
-def _summed(axes: Axes, gradient: Array, dims: str) -> Array:
+def _summed(
+    axes: Axes,
+    gradient: Array,
+    dims: str,
+) -> Array:
     # Sum the gradients of what devices share.
     missing = {"b", "h"} - {name.rstrip("'") for name in dims.split()}
     wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))

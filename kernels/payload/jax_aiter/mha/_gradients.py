@@ -38,7 +38,11 @@ def backward(
 
 
 def _assembly(
-    task: Task, operands: Operands, given: Given, saved: Pair, cotangents: Pair
+    task: Task,
+    operands: Operands,
+    given: Given,
+    saved: Pair,
+    cotangents: Pair,
 ) -> Arrays:
     # The kernels compute dk, dv, and dq in float32; XLA computes the sums of dout * out
     # before them, and converts dq after them. Source: `fmha_bwd_v3` in AITER's
@@ -76,7 +80,11 @@ def _assembly(
 
 
 def _composable_kernel(
-    task: Task, operands: Operands, given: Given, saved: Pair, cotangents: Pair
+    task: Task,
+    operands: Operands,
+    given: Given,
+    saved: Pair,
+    cotangents: Pair,
 ) -> Arrays:
     # The kernel is not chosen if lse has a cotangent.
     out, lse = saved

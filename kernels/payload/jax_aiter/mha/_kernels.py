@@ -140,7 +140,11 @@ def unpacked(task: Task, *arrays: Array) -> Arrays:
     return tuple(part[0] for part in arrays) if task.packed else arrays
 
 
-def forward(plan: Plan, operands: Operands, given: Given) -> Pair:
+def forward(
+    plan: Plan,
+    operands: Operands,
+    given: Given,
+) -> Pair:
     """Compute attention with a kernel.
 
     Returns:
@@ -204,7 +208,11 @@ def called(
     return rowwise(call, rows, fits)(*arrays)
 
 
-def extras(task: Task, operands: Operands, given: Given) -> Arrays:
+def extras(
+    task: Task,
+    operands: Operands,
+    given: Given,
+) -> Arrays:
     """Return the operands bias, slopes, cu_q, cu_k and seed of MHA_FWD and MHA_BWD."""
     bias, slopes = operands.bias, operands.slopes
     if bias is None:
@@ -262,7 +270,11 @@ def _reaches(size: int, keys: int) -> bool:
     return size >= keys > 0
 
 
-def facts(task: Task, operands: Operands, **requested: Any) -> dict[str, Any]:
+def facts(
+    task: Task,
+    operands: Operands,
+    **requested: Any,
+) -> dict[str, Any]:
     """Return the facts of a task that the limits of attention kernels are about.
 
     Args:

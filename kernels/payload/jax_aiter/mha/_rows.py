@@ -26,7 +26,12 @@ class Rows(NamedTuple):
     diagonal: Array
 
 
-def whole(queries: int, keys: int, left: int, right: int) -> Rows:
+def whole(
+    queries: int,
+    keys: int,
+    left: int,
+    right: int,
+) -> Rows:
     """Return the ranges of one sequence whose queries and keys are all valid.
 
     Args:
@@ -41,12 +46,20 @@ def whole(queries: int, keys: int, left: int, right: int) -> Rows:
     return _windowed(jnp.zeros_like(row), end, diagonal, left, right)
 
 
-def complete(queries: int, keys: int, right: int) -> bool:
+def complete(
+    queries: int,
+    keys: int,
+    right: int,
+) -> bool:
     """Return whether each query of a full sequence is known to see a key."""
     return bool(proven(lambda: keys > 0 and (right < 0 or keys - queries + right >= 0)))
 
 
-def packed_complete(cu_queries: Array, cu_keys: Array, right: int) -> bool:
+def packed_complete(
+    cu_queries: Array,
+    cu_keys: Array,
+    right: int,
+) -> bool:
     """Return whether each query of packed sequences is known to see a key; False for traced arrays.
 
     Args:
@@ -77,7 +90,11 @@ def all_see(rows: Rows, cu_queries: Array) -> Array:
 
 
 def padded(
-    queries: int, query_count: Any, key_count: Any, left: int, right: int
+    queries: int,
+    query_count: Any,
+    key_count: Any,
+    left: int,
+    right: int,
 ) -> Rows:
     """Return the ranges of one sequence that fills only the beginning of its row.
 
@@ -94,7 +111,11 @@ def padded(
 
 
 def packed(
-    queries: int, cu_queries: Array, cu_keys: Array, left: int, right: int
+    queries: int,
+    cu_queries: Array,
+    cu_keys: Array,
+    left: int,
+    right: int,
 ) -> Rows:
     """Return the ranges of sequences that lie one after the other.
 
@@ -121,7 +142,13 @@ def packed(
     return _windowed(start, end, diagonal, left, right)
 
 
-def _windowed(start: Array, end: Array, diagonal: Array, left: int, right: int) -> Rows:
+def _windowed(
+    start: Array,
+    end: Array,
+    diagonal: Array,
+    left: int,
+    right: int,
+) -> Rows:
     if left >= 0:
         start = jnp.maximum(start, diagonal - left)
     if right >= 0:
