@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
             " commands that fix them."
         ),
         epilog=(
+            "Example: `ci_build doctor --python jax-rocm/bin/python`. "
             f"Exit code: {SickMachineError.exit_code} if an error was found,"
             " otherwise 0."
         ),

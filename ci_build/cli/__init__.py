@@ -30,65 +30,186 @@ from core.terminal import fold, width_of
 
 SECTIONS = {
     "Build": {
-        "dist_wheels": ("dist_wheels", "Build a wheel set."),
-        "set": ("", "Make, compare, stage, sign and archive wheel sets."),
-        "rocm": ("rocm", "Show the ROCm of a build, or list builds."),
-        "sources": ("sources", "List or update the pinned sources of jax."),
-        "kernels": ("kernels", "List and build the kernels of jax_aiter."),
-        "images": ("", "Build the builder image; update docker/images.toml."),
+        "dist_wheels": (
+            "dist_wheels",
+            "Build a wheel set.",
+            "--payload=published --targets=gfx942,gfx1151",
+        ),
+        "set": ("", "Make, compare, stage, sign and archive wheel sets.", ""),
+        "rocm": (
+            "rocm",
+            "Show the ROCm of a build, or list builds.",
+            "--list --family=gfx94X-dcgpu",
+        ),
+        "sources": (
+            "sources",
+            "List or update the pinned sources of jax.",
+            "--update --dry-run",
+        ),
+        "kernels": ("", "List and build the kernels of jax_aiter.", ""),
+        "images": ("", "Build the builder image; update docker/images.toml.", ""),
     },
     "Check": {
-        "inspect": ("inspect", "Report contents and problems of wheels."),
-        "gate": ("gate", "Run a gate on a set and keep its evidence."),
-        "doctor": ("doctor", "Report problems of GPU, driver, ROCm and Python."),
+        "inspect": ("inspect", "Report contents and problems of wheels.", "dist"),
+        "gate": (
+            "gate",
+            "Run a gate on a set and keep its evidence.",
+            "structure dist --bucket=bucket",
+        ),
+        "doctor": ("doctor", "Report problems of GPU, driver, ROCm and Python.", ""),
     },
     "Release": {
-        "release": ("release", "Build, gate and promote a set on this machine."),
-        "nightly": ("nightly", "Release the newest ROCm and jax to an index."),
-        "promote": ("release", "Release a staged set if the policy allows it."),
-        "index": ("", "Show, verify, change and serve a released index."),
+        "release": (
+            "release",
+            "Build, gate and promote a set on this machine.",
+            "--local --targets=gfx1151",
+        ),
+        "nightly": (
+            "nightly",
+            "Release the newest ROCm and jax to an index.",
+            "multi-arch --bucket=s3://wheels --payload=published",
+        ),
+        "promote": (
+            "release",
+            "Release a staged set if the policy allows it.",
+            "multi-arch/291ec8e31f26 --bucket=s3://wheels",
+        ),
+        "index": ("", "Show, verify, change and serve a released index.", ""),
     },
     "Machine and project": {
-        "status": ("status", "Show running work, the cache and staged sets."),
-        "targets": ("targets", "List GPU targets."),
-        "cache": ("cache", "List or clean the cache."),
-        "ci": ("", "Print jobs of CI services; check policy, keys and docs."),
+        "status": (
+            "status",
+            "Show running work, the cache and staged sets.",
+            "--bucket=bucket",
+        ),
+        "targets": ("targets", "List GPU targets.", ""),
+        "cache": ("cache", "List or clean the cache.", "--cache-limit=20GB"),
+        "ci": ("", "Print jobs of CI services; check policy, keys and docs.", ""),
     },
 }
-"""Title of a help section -> commands. Summaries fit a terminal of 80 columns."""
+"""Title of a help section -> commands, whose summaries fit a terminal of 80 columns."""
 GROUPS = {
+    "kernels": {
+        "build": (
+            "kernels",
+            "Build the wheel jax_aiter.",
+            "--targets=gfx942 --aiter-source=sdist",
+        ),
+        "list": ("kernels", "List the kernel modules.", "--targets=gfx942,gfx1151"),
+        "update": ("kernels", "Lock the files of AITER that modules use.", "sdist"),
+    },
     "images": {
-        "build": ("images", "Build the image in which wheels are compiled."),
-        "update": ("images", "Update the digests in docker/images.toml."),
+        "build": (
+            "images",
+            "Build the image in which wheels are compiled.",
+            "--dry-run",
+        ),
+        "update": ("images", "Update the digests in docker/images.toml.", ""),
     },
     "set": {
-        "adopt": ("adopt", "Make a wheel set from existing wheels."),
-        "repair": ("repair", "Repair existing wheels for chosen GPU targets."),
-        "reproduce": ("reproduce", "Build a set again and compare it."),
-        "stage": ("release", "Upload a set to the staging index."),
-        "collect": ("staging", "List staged sets, and remove old ones."),
-        "bundle": ("bundle", "Archive a set for machines without a network."),
-        "attest": ("attest", "Sign wheels, or verify their attestations."),
+        "adopt": (
+            "adopt",
+            "Make a wheel set from existing wheels.",
+            "wheels/*.whl --out=adopted",
+        ),
+        "repair": (
+            "repair",
+            "Repair existing wheels for chosen GPU targets.",
+            "wheels/*.whl --targets=gfx1151 --out=repaired",
+        ),
+        "reproduce": ("reproduce", "Build a set again and compare it.", "dist"),
+        "stage": (
+            "release",
+            "Upload a set to the staging index.",
+            "dist --bucket=bucket",
+        ),
+        "collect": (
+            "staging",
+            "List staged sets, and remove old ones.",
+            "multi-arch --days=7",
+        ),
+        "bundle": (
+            "bundle",
+            "Archive a set for machines without a network.",
+            "multi-arch/291ec8e31f26",
+        ),
+        "attest": (
+            "attest",
+            "Sign wheels, or verify their attestations.",
+            "multi-arch/291ec8e31f26 --bucket=s3://wheels",
+        ),
     },
     "index": {
-        "init": ("index_init", "Prepare a bucket for its first release."),
-        "history": ("history", "List the changes of an index."),
-        "verify": ("verify", "Recompute an index, report differences, repair it."),
-        "rollback": ("index_operations", "Return an index to an earlier state."),
-        "yank": ("index_operations", "Hide sets from users who do not pin them."),
-        "quarantine": ("index_operations", "Withdraw sets, also from rollbacks."),
-        "pin": ("index_operations", "Protect sets from retention."),
-        "retention": ("index_operations", "Remove old sets from an index."),
-        "compat": ("compatibility", "Write the compatibility tables of an index."),
-        "serve": ("index", "Serve a bucket over HTTP."),
-        "check": ("index", "Install a released set as users do."),
+        "init": (
+            "index_init",
+            "Prepare a bucket for its first release.",
+            "s3://wheels --channel=nightly",
+        ),
+        "history": ("history", "List the changes of an index.", "multi-arch"),
+        "verify": (
+            "verify",
+            "Recompute an index, report differences, repair it.",
+            "multi-arch --channel=nightly",
+        ),
+        "rollback": (
+            "index_operations",
+            "Return an index to an earlier state.",
+            "multi-arch --reason='wrong results'",
+        ),
+        "yank": (
+            "index_operations",
+            "Hide sets from users who do not pin them.",
+            "multi-arch/3 --reason='wrong results'",
+        ),
+        "quarantine": (
+            "index_operations",
+            "Withdraw sets, also from rollbacks.",
+            "multi-arch/3 --reason='wrong results'",
+        ),
+        "pin": (
+            "index_operations",
+            "Protect sets from retention.",
+            "multi-arch/3 --reason='used in production'",
+        ),
+        "retention": (
+            "index_operations",
+            "Remove old sets from an index.",
+            "multi-arch --days=30",
+        ),
+        "compat": (
+            "compatibility",
+            "Write the compatibility tables of an index.",
+            "multi-arch --out=compatibility.md",
+        ),
+        "serve": ("index", "Serve a bucket over HTTP.", "--bucket=bucket"),
+        "check": (
+            "index",
+            "Install a released set as users do.",
+            "http://127.0.0.1:8000/v2/multi-arch/simple/",
+        ),
     },
     "ci": {
-        "matrix": ("matrix", "Print the builds of a CI service."),
-        "tests": ("matrix", "Print the test jobs of staged sets."),
-        "policy": ("policy", "Check whether the policy lets a set be promoted."),
-        "keys": ("keys", "Create or show a key that signs evidence."),
-        "docs": ("docs", "Build the documentation site."),
+        "matrix": (
+            "matrix",
+            "Print the builds of a CI service.",
+            "--jax-version=0.12.0 --payload=published",
+        ),
+        "tests": (
+            "matrix",
+            "Print the test jobs of staged sets.",
+            "multi-arch/3 --when=nightly",
+        ),
+        "policy": (
+            "policy",
+            "Check whether the policy lets a set be promoted.",
+            "multi-arch/291ec8e31f26 --channel=nightly",
+        ),
+        "keys": (
+            "keys",
+            "Create or show a key that signs evidence.",
+            "--out=signing-key",
+        ),
+        "docs": ("docs", "Build the documentation site.", "--out=site"),
     },
 }
 """Name of a group -> its commands."""

@@ -56,11 +56,10 @@ def _command(parent: click.Context, name: str) -> Iterator[str]:
     yield f"## {plain(context.command_path.removeprefix('ci_build '))}"
     usage = command.get_usage(context).removeprefix("Usage: ")
     yield block(" ".join(usage.split()))
-    for text in inspect.cleandoc(command.help or command.short_help or "").split(
-        "\n\n"
-    ):
+    texts = inspect.cleandoc(command.help or command.short_help or "")
+    for text in texts.split("\n\n"):
         if text != "\b":
-            yield plain(" ".join(text.split()))
+            yield plain(" ".join(text.removeprefix("\b").split()))
     groups: dict[str, list[str]] = {}
     for parameter in command.params:
         if isinstance(parameter, click.Argument):

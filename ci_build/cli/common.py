@@ -9,6 +9,7 @@ A command's module is imported when the command is used. An import that would sl
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -38,11 +39,12 @@ _PLAN_WIDTH = 120
 _SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"[^"]*"|\\.)+""")
 _RESUMED = ("dist_wheels", "gate", "kernels", "nightly", "release")
 """Commands that store each finished step."""
-Entries = Mapping[str, tuple[str, str]]
-"""Name of a command -> module below `commands`, summary.
+Entries = Mapping[str, tuple[str, str, str]]
+"""Name of a command -> module below `commands`, summary, words of an example.
 
 The module is empty for a group of `LazyGroup.groups`.
 """
+_EXAMPLE = "\b\nExample: "
 
 
 class LongCommand(cloup.Command):
@@ -50,7 +52,6 @@ class LongCommand(cloup.Command):
 
     Args:
         usual: names of the parameters that --help shows.
-        examples: command lines on top of the help, without the name of the program.
         words: further arguments of cloup.Command.
     """
 
@@ -58,7 +59,6 @@ class LongCommand(cloup.Command):
         self,
         *args: Any,  # noqa: ANN401 - click's own arguments
         usual: Collection[str],
-        examples: Sequence[str],
         **words: Any,  # noqa: ANN401 - click's own arguments
     ) -> None:
         option = click.Option(
@@ -71,7 +71,6 @@ class LongCommand(cloup.Command):
         )
         words["params"] = [*words["params"], option]
         super().__init__(*args, **words)
-        self._examples = examples
         self._further = [
             parameter
             for parameter in self.params
@@ -79,14 +78,6 @@ class LongCommand(cloup.Command):
             and not parameter.hidden
             and parameter.name not in (*usual, "help_all")
         ]
-
-    def format_help_text(
-        self, ctx: click.Context, formatter: click.HelpFormatter
-    ) -> None:
-        """Write the examples and the text."""
-        for example in self._examples:
-            formatter.write(f"Example: ci_build {example}\n")
-        super().format_help_text(ctx, formatter)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help with the usual options."""
@@ -129,10 +120,12 @@ class LazyGroup(cloup.Group):
         super().__init__(**more)
         self._groups = groups or {}
         self._modules: dict[str, str] = {}
+        self._examples: dict[str, str] = {}
         for title, entries in sections.items():
             stubs = []
-            for name, (module, text) in entries.items():
+            for name, (module, text, example) in entries.items():
                 self._modules[name] = module
+                self._examples[name] = f"{name} {example}".rstrip()
                 stubs.append(click.Command(name, help=text, short_help=text))
             self.add_section(cloup.Section(title, stubs))
 
@@ -164,9 +157,16 @@ class LazyGroup(cloup.Group):
         if cmd_name in self._groups:
             sections = {"Commands": self._groups[cmd_name]}
             return LazyGroup(name=cmd_name, help=stub.help, sections=sections)
-        module = f"ci_build.cli.commands.{self._modules[cmd_name]}"
-        command = getattr(importlib.import_module(module), cmd_name)
+        module = importlib.import_module(
+            f"ci_build.cli.commands.{self._modules[cmd_name]}"
+        )
+        # The function of `kernels list` is `list_`, since Python has a `list`.
+        command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
         assert isinstance(command, click.Command)
+        text = inspect.cleandoc(command.help or "")
+        if not text.startswith(_EXAMPLE):
+            path = "ci_build" if self._groups else f"ci_build {self.name}"
+            command.help = f"{_EXAMPLE}{path} {self._examples[cmd_name]}\n\n{text}"
         if isinstance(ctx.obj, State):
             ctx.default_map = {cmd_name: project_defaults(command, ctx.obj.project)}
         return command

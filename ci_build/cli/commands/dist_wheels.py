@@ -27,7 +27,6 @@ from ci_build.wheelset import set_build as build
     "dist_wheels",
     cls=LongCommand,
     usual=(*USUAL, "therock", "kernels", "host", "verbose", "quiet"),
-    examples=("dist_wheels --payload=published --targets=gfx942,gfx1151",),
 )
 @build_options("build")
 @cluster_options

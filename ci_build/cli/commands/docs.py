@@ -14,7 +14,10 @@ from ci_build.cli.options.table import chosen_options
 
 @cloup.command()
 @click.argument("compatibility", metavar="[TABLES]", type=PATH, required=False)
-@option("--out DIR", "Folder to write the site to.", type=OUTPUT, required=True)
+@cloup.option_group(
+    "Site",
+    option("--out DIR", "Folder to write the site to.", type=OUTPUT, required=True),
+)
 @chosen_options("cache_dir")
 @click.pass_obj
 def docs(

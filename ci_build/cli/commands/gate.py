@@ -215,7 +215,6 @@ def _rocm(
     help=_HELP,
     cls=LongCommand,
     usual=_USUAL,
-    examples=("gate structure dist --bucket=bucket",),
 )
 @click.argument("name", metavar="GATE", type=click.Choice([*_SUMMARIES]))
 @click.argument("wheel_set", metavar="SET")

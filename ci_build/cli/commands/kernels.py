@@ -21,12 +21,7 @@ from core.units import human
 from kernels import api
 
 
-@cloup.group()
-def kernels() -> None:
-    """List and build the kernel modules of jax_aiter."""
-
-
-@kernels.command("list")
+@cloup.command("list")
 @option(
     "--targets GFX,…|native",
     "Targets or families.  [default: see `ci_build targets`]",
@@ -39,7 +34,7 @@ def kernels() -> None:
     "Modules to list, with their dependencies.  [default: all]",
 )
 @json_option
-def list_modules(
+def list_(
     spec: str,
     kernel_modules: str | None,
     *,
@@ -59,7 +54,7 @@ def list_modules(
     print_table(("module", "about", *names), cells)
 
 
-@kernels.command("update")
+@cloup.command("update")
 @click.argument("source", metavar="[COMMIT|DIR|sdist]", default="")
 @chosen_options("cache_dir")
 @click.pass_obj
@@ -80,7 +75,7 @@ def update(state: State, source: str, cache_dir: str | None) -> None:
         reporter.line(line)
 
 
-@kernels.command("build")
+@cloup.command("build")
 @chosen_options(
     "targets",
     "rocm_version",

@@ -38,7 +38,6 @@ from ci_build.release.release_request import ReleaseStep
 @cloup.command(
     cls=LongCommand,
     usual=("redo", *USUAL_STEPS, *USUAL),
-    examples=("nightly multi-arch --bucket=s3://nights --payload=published",),
 )
 @click.argument("index")
 @cloup.option_group(

@@ -65,7 +65,6 @@ _LOCAL_TABLES = ("release_local", "build")
 @cloup.command(
     cls=LongCommand,
     usual=("local", *USUAL_STEPS, *USUAL),
-    examples=("release --local", "release --bucket=s3://wheels --channel=nightly"),
 )
 @cloup.option_group(
     "Release",
