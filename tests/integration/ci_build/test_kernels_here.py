@@ -1,4 +1,4 @@
-"""A ROCm compiler on this machine, without a container: merged shards, and a real ccache."""
+"""Kernels from a ROCm compiler on this machine, without a container."""
 
 from __future__ import annotations
 
@@ -46,10 +46,7 @@ class Here:
             copy_function=os.link,
             symlinks=True,
         )
-        self.environment = {
-            "CCACHE_DIR": str(folder / "ccache"),
-            "CI_BUILD_AITER_SOURCE": "sdist",
-        }
+        self.environment = {"CI_BUILD_AITER_SOURCE": "sdist"}
 
     def cache(self, name: str) -> Path:
         folder = self.folder / name
