@@ -89,11 +89,14 @@ def conclude(
             {target.target: target.failing for target in one.targets if target.failing},
         )
         known = f" {one.set} (jax {one.jax}, ROCm {one.rocm}; {tiers})"
-        reporter.line(f"{one.state}{known if one.set else ''}")
-        for line in one.install:
-            reporter.command(f"  {line}")
+        state = one.state
+        if one.entry and state == SetState.FAILED:
+            state = f"promoted as ledger entry {one.entry}, but its check failed:"
+        reporter.line(f"{state}{known if one.set else ''}")
         if one.upkeep and summary.channel != LOCAL:
             reporter.line(f"  {upkeep_line(one.upkeep)}")
+        for line in one.install:
+            reporter.command(f"  {line}")
     errors = [(one.summary.state, one.error) for one in sets if one.error is not None]
     for state in _EXIT_ORDER:
         for found, error in errors:

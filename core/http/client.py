@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -25,6 +26,8 @@ ABSENT = frozenset({403, 404, 410})
 
 An object store without permission to list answers 403 for missing objects.
 """
+_CONNECTION = re.compile(r"^HTTPS?Connection\w*\([^)]*\): ")
+"""Start of urllib3's messages, which repeats the server."""
 TRANSIENT = (HTTPError, OSError)
 """Errors of reading a body that may not occur in another try."""
 
@@ -91,7 +94,7 @@ class Session(requests.Session):
             StoppedError: the download was cancelled.
         """
         policy = self._client.policy
-        text = without_credentials(str(reason))
+        text = _CONNECTION.sub("", without_credentials(str(reason)))
         self._failed += 1
         if self._failed == policy.tries:
             raise InputError(

@@ -223,7 +223,7 @@ def test_download_errors_hide_credentials_in_queries() -> None:
             InputError, match=r"x.tar.gz\?sv=2024&sig=\*\*\*\*: the server returned 501"
         ) as absent:
             client.text(url, limit=1)
-    with pytest.raises(InputError, match="tries failed") as unreachable:
+    with pytest.raises(InputError, match="last error was: Failed to") as unreachable:
         client.text("http://127.0.0.1:9/x?token=SECRET", limit=1)
     answer = requests.Response()
     answer.status_code = 302
