@@ -17,12 +17,13 @@ from pathlib import Path
 from core.digests import sha256_of
 from core.errors import InputError, KernelError, ProcessError, RequestError
 from core.frozen import frozen
-from core.model import InputFile, Progress
+from core.model import InputFile
 from core.pip import pip_argv, run_pip
 from core.process import Runner
 from core.store import hold_lock, remove
 from core.unpack.decompress import chunks_of, format_of
 from core.unpack.extract import Limits, extract
+from kernels.build_context import BuildContext
 from kernels.modules import KernelModule, SourceArchive, UpstreamSource
 
 COMMIT = "commit"
@@ -111,16 +112,12 @@ def obtain(
     wish: str,
     source: UpstreamSource,
     modules: Iterable[KernelModule],
-    *,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> SourceTree:
     """Find or download a source and verify the files that the modules use.
 
     Args:
         wish: `sdist` or a checkout; empty selects the pinned commit.
-        cache: folder that contains `sources/<digest>`.
 
     Raises:
         RequestError: `wish` is neither.
@@ -128,7 +125,7 @@ def obtain(
         KernelError: a used file is missing or differs from the lock.
     """
     used = tuple(modules)
-    place = find(wish, source, used, cache=cache, runner=runner, progress=progress)
+    place = find(wish, source, used, context)
     kind = SDIST if (place / "PKG-INFO").is_file() else COMMIT
     folder = place / "aiter_meta" if kind == SDIST else place
     lock = read_lock(kind)
@@ -151,20 +148,20 @@ def find(
     wish: str,
     source: UpstreamSource,
     modules: Iterable[KernelModule],
-    *,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> Path:
     """Return the top folder of a source without verifying its files; see `obtain`."""
     check_wish(wish)
-    folder = cache / "sources"
-    folder.mkdir(parents=True, exist_ok=True)
+    _folder(context).mkdir(parents=True, exist_ok=True)
     if wish == SDIST:
-        return _from_index(source.sdist, folder, runner, progress)
+        return _from_index(source.sdist, context)
     if wish:
         return Path(wish).resolve()
-    return _from_git(source, modules, folder, runner, progress)
+    return _from_git(source, modules, context)
+
+
+def _folder(context: BuildContext) -> Path:
+    return context.cache / "sources"
 
 
 def check_wish(wish: str) -> None:
@@ -279,22 +276,21 @@ def _unlocked(
 def _from_git(
     source: UpstreamSource,
     modules: Iterable[KernelModule],
-    folder: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> Path:
     """Return a checkout of the pinned commit, with the submodules that the modules need."""
-    tree = folder / source.commit
-    with hold_lock(folder / f"{source.commit}.lock"):
+    tree = _folder(context) / source.commit
+    step = context.progress.step
+    with hold_lock(tree.with_suffix(".lock")):
         if not tree.is_dir():
-            progress.step(f"fetch {source.describe(COMMIT)} from {source.url}")
-            _check_out(source.url, source.commit, tree, folder, runner)
+            step(f"fetch {source.describe(COMMIT)} from {source.url}")
+            _check_out(source.url, source.commit, tree, context)
         for path in source.submodules_of(modules):
             if any((tree / path).iterdir()):
                 continue
-            progress.step(f"fetch {path} from {source.submodules[path]}")
-            commit = git_commit(tree, f"{source.commit}:{path}", runner)
-            _check_out(source.submodules[path], commit, tree / path, folder, runner)
+            step(f"fetch {path} from {source.submodules[path]}")
+            commit = git_commit(tree, f"{source.commit}:{path}", context.runner)
+            _check_out(source.submodules[path], commit, tree / path, context)
     return tree
 
 
@@ -311,11 +307,11 @@ def _check_out(
     url: str,
     commit: str,
     tree: Path,
-    folder: Path,
-    runner: Runner,
+    context: BuildContext,
 ) -> None:
     """Fetch one commit, which git verifies by its id, into a missing or empty folder."""
-    with _fresh(folder) as fresh:
+    runner = context.runner
+    with _fresh(_folder(context)) as fresh:
         git = (*_GIT, "-C", str(fresh))
         try:
             runner.run((*_GIT, "init", "--quiet", str(fresh)))
@@ -336,17 +332,15 @@ def _check_out(
 
 def _from_index(
     sdist: SourceArchive,
-    folder: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> Path:
     """Return the tree of the pinned sdist, downloaded with pip if necessary."""
-    tree = folder / sdist.sha256
-    with hold_lock(folder / f"{sdist.sha256}.lock"):
+    tree = _folder(context) / sdist.sha256
+    with hold_lock(tree.with_suffix(".lock")):
         if not tree.is_dir():
-            with _fresh(folder) as fresh:
-                path = _download(sdist, fresh, runner, progress)
-                progress.step(f"unpack {path.name}")
+            with _fresh(_folder(context)) as fresh:
+                path = _download(sdist, fresh, context)
+                context.progress.step(f"unpack {path.name}")
                 (fresh / "tree").mkdir()
                 with path.open("rb", buffering=0) as stream:
                     form = format_of(path.name)
@@ -360,17 +354,18 @@ def _from_index(
 def _download(
     sdist: SourceArchive,
     folder: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> Path:
     """Download the sdist with pip, and verify its digest."""
     wanted = f"{sdist.project}=={sdist.version}"
-    progress.step(f"fetch the source archive of {wanted} from the package index")
+    context.progress.step(
+        f"fetch the source archive of {wanted} from the package index"
+    )
     options = ("--no-deps", "--no-binary=:all:", f"--dest={folder}")
     # pip asks a build backend for the metadata: `without_setup`, not setup.py.
     backend = ("--use-pep517", "--no-build-isolation")
     env = {"PYTHONPATH": str(_WITHOUT_SETUP)}
-    run_pip(pip_argv("download", *options, *backend, wanted), runner, env=env)
+    run_pip(pip_argv("download", *options, *backend, wanted), context.runner, env=env)
     (path,) = folder.iterdir()
     if sha256_of(path) != sdist.sha256:
         raise InputError(

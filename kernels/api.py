@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from core import targets
 from core.frozen import frozen
-from core.model import BuildRequest, GfxTarget, Progress
-from core.process import Runner
+from core.model import BuildRequest, GfxTarget
 from kernels import estimate
 from kernels.aiter_sources import check_wish as check_source
 from kernels.assemble import (
@@ -20,6 +18,7 @@ from kernels.assemble import (
     toolchain_for,
 )
 from kernels.build import KernelBuild, KernelBuildResult, sizes
+from kernels.build_context import FOLDER, BuildContext, context_in
 from kernels.graph import Capacity
 from kernels.kernel_recipe import (
     check_jax,
@@ -30,7 +29,6 @@ from kernels.kernel_recipe import (
 )
 from kernels.module_catalog import load_catalog
 from kernels.modules import processors
-from kernels.packing import FOLDER
 from kernels.remote_steps import KIND, compile_step
 from kernels.toolchains import Toolchain
 from wheelkit.repair.repair_plan import RepairPlan
@@ -44,6 +42,7 @@ __all__ = [
     "Toolchain",
     "check_source",
     "compile_step",
+    "context_in",
     "make_wheel",
     "pack",
     "prepare",
@@ -102,18 +101,12 @@ def plan_wheel(request: BuildRequest) -> WheelPlan:
     )
 
 
-def update_sources(
-    wish: str, *, cache: Path, runner: Runner, progress: Progress
-) -> list[str]:
-    """Lock the files of a source that modules use; see `source_update.update`.
-
-    Args:
-        cache: cache folder of the program.
-    """
+def update_sources(wish: str, context: BuildContext) -> list[str]:
+    """Lock the files of a source that modules use; see `source_update.update`."""
     # Start-up time: only this command needs it.
     from kernels.source_update import update
 
-    return update(wish, cache=cache / FOLDER, runner=runner, progress=progress)
+    return update(wish, context)
 
 
 def support_table(

@@ -10,15 +10,15 @@ from core.atomic import write_whole
 from core.digests import sha256_of
 from core.errors import RequestError
 from core.frozen import frozen
-from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
-from core.process import Runner
+from core.model import BuildRequest, GfxTarget, KernelRequest
 from core.steps import step_key, tool_versions
 from core.tasks import Tasks
 from kernels import kernel_recipe as recipe
 from kernels.build import KernelBuild, KernelBuildResult
+from kernels.build_context import BuildContext
 from kernels.compiled_store import KernelStore
 from kernels.graph import Capacity
-from kernels.packing import FOLDER, build_wheel, write_files
+from kernels.packing import build_wheel, write_files
 from kernels.rocmchain import with_rocm
 from kernels.toolchains import Toolchain, obtain_pypi
 from wheelkit.repair.repair_plan import RepairPlan
@@ -40,9 +40,7 @@ class KernelWheel:
 
 def toolchain_for(
     request: KernelRequest,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> Toolchain:
     """Return the toolchain that a request names.
 
@@ -56,7 +54,7 @@ def toolchain_for(
             f"--kernel-rocm is not a folder: {rocm}.",
             hint="Give the folder of a ROCm, such as /opt/rocm.",
         )
-    pypi = obtain_pypi(cache, runner, progress)
+    pypi = obtain_pypi(context)
     if request.toolchain == "pypi":
         return pypi
     return with_rocm(pypi, rocm)
@@ -65,28 +63,20 @@ def toolchain_for(
 def prepare(
     request: BuildRequest,
     targets: Sequence[GfxTarget],
-    *,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> KernelBuild:
     """Return the kernel build of a request, with its toolchain obtained.
 
     Args:
         targets: gfx targets of the request; for `all`, the targets of the wheel set.
-        cache: cache folder of the program; kernels use one of its subfolders.
     """
     assert request.kernels is not None
-    # Compilers run in another folder, so the path must be absolute.
-    own = cache.absolute() / FOLDER
-    toolchain = toolchain_for(request.kernels, own, runner, progress)
+    toolchain = toolchain_for(request.kernels, context)
     return KernelBuild(
         request.kernels,
         targets,
         toolchain,
-        cache=own,
-        runner=runner,
-        progress=progress,
+        context,
         strip=request.strip,
     )
 
@@ -105,7 +95,7 @@ def pack(
     built = job.run(Capacity(), tasks)
     version = recipe.wheel_version(request)
     write_files(built, version, job.catalog, folder / "files")
-    path = build_wheel(folder / "files", version, folder, job.runner)
+    path = build_wheel(folder / "files", version, folder, job.context.runner)
     plan = _repair_plan(request, version, job, built)
     return KernelWheel(path=path, sha256=sha256_of(path), built=built, repair=plan)
 
@@ -145,14 +135,14 @@ def make_wheel(
         plan=plan,
         tools=tool_versions() | {"setuptools": metadata.version("setuptools")},
     )
-    finished = KernelStore(job.cache / "wheels")
+    finished = KernelStore(job.context.cache / "wheels")
     if finished.find(key) is None:
         with finished.scratch() as folder:
             fresh = folder / "made"
             fresh.mkdir()
             write_files(built, version, job.catalog, folder / "files")
-            packed = build_wheel(folder / "files", version, folder, job.runner)
-            done = repair(packed, plan, fresh, progress=job.progress)
+            packed = build_wheel(folder / "files", version, folder, job.context.runner)
+            done = repair(packed, plan, fresh, progress=job.context.progress)
             finished.keep(key, fresh, done.path.name)
     cached = finished.find(key)
     assert cached is not None

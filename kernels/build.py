@@ -7,12 +7,12 @@ from pathlib import Path
 
 from core.errors import KernelError
 from core.frozen import frozen
-from core.model import GfxTarget, InputFile, KernelRequest, Progress
-from core.process import Runner
+from core.model import GfxTarget, InputFile, KernelRequest
 from core.tasks import Tasks
 from core.units import human
 from kernels import aiter_sources as sources
 from kernels import kernel_recipe as recipe
+from kernels.build_context import BuildContext
 from kernels.compiled_store import KernelStore, StoredFile
 from kernels.compiler_steps import SRC, CompileStep, library_steps, unit_steps
 from kernels.devicelib import LinkInputs, device_objects, shim_steps
@@ -54,7 +54,6 @@ class KernelBuild:
     """Build of a request's kernel modules for a set of targets.
 
     Args:
-        cache: the folder `kernels` of the cache.
         src: folder of this project's C++ sources.
 
     Raises:
@@ -67,26 +66,22 @@ class KernelBuild:
         request: KernelRequest,
         targets: Sequence[GfxTarget],
         toolchain: Toolchain,
+        context: BuildContext,
         *,
-        cache: Path,
-        runner: Runner,
-        progress: Progress,
         strip: bool = True,
         catalog: Catalog | None = None,
         src: Path = SRC,
     ) -> None:
         self.request = request
         self.toolchain = toolchain
-        self.cache = cache
-        self.runner = runner
-        self.progress = progress
+        self.context = context
         self.strip = strip
         self.src = src
         self.catalog = catalog or load_catalog()
         self.wanted = processors(targets)
         self.expected = recipe.expected_modules(self.catalog, self.wanted, request)
         self.modules = recipe.chosen_modules(self.catalog, self.wanted, request)
-        self.store = KernelStore(cache / "store")
+        self.store = KernelStore(context.cache / "store")
         self._tree: sources.SourceTree | None = None
         self._generated: dict[str, Generated] = {}
 
@@ -140,17 +135,13 @@ class KernelBuild:
             self.request.source,
             self.catalog.sources[source],
             users,
-            cache=self.cache,
-            runner=self.runner,
-            progress=self.progress,
+            self.context,
         )
         for module in (module for module in self.modules if module.generators):
             self._generated[module.name] = generate(
                 module,
                 self._tree,
-                self.cache,
-                self.runner,
-                self.progress,
+                self.context,
                 self.request,
             )
 
@@ -167,7 +158,7 @@ class KernelBuild:
 
     def work(self) -> Path:
         """Return the folder for temporary files of builds."""
-        return self.cache / "work" / self.toolchain.digest[:16]
+        return self.context.cache / "work" / self.toolchain.digest[:16]
 
     def run(self, capacity: Capacity, tasks: Tasks | None = None) -> KernelBuildResult:
         """Compile the missing steps and check all results.
@@ -189,12 +180,12 @@ class KernelBuild:
             if module.kind is ModuleKind.CO_LAUNCHER:
                 assert tree is not None
                 objects += find_objects(
-                    module, self.wanted, tree, self.cache / "tables"
+                    module, self.wanted, tree, self.context.cache / "tables"
                 )
         graph = self.graph()
         forecast = graph.forecast(capacity)
         if forecast.steps:
-            self.progress.step(describe(forecast))
+            self.context.progress.step(describe(forecast))
         results = self._make(graph, capacity, tasks)
         natives, missing = self._natives(results, objects)
         return KernelBuildResult(
@@ -221,14 +212,16 @@ class KernelBuild:
         try:
             if tasks is not None:
                 run_steps(graph, tasks, self.work())
-            graph.build(self.runner, self.progress, capacity)
+            graph.build(self.context.runner, self.context.progress, capacity)
         except KernelError as error:
             broken = {step.module for step in graph.missing()}
             if not self.request.allow_partial or all(
                 module.name in broken for module in self.modules
             ):
                 raise
-            self.progress.step(f"continuing without failed modules: {error.message}")
+            self.context.progress.step(
+                f"continuing without failed modules: {error.message}"
+            )
         results = {}
         for step in graph.steps:
             if result := self.store.find(graph.keys[step.label]):

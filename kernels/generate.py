@@ -12,9 +12,10 @@ from pathlib import Path
 from core.digests import sha256_of
 from core.errors import KernelError, ProcessError
 from core.frozen import frozen
-from core.model import KernelRequest, Progress
+from core.model import KernelRequest
 from core.process import Runner
 from kernels.aiter_sources import SourceTree, digest_of
+from kernels.build_context import BuildContext
 from kernels.compiled_store import key_of
 from kernels.compiler_steps import fill
 from kernels.modules import GENERATORS, Generator, KernelModule
@@ -39,9 +40,7 @@ class Generated:
 def generate(
     module: KernelModule,
     tree: SourceTree,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
     request: KernelRequest,
 ) -> Generated:
     """Run a module's generators unless the cache has their output.
@@ -68,7 +67,7 @@ def generate(
     for generator in module.generators:
         patterns.append(request.instances or generator.pattern(request.attention))
     key = key_of(parts | {"instances": patterns})
-    folder = cache / "generated" / key
+    folder = context.cache / "generated" / key
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -77,8 +76,8 @@ def generate(
             fresh = Path(name) / "out"
             fresh.mkdir()
             for generator, instances in zip(module.generators, patterns, strict=True):
-                progress.step(f"generate the units of {module.name}")
-                _run(module, generator, tree, fresh, runner, instances)
+                context.progress.step(f"generate the units of {module.name}")
+                _run(module, generator, tree, fresh, context.runner, instances)
             if not folder.is_dir():
                 fresh.rename(folder)
     suffixes = tuple(generator.suffix for generator in module.generators)

@@ -10,16 +10,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.model import GfxTarget, KernelRequest, Progress
+from core.model import GfxTarget, KernelRequest
 from core.process import Runner
 from kernels import kernel_recipe as recipe
 from kernels.build import KernelBuild, KernelBuildResult
+from kernels.build_context import BuildContext
 from kernels.graph import Capacity
 from kernels.modules import Catalog
 from kernels.toolchains import obtain_pypi
 
-FOLDER = "kernels"
-"""Folder in the cache."""
 _EPOCH = "315532800"
 """1980-01-01, the first date of a zip archive."""
 
@@ -48,21 +47,10 @@ def compile_files(
     targets: Sequence[GfxTarget],
     version: str,
     folder: Path,
-    *,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> None:
-    """Compile kernels with the package index's toolchain, and write them as `write_files`.
-
-    Args:
-        cache: cache folder of the program.
-    """
-    own = cache / FOLDER
-    pypi = obtain_pypi(own, runner, progress)
-    job = KernelBuild(
-        request, targets, pypi, cache=own, runner=runner, progress=progress
-    )
+    """Compile kernels with the package index's toolchain, and write them as `write_files`."""
+    job = KernelBuild(request, targets, obtain_pypi(context), context)
     write_files(job.run(Capacity()), version, job.catalog, folder)
 
 

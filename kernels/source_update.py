@@ -10,10 +10,9 @@ from pathlib import Path
 from core.atomic import write_whole
 from core.digests import sha256_of
 from core.errors import KernelError
-from core.model import Progress
-from core.process import Runner
 from kernels import aiter_sources as sources
 from kernels.aiter_sources import COMMIT, SDIST, LockedFile, matching
+from kernels.build_context import BuildContext
 from kernels.compiled_checks import code_problems
 from kernels.module_catalog import MODULES_TOML, load_catalog
 from kernels.modules import KernelModule
@@ -23,17 +22,13 @@ from wheelkit.gpu.code_object import kernarg_sizes
 
 def update(
     wish: str,
-    *,
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> list[str]:
     """Lock the used files of a source, and return the changes, a line for each.
 
     Args:
         wish: commit, which becomes the pinned one; a checkout of the pinned commit; `sdist`;
             empty for the pinned commit.
-        cache: the folder `kernels` of the cache.
 
     Raises:
         KernelError: code objects do not fit their modules; the message lists them.
@@ -50,12 +45,10 @@ def update(
         where,
         new,
         launchers,
-        cache=cache,
-        runner=runner,
-        progress=progress,
+        context,
     )
     if where and (place / ".git").exists():
-        new = replace(source, commit=sources.git_commit(place, "HEAD", runner))
+        new = replace(source, commit=sources.git_commit(place, "HEAD", context.runner))
     kind = SDIST if (place / "PKG-INFO").is_file() else COMMIT
     before = sources.read_lock(kind)
     folder = place / "aiter_meta" if kind == SDIST else place

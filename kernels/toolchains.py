@@ -14,11 +14,10 @@ from core.defaults import defaults
 from core.digests import sha256_of
 from core.errors import InputError, MachineError
 from core.frozen import frozen
-from core.model import Progress
 from core.pip import fetch_argv, run_pip
-from core.process import Runner
 from core.records import read_table
 from core.store import hold_lock
+from kernels.build_context import BuildContext
 from wheelkit.archive.record_check import verify_record
 from wheelkit.archive.wheel_archive import WheelArchive
 
@@ -98,15 +97,8 @@ def load() -> Mapping[str, Any]:
     return read_table(TOOLCHAINS_TOML)
 
 
-def obtain_pypi(
-    cache: Path,
-    runner: Runner,
-    progress: Progress,
-) -> Toolchain:
+def obtain_pypi(context: BuildContext) -> Toolchain:
     """Return the toolchain of the package index, downloaded and unpacked if necessary.
-
-    Args:
-        cache: folder that contains `toolchains/<name>` and zig's own cache.
 
     Raises:
         InputError: a wheel of the lock is damaged.
@@ -118,14 +110,14 @@ def obtain_pypi(
             hint="Use an x86-64 Linux machine.",
         )
     digest = sha256_of(_LAYOUT.encode() + LOCK.read_bytes())
-    root = cache / "toolchains" / f"pypi-{digest[:16]}"
+    root = context.cache / "toolchains" / f"pypi-{digest[:16]}"
     if not root.is_dir():
         root.parent.mkdir(parents=True, exist_ok=True)
         with hold_lock(root.with_suffix(".lock")):
             if not root.is_dir():
-                _fetch(root, runner, progress)
+                _fetch(root, context)
     # zig caches its C++ library in this folder; the output does not depend on its path.
-    own = cache / "zig" / digest[:16]
+    own = context.cache / "zig" / digest[:16]
     environment = {"ZIG_GLOBAL_CACHE_DIR": str(own), "ZIG_LOCAL_CACHE_DIR": str(own)}
     environment["PATH"] = f"{root}/bin:/usr/bin:/bin"
     # The keys do not cover the user's settings, so these must not affect the compilers.
@@ -142,18 +134,17 @@ def obtain_pypi(
 
 def _fetch(
     root: Path,
-    runner: Runner,
-    progress: Progress,
+    context: BuildContext,
 ) -> None:
     """Download the wheels by hash with pip, unpack the needed files, and publish them."""
-    progress.step(f"fetch the kernel toolchain of {LOCK.name}")
+    context.progress.step(f"fetch the kernel toolchain of {LOCK.name}")
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
         wheels = Path(name) / "wheels"
         fresh = Path(name) / "root"
-        run_pip(fetch_argv(_PYTHON, LOCK, wheels), runner)
+        run_pip(fetch_argv(_PYTHON, LOCK, wheels), context.runner)
         fresh.mkdir()
         for wheel in sorted(wheels.glob("*.whl")):
-            progress.step(f"unpack {wheel.name}")
+            context.progress.step(f"unpack {wheel.name}")
             _unpack(wheel, fresh)
         (fresh / "bin").mkdir()
         (fresh / "bin" / "lld").write_text(_LINKER)

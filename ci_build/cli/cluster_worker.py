@@ -21,7 +21,7 @@ from core.model import KernelRequest
 from core.report import NoProgress
 from core.tasks import TaskContext, TaskFunction, WorkerUnfitError
 from kernels.api import KIND as KERNEL_STEP
-from kernels.api import Toolchain, compile_step, toolchain_for
+from kernels.api import Toolchain, compile_step, context_in, toolchain_for
 from promotion.gates.common.gate_rocm import RocmTree
 from promotion.gates.compile.remote_compile import KIND as COMPILE_PROGRAMS
 from promotion.gates.compile.remote_compile import compile_programs, site_of
@@ -46,7 +46,7 @@ def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> None:
         if request not in _toolchains:
             try:
                 _toolchains[request] = toolchain_for(
-                    request, context.cache / "kernels", context.runner, NoProgress()
+                    request, context_in(context.cache, context.runner, NoProgress())
                 )
             except CiBuildError as error:
                 raise WorkerUnfitError(

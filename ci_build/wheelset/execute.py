@@ -234,9 +234,7 @@ class SetExecution:
         job = kernels.prepare(
             request,
             [GfxTarget.parse(target) for target in held],
-            cache=self.cache,
-            runner=self.runner,
-            progress=self.progress,
+            kernels.context_in(self.cache, self.runner, self.progress),
         )
         with (
             tempfile.TemporaryDirectory(

@@ -84,12 +84,13 @@ class _Build:
         from core.process import HostRunner
         from core.report import Reporter
         from core.targets import requested
+        from kernels.build_context import context_in
         from kernels.packing import compile_files
 
         cache = Path(
             self.settings.get("cache-dir")
             or platformdirs.user_cache_path("jax-rocm-release")
-        ).absolute()
+        )
         modules = tuple(filter(None, self.settings.get("modules", "").split(",")))
         request = KernelRequest(
             modules=modules,
@@ -101,9 +102,7 @@ class _Build:
             requested(self.settings.get("targets", "default")),
             self.version(),
             self.folder / "kernels",
-            cache=cache,
-            runner=HostRunner(os.environ),
-            progress=Reporter(terminal=False),
+            context_in(cache, HostRunner(os.environ), Reporter(terminal=False)),
         )
         return self.folder / "kernels"
 

@@ -67,9 +67,11 @@ def update(state: State, source: str, cache_dir: str | None) -> None:
     reporter = state.reporter()
     lines = api.update_sources(
         source,
-        cache=state.settings({"cache_dir": cache_dir}).cache_dir,
-        runner=host_runner(reporter),
-        progress=reporter,
+        api.context_in(
+            state.settings({"cache_dir": cache_dir}).cache_dir,
+            host_runner(reporter),
+            reporter,
+        ),
     )
     for line in lines:
         reporter.line(line)
@@ -136,9 +138,7 @@ def build(
     job = api.prepare(
         request,
         request.targets or (),
-        cache=settings.cache_dir,
-        runner=host_runner(reporter),
-        progress=reporter,
+        api.context_in(settings.cache_dir, host_runner(reporter), reporter),
     )
     with reporter.group(f"kernels: {version}"), connected(cluster, reporter) as tasks:
         done = api.make_wheel(job, request, version, out, room, tasks)

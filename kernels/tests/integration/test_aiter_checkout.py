@@ -15,6 +15,7 @@ from core.process import HostRunner
 from core.report import NoProgress
 from kernels import aiter_sources as sources
 from kernels import source_update
+from kernels.build_context import BuildContext
 from kernels.module_catalog import load_catalog
 from kernels.modules import Catalog, KernelModule, UpstreamSource
 from tests.support.machine import need
@@ -73,12 +74,14 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UpstreamSource:
     )
 
 
+def context(cache: Path, runner: HostRunner = RUNNER) -> BuildContext:
+    return BuildContext(cache=cache, runner=runner, progress=NoProgress())
+
+
 def obtain(
     source: UpstreamSource, cache: Path, *modules: KernelModule, wish: str = ""
 ) -> sources.SourceTree:
-    return sources.obtain(
-        wish, source, modules, cache=cache, runner=RUNNER, progress=NoProgress()
-    )
+    return sources.obtain(wish, source, modules, context(cache))
 
 
 def test_pinned_commit_is_fetched_with_the_submodules_of_its_modules(
@@ -123,9 +126,7 @@ def test_update_moves_the_pin_and_prints_changes(
     monkeypatch.setattr(sources, "lock_path", lambda kind: tmp_path / f"{kind}.lock")
     newest = sources.git_commit(tmp_path / "outer", "HEAD", RUNNER)
     for wish in (newest, str(tmp_path / "outer")):
-        lines = source_update.update(
-            wish, cache=tmp_path / "cache", runner=RUNNER, progress=NoProgress()
-        )
+        lines = source_update.update(wish, context(tmp_path / "cache"))
         arguments = "k (96 bytes of arguments) -> k (112 bytes of arguments)"
         assert lines == [f"aiter-{newest}: 1 files", f"changed {OBJECT}: {arguments}"]
         assert text.read_text() == f'commit = "{newest}"'
@@ -150,9 +151,7 @@ def test_replaced_sdist_is_refused_and_its_setup_never_runs(
             "sdist",
             source,
             (),
-            cache=tmp_path / "cache",
-            runner=HostRunner({**os.environ, **variables}),
-            progress=NoProgress(),
+            context(tmp_path / "cache", HostRunner({**os.environ, **variables})),
         )
     assert not (tmp_path / "ran").exists()
     assert list((tmp_path / "cache" / "sources").glob(".fetch-*")) == []

@@ -15,6 +15,7 @@ from core.model import KernelRequest
 from core.process import HostRunner
 from core.report import NoProgress
 from kernels.aiter_sources import SourceTree
+from kernels.build_context import BuildContext
 from kernels.generate import generate
 from kernels.module_catalog import load_catalog
 from kernels.tests.support.fake.lowered import Environment
@@ -85,14 +86,15 @@ def test_limits_of_common_kernels_are_those_of_dispatchers(
     tree = SourceTree(
         folder=kernel_tree.source.parent, files={}, origin=None, name="aiter"
     )
+    context = BuildContext(
+        cache=tmp_path, runner=HostRunner(os.environ), progress=NoProgress()
+    )
     dispatchers: dict[str, Any] = {}
     for direction in ("fwd", "bwd"):
         made = generate(
             load_catalog().modules[f"ck_mha_{direction}"],
             tree,
-            tmp_path,
-            HostRunner(os.environ),
-            NoProgress(),
+            context,
             KernelRequest(attention="common"),
         )
         text = (made.folder / f"fmha_{direction}_api.cpp").read_text()

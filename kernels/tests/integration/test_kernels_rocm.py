@@ -15,6 +15,7 @@ from core.model import KernelRequest
 from core.process import HostRunner
 from core.report import NoProgress
 from kernels.aiter_sources import SourceTree
+from kernels.build_context import BuildContext
 from kernels.generate import generate
 from kernels.module_catalog import load_catalog
 from kernels.modules import Generator, KernelModule
@@ -66,7 +67,8 @@ def generated(
 ) -> tuple[list[str], list[str]]:
     request = KernelRequest(instances=instances)
     runner = HostRunner(os.environ)
-    made = generate(module(**changes), tree, cache, runner, NoProgress(), request)
+    context = BuildContext(cache=cache, runner=runner, progress=NoProgress())
+    made = generate(module(**changes), tree, context, request)
     return sorted(made.units), sorted(made.headers)
 
 

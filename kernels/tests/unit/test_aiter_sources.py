@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 
 from core.errors import KernelError, RequestError
-from core.process import Runner
-from core.report import NoProgress
 from kernels import aiter_sources as sources
 from kernels.module_catalog import load_catalog
 from kernels.modules import CodeObjectSet, KernelModule, ModuleKind
 from kernels.objects import find_objects
 from kernels.source_update import changes, scan
 from tests.support.made_kernels import code
-from tests.support.silent import NoProcesses
 
 FOLDER = "hsa/gfx942/gemm"
 OBJECTS = CodeObjectSet(
@@ -39,7 +36,6 @@ MODULE = KernelModule(
     memory_mb=1,
     objects=(OBJECTS,),
 )
-(SOURCE,) = load_catalog().sources.values()
 
 
 @pytest.fixture
@@ -133,15 +129,9 @@ def test_digests_of_folders_follow_their_files() -> None:
 # Choice of the source
 
 
-def find(wish: str, cache: Path, runner: Runner) -> Path:
-    return sources.find(
-        wish, SOURCE, (), cache=cache, runner=runner, progress=NoProgress()
-    )
-
-
-def test_aiter_source_refuses_missing_folders(tmp_path: Path) -> None:
+def test_aiter_source_refuses_missing_folders() -> None:
     with pytest.raises(RequestError, match="neither sdist nor a folder"):
-        find("/nowhere", tmp_path, NoProcesses())
+        sources.check_wish("/nowhere")
 
 
 # Locks of the pinned sources

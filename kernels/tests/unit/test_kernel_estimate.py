@@ -17,6 +17,7 @@ from kernels import kernel_recipe as recipe
 from kernels import toolchains
 from kernels.assemble import prepare
 from kernels.build import KernelBuild
+from kernels.build_context import context_in
 from kernels.compiler_steps import library_steps, unit_steps
 from kernels.estimate import bound
 from kernels.graph import Capacity
@@ -76,9 +77,7 @@ def job(
         request,
         expand("gfx942"),
         TOOLCHAIN,
-        cache=folder,
-        runner=runner or NoProcesses(),
-        progress=NoProgress(),
+        context_in(folder, runner or NoProcesses(), NoProgress()),
         catalog=catalog,
         src=src,
     )
@@ -141,9 +140,7 @@ def test_relative_paths_become_absolute(
     made = prepare(
         request,
         targets,
-        cache=Path("my cache"),
-        runner=NoProcesses(),
-        progress=NoProgress(),
+        context_in(Path("my cache"), NoProcesses(), NoProgress()),
     )
     chain = made.toolchain
     places = map(Path, chain.places.values())

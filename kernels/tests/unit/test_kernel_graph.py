@@ -20,6 +20,7 @@ from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner, ProcessResult
 from core.report import NoProgress
 from kernels.build import KernelBuild
+from kernels.build_context import context_in
 from kernels.compiled_store import KernelStore
 from kernels.compiler_steps import CompileStep, digests, library_steps, unit_steps
 from kernels.graph import Capacity, Graph
@@ -119,9 +120,7 @@ def test_new_target_of_the_catalog_compiles_only_itself(tmp_path: Path) -> None:
             KernelRequest(),
             targets,
             TOOLCHAIN,
-            cache=tmp_path,
-            runner=HostRunner({}),
-            progress=NoProgress(),
+            context_in(tmp_path, HostRunner({}), NoProgress()),
         )
         return job.graph().keys
 

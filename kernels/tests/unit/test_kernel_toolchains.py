@@ -12,6 +12,7 @@ from core.errors import InputError, MachineError
 from core.process import HostRunner
 from core.report import NoProgress
 from kernels import toolchains
+from kernels.build_context import context_in
 from kernels.rocmchain import with_rocm
 from kernels.tests.unit.test_kernel_graph import TOOLCHAIN
 from tests.support.tiny_wheel import contents, make_wheel
@@ -78,7 +79,7 @@ def test_other_machine_is_refused(
         os, "uname", lambda: SimpleNamespace(machine="aarch64", sysname="Linux")
     )
     with pytest.raises(MachineError, match="x86-64 Linux only"):
-        toolchains.obtain_pypi(tmp_path, HostRunner({}), NoProgress())
+        toolchains.obtain_pypi(context_in(tmp_path, HostRunner({}), NoProgress()))
 
 
 def test_rocm_without_compiler_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from core.process import HostRunner
+from kernels.build_context import context_in
 from kernels.tests.support.fake.building import HERE
 from kernels.toolchains import obtain_pypi
 from promotion.gates.coverage.kernel_rules import load_rules
@@ -39,7 +40,7 @@ class Here:
     def __init__(self, work_cache: Path, folder: Path) -> None:
         self.folder = folder
         self.kernels = work_cache / "kernels"
-        obtain_pypi(self.kernels, HostRunner(os.environ), Silent())
+        obtain_pypi(context_in(self.kernels.parent, HostRunner(os.environ), Silent()))
         shutil.copytree(
             docker.rocm_here(),
             folder / "rocm",

@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 
 from core.model import GfxTarget, KernelRequest
-from core.process import HostRunner
+from core.process import HostRunner, Runner
 from core.report import NoProgress
 from kernels.build import KernelBuild
+from kernels.build_context import BuildContext
 from kernels.compiler_steps import SRC, fill
 from kernels.graph import Capacity
 from kernels.kernel_recipe import KERNELS
@@ -40,6 +41,11 @@ SECOND = {
 with these names and argument sizes stand in for the kernels, and do nothing."""
 
 
+def _context(cache: Path) -> BuildContext:
+    runner = HostRunner(os.environ)
+    return BuildContext(cache=cache, runner=runner, progress=NoProgress())
+
+
 def build(cache: Path, folder: Path) -> Path:
     """Build everything for TARGETS into `folder`.
 
@@ -48,23 +54,23 @@ def build(cache: Path, folder: Path) -> Path:
     Returns:
         The folder hsa of AITER's source.
     """
-    runner = HostRunner(os.environ)
-    toolchain = obtain_pypi(cache, runner, NoProgress())
+    context = _context(cache)
+    toolchain = obtain_pypi(context)
     targets = tuple(map(GfxTarget.parse, TARGETS))
     job = KernelBuild(
         KernelRequest(source=os.environ.get(SOURCE, "sdist")),
         targets,
         toolchain,
-        cache=cache,
-        runner=runner,
-        progress=NoProgress(),
+        context,
     )
     built = job.run(Capacity())
     for native in built.natives:
         to = folder / native.path.removeprefix(f"{KERNELS}/")
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(native.file, to)
-    _second_generation(toolchain, runner, folder / "second" / "gfx942" / "gemm_bf16")
+    _second_generation(
+        toolchain, context.runner, folder / "second" / "gfx942" / "gemm_bf16"
+    )
     (hsa,) = {
         native.file.parents[2]
         for native in built.natives
@@ -83,12 +89,12 @@ def stand_ins(
     Args:
         hip: folder of HIP's headers.
     """
-    runner = HostRunner(os.environ)
-    toolchain = obtain_pypi(cache, runner, NoProgress())
+    context = _context(cache)
+    toolchain = obtain_pypi(context)
     for name, words in STAND_INS.items():
         compile_host(
             toolchain,
-            runner,
+            context.runner,
             ("-D__HIP_PLATFORM_AMD__=1", "-isystem", str(hip), *words),
             folder / name,
         )
@@ -96,7 +102,7 @@ def stand_ins(
 
 def _second_generation(
     toolchain: Toolchain,
-    runner: HostRunner,
+    runner: Runner,
     folder: Path,
 ) -> None:
     """Create the folder of a module from SECOND."""
@@ -119,7 +125,7 @@ def _second_generation(
 
 def compile_host(
     toolchain: Toolchain,
-    runner: HostRunner,
+    runner: Runner,
     words: tuple[str, ...],
     out: Path,
 ) -> None:
@@ -135,7 +141,7 @@ def compile_host(
 
 def compile_device(
     toolchain: Toolchain,
-    runner: HostRunner,
+    runner: Runner,
     source: Path,
     target: str,
     out: Path,

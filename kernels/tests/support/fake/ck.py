@@ -13,6 +13,7 @@ from pathlib import Path
 
 from core.process import HostRunner
 from core.report import NoProgress
+from kernels.build_context import BuildContext
 from kernels.compiler_steps import SRC, fill, named
 from kernels.devicelib import include_words
 from kernels.module_catalog import load_catalog
@@ -75,7 +76,8 @@ def build(
         cache: folder `kernels` of the cache.
     """
     runner = HostRunner(os.environ)
-    toolchain = with_rocm(obtain_pypi(cache, runner, NoProgress()), rocm)
+    context = BuildContext(cache=cache, runner=runner, progress=NoProgress())
+    toolchain = with_rocm(obtain_pypi(context), rocm)
     places = {
         **toolchain.places,
         "src": str(SRC),
