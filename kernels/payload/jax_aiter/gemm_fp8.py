@@ -70,13 +70,8 @@ def _kernel(
     return ffi(GEMM_FP8_MI350, [result])(xq, wq, x_scale, w_scale.T)[0]
 
 
-def _reference(
-    xq: Array,
-    wq: Array,
-    x_scale: Array,
-    w_scale: Array,
-) -> Array:
-    return _blockscale.product(xq, wq, x_scale, w_scale).astype(jnp.bfloat16)
+def _reference(*operands: Array) -> Array:
+    return _blockscale.product(*operands).astype(jnp.bfloat16)
 
 
 # The parts of n are multiples of 256: the kernels' tiles, which contain whole blocks of

@@ -17,7 +17,7 @@ from jax_aiter._native import Arrays, all_varying, dispatch, vary
 from jax_aiter.mha import _blocks, _division, _gradients, _kernels, _rows
 from jax_aiter.mha._blocks import Config, Gradients, Sequence
 from jax_aiter.mha._kernels import Plan
-from jax_aiter.mha._operands import Given, Operands, Pair
+from jax_aiter.mha._operands import Backward, Given, Operands, Pair
 from jax_aiter.mha._rows import Rows
 
 
@@ -64,19 +64,15 @@ def _blocks_forward(
 
 def _blocks_backward(
     config: Config,
-    operands: Operands,
-    given: Given,
-    saved: Pair,
-    cotangents: Pair,
+    arguments: Backward,
 ) -> Operands:
+    operands, given, (out, lse), (dout, dlse) = arguments
     sequences, axes = _sequences(operands, given)
     shape = sequences.q.shape[:4]
 
     def split(array: Array) -> Array:
         return array.reshape(*shape, *array.shape[3:])
 
-    out, lse = saved
-    dout, dlse = cotangents
     more = (
         split(lse.transpose(0, 2, 1)),
         split(out),
@@ -147,40 +143,17 @@ def _forward(
 def _backward(
     plan: Plan,
     choice: Choice,
-    operands: Operands,
-    given: Given,
-    saved: Pair,
-    cotangents: Pair,
+    arguments: Backward,
 ) -> Operands:
-    def kernel(
-        operands: Operands,
-        given: Given,
-        saved: Pair,
-        cotangents: Pair,
-    ) -> Operands:
-        grads = _gradients.backward(
-            plan.task,
-            choice,
-            operands,
-            given,
-            saved,
-            cotangents,
-        )
+    def kernel(arguments: Backward) -> Operands:
+        grads = _gradients.backward(plan.task, choice, arguments)
         # The kernel is not chosen if these gradients are requested, so no caller needs
         # them.
-        unused = jax.tree.map(jnp.zeros_like, operands[3:])
+        unused = jax.tree.map(jnp.zeros_like, arguments.operands[3:])
         return Operands(*grads, *unused)
 
     reference = partial(_blocks_backward, plan.task.config)
-    grads: Operands = dispatch(
-        choice,
-        kernel,
-        reference,
-        operands,
-        given,
-        saved,
-        cotangents,
-    )
+    grads: Operands = dispatch(choice, kernel, reference, arguments)
     return grads
 
 
@@ -197,11 +170,11 @@ def _divided_forward(
 def _divided_backward(
     plan: Plan,
     choice: Choice,
-    *arguments: Any,
+    arguments: Backward,
 ) -> Operands:
     dropout = plan.task.config.dropout
     function = partial(_backward, plan, choice)
-    return _division.backward(choice, dropout, function, *arguments)
+    return _division.backward(choice, dropout, function, arguments)
 
 
 _jit_forward = jax.jit(_divided_forward, static_argnums=0)
@@ -251,14 +224,8 @@ def _bwd(
         plan, operands, dbias=requested.bias, dslopes=requested.slopes, dlse=has_dlse
     )
     whole = tuple(map(_whole, cotangents, saved))
-    return _jit_backward(
-        plan,
-        choice,
-        operands,
-        given,
-        saved,
-        whole,
-    ), None
+    arguments = Backward(operands, given, saved, whole)
+    return _jit_backward(plan, choice, arguments), None
 
 
 def _whole(cotangent: Any, like: Array) -> Array:

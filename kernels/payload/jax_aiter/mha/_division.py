@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jax_aiter._choice import Choice
 from jax_aiter._native import Arrays
 from jax_aiter._partition import Axes, Local, Rule, like, partitioned, total
 from jax_aiter._table import XLA
-from jax_aiter.mha._operands import Given, Operands, Pair
+from jax_aiter.mha._operands import Backward, Given, Operands, Pair
 
 _OUT = "b q h e"
 _LSE = "b h q"
@@ -55,26 +56,26 @@ def forward(
 def backward(
     choice: Choice,
     dropout: float,
-    function: Callable[..., Operands],
-    operands: Operands,
-    given: Given,
-    saved: Pair,
-    cotangents: Pair,
+    function: Callable[[Backward], Operands],
+    arguments: Backward,
 ) -> Operands:
     """Return a function for the gradients of the operands, divided between devices."""
-    leaves, tree = jax.tree.flatten((operands, given, saved, cotangents))
+    leaves, tree = jax.tree.flatten(arguments)
+    operands = arguments.operands
     results = _dims(operands)
 
     def local(axes: Axes, *leaves: Array) -> Arrays:
-        operands, given, saved, cotangents = jax.tree.unflatten(tree, leaves)
-        placed = _placed(axes, operands, given)
-        grads = function(operands.with_all_slopes(), placed, saved, cotangents)
+        part: Any = jax.tree.unflatten(tree, leaves)
+        operands = part.operands
+        placed = _placed(axes, operands, part.given)
+        part = part._replace(operands=operands.with_all_slopes(), given=placed)
+        grads = function(part)
         if grads.slopes is not None and operands.slopes.ndim == 1:
             grads = grads._replace(slopes=grads.slopes.sum(0))
         sum_of = partial(_summed, axes)
         return tuple(map(sum_of, jax.tree.leaves(grads), results))
 
-    dims = [*results, *_dims_of_given(given), *[_OUT, _LSE] * 2]
+    dims = [*results, *_dims_of_given(arguments.given), *[_OUT, _LSE] * 2]
     grads = _divided(
         choice,
         dropout,

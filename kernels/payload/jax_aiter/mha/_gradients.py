@@ -13,7 +13,7 @@ from jax_aiter._native import Arrays, ffi
 from jax_aiter._table import MHA_BWD, MHA_BWD_ASM
 from jax_aiter.mha import _kernels
 from jax_aiter.mha._kernels import Task, unpacked
-from jax_aiter.mha._operands import Given, Operands, Pair
+from jax_aiter.mha._operands import Backward
 
 _UNSEEN = 1e30
 """Value of lse for a query that sees no key.
@@ -25,30 +25,24 @@ Exp(score - lse) is 0, also where the score is -inf.
 def backward(
     task: Task,
     choice: Choice,
-    operands: Operands,
-    given: Given,
-    saved: Pair,
-    cotangents: Pair,
+    arguments: Backward,
 ) -> Arrays:
     """Compute the gradients of q, k and v with a kernel."""
     compute = _assembly if choice.call == MHA_BWD_ASM.name else _composable_kernel
-    dq, dk, dv = compute(task, operands, given, saved, cotangents)
+    operands = arguments.operands
+    dq, dk, dv = compute(task, arguments)
     grads = (dq, _shared(dk, operands.k), _shared(dv, operands.v))
     return tuple(part[None] for part in grads) if task.packed else grads
 
 
 def _assembly(
     task: Task,
-    operands: Operands,
-    given: Given,
-    saved: Pair,
-    cotangents: Pair,
+    arguments: Backward,
 ) -> Arrays:
     # The kernels compute dk, dv, and dq in float32; XLA computes the sums of dout * out
     # before them, and converts dq after them. Source: `fmha_bwd_v3` in AITER's
     # hsa/*/fmha_v3_bwd/codegen.py.
-    out, lse = saved
-    dout, dlse = cotangents
+    operands, given, (out, lse), (dout, dlse) = arguments
     sees = given.rows.end > given.rows.start
     wide = (dout.astype(jnp.float32), out.astype(jnp.float32))
     sums = jnp.einsum("bshd,bshd->bhs", *wide, precision="highest")
@@ -81,15 +75,11 @@ def _assembly(
 
 def _composable_kernel(
     task: Task,
-    operands: Operands,
-    given: Given,
-    saved: Pair,
-    cotangents: Pair,
+    arguments: Backward,
 ) -> Arrays:
     # The kernel is not chosen if lse has a cotangent.
-    out, lse = saved
-    dout = cotangents[0].astype(out.dtype)
-    arrays = unpacked(task, dout, *operands[:3], out, lse)
+    operands, given, (out, lse), (dout, _) = arguments
+    arrays = unpacked(task, dout.astype(out.dtype), *operands[:3], out, lse)
     rows = (*[True] * len(arrays), *_kernels.rows_of_extras(operands))
 
     def call(*batch: int) -> Callable[..., Arrays]:

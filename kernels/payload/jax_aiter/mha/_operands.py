@@ -56,3 +56,18 @@ class Given(NamedTuple):
     cu_q: Array
     cu_k: Array
     first: Array | None = None
+
+
+class Backward(NamedTuple):
+    """Arguments of the backward direction.
+
+    Attributes:
+        operands, given: arguments of the forward direction.
+        saved: its results.
+        cotangents: their cotangents.
+    """
+
+    operands: Operands
+    given: Given
+    saved: Pair
+    cotangents: Pair
