@@ -88,7 +88,8 @@ def conclude(
             {target.target: target.now for target in one.targets},
             {target.target: target.failing for target in one.targets if target.failing},
         )
-        known = f" {one.set} (jax {one.jax}, ROCm {one.rocm}; {tiers})"
+        parts = f"jax {one.jax}, ROCm {one.rocm}, Python {', '.join(one.pythons)}"
+        known = f" {one.set} ({parts}; {tiers})"
         state = one.state
         if one.entry and state == SetState.FAILED:
             state = f"promoted as ledger entry {one.entry}, but its check failed:"

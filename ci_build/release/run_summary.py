@@ -80,6 +80,7 @@ class SetSummary:
     set: str = ""
     jax: str = ""
     rocm: str = ""
+    pythons: tuple[str, ...] = ()
     entry: int = 0
     baseline: str = ""
     targets: tuple[TargetSummary, ...] = ()
@@ -121,6 +122,7 @@ def summarize(
         set=str(staged),
         jax=wheel_set.jax_version,
         rocm=wheel_set.rocm_version,
+        pythons=wheel_set.python_versions,
         entry=outcome.entry.number if outcome.entry else 0,
         baseline=old.set_digest if old else "",
         targets=tuple(_targets(wheel_set.targets, old, promoted, verdict)),
