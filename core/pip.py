@@ -245,7 +245,7 @@ class InputStore(ContentStore):
                 runner,
                 log=self.log(f"download-{python}"),
                 env=env,
-                on_line=_progress_reader(on_bytes),
+                on_line=progress_reader(on_bytes),
             )
             for item in items:
                 came = folder / "files" / item.filename
@@ -282,7 +282,7 @@ class InputStore(ContentStore):
                 *words, "--progress-bar=raw", f"{item.name}=={item.version}"
             )
             log = self.log(f"download-{item.name}")
-            run_pip(argv, runner, log=log, env=env, on_line=_progress_reader(on_bytes))
+            run_pip(argv, runner, log=log, env=env, on_line=progress_reader(on_bytes))
             came = folder / item.filename
             if not came.is_file():
                 raise InputError(
@@ -331,7 +331,7 @@ class InputStore(ContentStore):
         (self.path(item).parent / _CHECKED).write_text(by, encoding="utf-8")
 
 
-def _progress_reader(on_bytes: ByteSink) -> LineSink:
+def progress_reader(on_bytes: ByteSink) -> LineSink:
     """Return a reader of the lines of `--progress-bar=raw`: Progress <done> of <total>."""
 
     def read(line: str) -> None:

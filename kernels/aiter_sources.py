@@ -18,7 +18,7 @@ from core.digests import sha256_of
 from core.errors import InputError, KernelError, ProcessError, RequestError
 from core.frozen import frozen
 from core.model import InputFile
-from core.pip import pip_argv, run_pip
+from core.pip import pip_argv, progress_reader, run_pip
 from core.process import Runner
 from core.store import hold_lock, remove
 from core.unpack.decompress import chunks_of, format_of
@@ -358,14 +358,20 @@ def _download(
 ) -> Path:
     """Download the sdist with pip, and verify its digest."""
     wanted = f"{sdist.project}=={sdist.version}"
-    context.progress.step(
-        f"fetch the source archive of {wanted} from the package index"
+    progress = context.progress
+    progress.step(f"fetch the source archive of {wanted} from the package index")
+    options = (
+        "--no-deps",
+        "--no-binary=:all:",
+        "--progress-bar=raw",
+        f"--dest={folder}",
     )
-    options = ("--no-deps", "--no-binary=:all:", f"--dest={folder}")
     # pip asks a build backend for the metadata: `without_setup`, not setup.py.
     backend = ("--use-pep517", "--no-build-isolation")
     env = {"PYTHONPATH": str(_WITHOUT_SETUP)}
-    run_pip(pip_argv("download", *options, *backend, wanted), context.runner, env=env)
+    argv = pip_argv("download", *options, *backend, wanted)
+    on_line = progress_reader(progress.advance)
+    run_pip(argv, context.runner, env=env, on_line=on_line)
     (path,) = folder.iterdir()
     if sha256_of(path) != sdist.sha256:
         raise InputError(

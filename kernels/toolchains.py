@@ -14,7 +14,7 @@ from core.defaults import defaults
 from core.digests import sha256_of
 from core.errors import InputError, MachineError
 from core.frozen import frozen
-from core.pip import fetch_argv, run_pip
+from core.pip import fetch_argv, progress_reader, run_pip
 from core.records import read_table
 from core.store import hold_lock
 from kernels.build_context import BuildContext
@@ -141,7 +141,9 @@ def _fetch(
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
         wheels = Path(name) / "wheels"
         fresh = Path(name) / "root"
-        run_pip(fetch_argv(_PYTHON, LOCK, wheels), context.runner)
+        argv = fetch_argv(_PYTHON, LOCK, wheels)
+        on_line = progress_reader(context.progress.advance)
+        run_pip(argv, context.runner, on_line=on_line)
         fresh.mkdir()
         for wheel in sorted(wheels.glob("*.whl")):
             context.progress.step(f"unpack {wheel.name}")
