@@ -157,14 +157,17 @@ def promote(
     )
 
 
-def install_line(wheel_set: WheelSet, index_url: str) -> str:
+def install_line(
+    wheel_set: WheelSet, place: str, option: str = "--extra-index-url"
+) -> str:
     """Return the command that installs a set, with the ROCm of its first GPU if it has wheels.
 
     Args:
-        index_url: URL of the set's simple index.
+        place: URL of the set's simple index, or its folder.
+        option: option of pip for the place.
     """
     extras = [*extras_of(wheel_set.wheels)]
-    words = ["pip", "install", "--extra-index-url", index_url]
+    words = ["pip", "install", option, place]
     if url := rocm_index(wheel_set.rocm_version, extras, wheel_set.rocm_packages):
         words += ["--extra-index-url", url]
     needs = install_requirements(wheel_set.wheels, wheel_set.pins)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +16,6 @@ from ci_build.wheelset.rocm_wheels import (
     index_url,
     record_wheels,
     rocm_line,
-    set_extras,
 )
 from ci_build.wheelset.set_plan import (
     Build,
@@ -359,14 +357,8 @@ def published_line(wheel_set: WheelSet) -> str:
 def install_line(result: BuildResult) -> str:
     """Return the command that installs a set from its folder, with its ROCm if it has wheels."""
     # Start-up time: a dry run installs nothing.
-    from promotion.index.pages import install_requirements
-    from promotion.index.rocm_packages import rocm_index, with_extra
+    from promotion import promote
 
-    wheel_set = result.wheel_set
-    words = ["pip", "install", "--find-links", str(result.folder)]
-    extras = [*set_extras(wheel_set)]
     # The folder does not link to the wheels of ROCm, so AMD's index is needed anyway.
-    if index := rocm_index(wheel_set.rocm_version, extras, ()):
-        words += ["--extra-index-url", index]
-    needs = install_requirements(wheel_set.wheels, wheel_set.pins)
-    return shlex.join((*words, *with_extra(needs, extras[0] if extras else "")))
+    wheel_set = replace(result.wheel_set, rocm_packages=())
+    return promote.install_line(wheel_set, str(result.folder), "--find-links")

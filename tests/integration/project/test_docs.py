@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 import pytest
 
-from core.defaults import defaults
 from core.targets import table
 from tests.support.commands import parse
 
@@ -26,17 +25,6 @@ def commands(page: str) -> list[str]:
     for block in FENCE.findall(text):
         lines.extend(block.splitlines())
     return [line[2:].split("#")[0].strip() for line in lines if line.startswith("$ ")]
-
-
-def test_tutorial_installs_the_versions_that_release_local_builds() -> None:
-    jax = defaults()["pythons"]["jax_version"]
-    targets = defaults()["release_local"]["targets"].replace(",", ".")
-    [line] = [line for line in commands(TUTORIAL) if "jax-rocm7-plugin" in line]
-    plugin = re.compile(
-        rf"jax-rocm7-plugin=={re.escape(jax)}\+rocm7[0-9.]+\.{re.escape(targets)}"
-    )
-    assert {f"jax=={jax}", f"jaxlib=={jax}"} < set(line.split())
-    assert plugin.fullmatch(line.split()[-1])
 
 
 def test_install_page_has_every_gpu_of_xla_and_pins_versions() -> None:
