@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
@@ -15,12 +14,11 @@ from promotion.index.publish import publish
 from promotion.index.set_summary import load_summary
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.promoting import NOW, RELEASED, go, staged_in
+from tests.support.promoting import NOW, RELEASED
 from tests.support.web_pages import (
     Elements,
     sections,
 )
-from tests.support.wheel_sets import make_wheels
 
 
 def overview(bucket: Bucket) -> str:
@@ -74,31 +72,6 @@ def test_verify_reports_forged_install_line(two_sets: DirBucket) -> None:
     path.write_text(forged)
     (problem,) = verify(two_sets, RELEASED)
     assert problem.startswith(f"{RELEASED.overview} has sha256 ")
-
-
-def test_hash_locked_requirements_come_from_the_lock(
-    bucket: DirBucket, tmp_path: Path
-) -> None:
-    wheels = make_wheels(tmp_path / "wheels", pythons=("3.12",))
-    lock = (
-        'lock-version = "1.0"\ncreated-by = "tests"\n[[packages]]\nname ='
-        ' "jax"\nversion = "0.10.2"\n[[packages.wheels]]\nname ='
-        ' "jax-0.10.2-py3-none-any.whl"\nurl = "https://x.invalid/jax.whl"\nhashes ='
-        f' {{sha256 = "{"e" * 64}"}}\n'
-    )
-    staged = staged_in(bucket, tmp_path, wheels, lock=lock)
-    go(bucket, staged)
-    lines = (
-        bucket.get(RELEASED.set_file(staged.digest, "requirements-locked.txt"))
-        .decode()
-        .splitlines()
-    )
-    assert f"jax==0.10.2 --hash=sha256:{'e' * 64}" in lines
-    assert {line.partition("=")[0] for line in lines} == {
-        "jax",
-        *(one.wheel.name for one in wheels),
-    }
-    assert all("--hash=sha256:" in line for line in lines)
 
 
 def test_page_never_leaves_out_numbers_that_could_not_be_read(
