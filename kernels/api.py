@@ -8,7 +8,6 @@ from typing import Any
 from core import targets
 from core.frozen import frozen
 from core.model import BuildRequest, GfxTarget
-from kernels import estimate
 from kernels.aiter_sources import check_wish as check_source
 from kernels.assemble import (
     KernelWheel,
@@ -140,7 +139,6 @@ def plan_values(request: BuildRequest, version: str) -> dict[str, Any]:
     wanted = _requested(request)
     chosen = chosen_modules(load_catalog(), wanted, request.kernels)
     refuse_code_alone(chosen)
-    steps, seconds = estimate.bound(chosen, wanted, request.kernels.attention)
     all_targets = targets.expand(targets.ALL)
     return {
         "version": version,
@@ -150,7 +148,6 @@ def plan_values(request: BuildRequest, version: str) -> dict[str, Any]:
             request.kernels.modules,
         ),
         "attention": request.kernels.attention,
-        "at_most": {"steps": steps, "cpu_seconds": round(seconds, 1)},
     }
 
 

@@ -262,10 +262,6 @@ def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
         given = ", ".join(names) or "none of the targets"
         note = "" if built else " (not with this toolchain)"
         yield f"  {row['module']}: {given}{note}"
-    most = plan["at_most"]
-    hours = most["cpu_seconds"] / 3600
-    cost = f"{hours:.1f} h" if hours > 1 else f"{most['cpu_seconds']:.0f} s"
-    yield (f"at most {most['steps']} steps and {cost} of CPU, less what is cached")
 
 
 def _targets(plan: BuildPlan) -> str:

@@ -26,17 +26,13 @@ def dry_run(*words: str) -> Any:
     return json.loads(done.stdout) if "--json" in words else done.stdout
 
 
-def test_dry_run_prints_cost_of_attention() -> None:
-    assert "of CPU, less what is cached" in dry_run("--targets=gfx942")
+def test_dry_run_names_kernels_of_attention() -> None:
     rocm = "--kernel-rocm=/opt/rocm"
     kinds = []
-    hours = []
     for words in ([], [rocm, "--attention=asm"], [rocm], [rocm, "--attention=all"]):
         plan = dry_run("--targets=gfx942", "--json", *words)
         kinds.append(plan["attention"])
-        hours.append(plan["at_most"]["cpu_seconds"] / 3600)
     assert kinds == ["asm", "asm", "common", "all"]
-    assert hours[0] < 0.1 < hours[1] < 1 < hours[2] < 3 < 50 < hours[3]
 
 
 # Refusals of a dry run

@@ -1,4 +1,4 @@
-"""Upper bounds of kernel builds, and sources of AITER."""
+"""Kernel builds that cannot be done, and their locations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from kernels import toolchains
 from kernels.assemble import prepare
 from kernels.build import KernelBuild
 from kernels.build_context import context_in
-from kernels.compiler_steps import library_steps, unit_steps
-from kernels.estimate import bound
 from kernels.graph import Capacity
 from kernels.module_catalog import load_catalog
 from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleRunner, src
@@ -27,38 +25,6 @@ from tests.support.silent import NoProcesses
 
 __all__ = ["src"]
 CATALOG = load_catalog()
-
-
-# Costs
-
-
-@pytest.mark.parametrize(
-    "targets", [("gfx942",), ("gfx942", "gfx1100", "gfx9-4-generic")]
-)
-def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) -> None:
-    steps = [
-        *unit_steps(
-            MODULE,
-            targets,
-            TOOLCHAIN,
-            src=src,
-        ),
-        *library_steps(
-            MODULE,
-            TOOLCHAIN,
-            src=src,
-        ),
-    ]
-    runs, seconds = bound([MODULE], targets, "asm")
-    assert runs == len(steps)
-    assert seconds == pytest.approx(sum(step.seconds for step in steps))
-
-
-def test_bound_counts_instances_of_attention() -> None:
-    library = CATALOG.modules["ck_mha_fwd"]
-    (generator,) = library.generators
-    found = [bound([library], ["gfx942"], kind)[0] for kind in ("common", "all")]
-    assert found == [2 * generator.common_count, 2 * generator.kept]
 
 
 # Incomplete builds
