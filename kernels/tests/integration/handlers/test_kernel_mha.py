@@ -80,9 +80,16 @@ def test_each_variant_gets_its_object_and_arguments(
     rounding = "_rtna" if gfx == "gfx942" else ""
     name = f"fwd_{heads}_bf16{'_causal' * causal}{rounding}{'_group' * bool(packed)}.co"
     path = kernel_tree.source / gfx / "fmha_v3_fwd" / f"{FOLDERS[place]}{name}"
-    if not path.exists():
-        pytest.skip("the sdist has no kernels for these depths")
     device = find_device(gfx, units)
+    if not path.exists():  # the sdist has no kernels for these depths
+        with refused(NOT_FOUND, name):
+            library.call(
+                args,
+                results,
+                attributes,
+                device=device,
+            )
+        return
     (launch,) = library.call(
         args,
         results,
