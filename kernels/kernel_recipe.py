@@ -255,9 +255,8 @@ def manifest(
             as partial.
     """
     names = {native.module for native in natives}
-    order = [name for name in catalog.modules if name in names]
     modules = {}
-    for name in order:
+    for name in names:
         module = catalog.modules[name]
         modules[name] = _entry(module, natives, wanted)
         if request.instances and module.kind is ModuleKind.FFI_SHIM:
@@ -268,7 +267,6 @@ def manifest(
         "schema": MANIFEST_SCHEMA,
         "version": version,
         "targets": list(wanted),
-        "load_order": order,
         "modules": modules,
     }
     if missing:
@@ -297,7 +295,6 @@ def _entry(
         "kind": module.kind.value,
         "library": library.path.removeprefix(f"{KERNELS}/"),
         "sha256": library.sha256,
-        "needs": [] if module.kind is ModuleKind.FFI_SHIM else list(module.needs),
         "targets": [name for name in wanted if module.supports(name)],
         "ffi": [
             {

@@ -220,8 +220,7 @@ class KernelModule:
         attention: whether the module belongs to Composable Kernel's attention, which
             `--attention=asm` leaves out.
         host: C++ files of the library, below `kernels/src`.
-        needs: modules that must be loaded first; for an ffi-shim, device-libs that are
-            linked into the library.
+        needs: device-libs that are linked into an ffi-shim.
         toolchains: toolchains that can build the module.
         headers: folders or files of the source that the units include.
         include: folders of `headers` on the include path.

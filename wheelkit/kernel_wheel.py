@@ -91,8 +91,6 @@ def read_manifest(archive: WheelArchive) -> KernelManifest:
         body = read_json(archive.read(MANIFEST), _ManifestBody, source, schema=_SCHEMA)
     except FormatError as error:
         raise ArchiveError(error.message) from error
-    if sorted(body["load_order"]) != sorted(body["modules"]):
-        raise ArchiveError(f"{source}: load_order does not list each module once.")
     modules = [_module(name, entry) for name, entry in body["modules"].items()]
     return KernelManifest(
         version=body["version"],
@@ -125,7 +123,6 @@ class _ManifestBody(TypedDict):
 
     version: str
     targets: tuple[str, ...]
-    load_order: tuple[str, ...]
     modules: Mapping[str, _ModuleBody]
     partial: NotRequired[tuple[str, ...]]
 

@@ -68,13 +68,11 @@ def manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
         "schema": 1,
         "version": "1.2.3",
         "targets": ["gfx942", "gfx950"],
-        "load_order": ["gemm"],
         "modules": {
             "gemm": {
                 "kind": "co-launcher",
                 "library": "lib/libgemm.so",
                 "sha256": sha256(LIBRARY),
-                "needs": [],
                 "targets": ["gfx942", "gfx950"],
                 "ffi": [ffi],
                 "objects": objects,

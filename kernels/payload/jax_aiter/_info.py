@@ -118,8 +118,7 @@ def _report() -> dict[str, Any]:
 
 def _modules(kernels: Loader, manifest: Manifest) -> dict[str, Any]:
     rows = {}
-    for name in manifest.load_order:
-        module = manifest.modules[name]
+    for name, module in manifest.modules.items():
         rows[name] = {
             "kind": module.kind,
             "targets": list(module.targets),

@@ -90,17 +90,13 @@ class Manifest:
     """Content of manifest.json.
 
     Attributes:
-        path: path of manifest.json.
         version: version of the wheel.
         targets: gfx targets of the wheel.
-        load_order: names of all modules.
         modules: modules by name.
     """
 
-    path: Path
     version: str
     targets: tuple[str, ...]
-    load_order: tuple[str, ...]
     modules: Mapping[str, Module]
     _by_target: Mapping[str, str] = field(default_factory=dict)
 
@@ -130,7 +126,7 @@ def read_manifest(path: Path) -> Manifest:
     except (OSError, ValueError) as problem:
         raise ManifestError(f"{path} cannot be read: {problem}.") from problem
     try:
-        return _parse(path, data)
+        return _parse(data)
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
         why = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem)
         raise ManifestError(
@@ -138,7 +134,7 @@ def read_manifest(path: Path) -> Manifest:
         ) from problem
 
 
-def _parse(path: Path, data: Any) -> Manifest:
+def _parse(data: Any) -> Manifest:
     if data["schema"] != SCHEMA:
         raise ValueError(
             f"its schema is {data['schema']!r}, but this version of jax_aiter reads"
@@ -151,10 +147,8 @@ def _parse(path: Path, data: Any) -> Manifest:
         for handler in module.handlers:
             by_target[handler.target] = name
     return Manifest(
-        path=path,
         version=data["version"],
         targets=tuple(data["targets"]),
-        load_order=tuple(data["load_order"]),
         modules=modules,
         _by_target=by_target,
     )

@@ -107,6 +107,7 @@ def other_symbol(kernels: Kernels) -> None:
 
 LIBRARY = "lib/libgemm_bf16.so"
 CODE = "hsa/gfx942/gemm_bf16/kernel.co"
+TABLE = "hsa/gfx942/gemm_bf16/tuned/bf16.csv"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,7 @@ CODE = "hsa/gfx942/gemm_bf16/kernel.co"
             r"libgemm_bf16\.so has sha256 \w{64}, .* after the build",
         ),
         ([], damage(CODE), r"kernel\.co has sha256"),
+        ([], damage(TABLE), r"bf16\.csv has sha256"),
         ([], remove(LIBRARY), r"libgemm_bf16\.so cannot be read: No such file"),
         ([], remove(CODE), r"kernel\.co cannot be read: No such file"),
         (
@@ -185,7 +187,7 @@ def check_what_xla_refuses_is_told(
             lambda m: m.update(schema=2),
             "its schema is 2, but this version of jax_aiter reads schema 1",
         ),
-        (lambda m: m.pop("load_order"), "'load_order' is missing"),
+        (lambda m: m.pop("targets"), "'targets' is missing"),
         (lambda m: m["modules"]["gemm_i8"].pop("sha256"), "'sha256' is missing"),
         (lambda m: m.update(modules=[]), "not a valid manifest of kernel modules"),
     ],

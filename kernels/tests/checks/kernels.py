@@ -122,7 +122,6 @@ class Kernels:
             "schema": 1,
             "version": "1.2.3",
             "targets": [],
-            "load_order": [],
             "modules": {},
         }
     )
@@ -157,7 +156,6 @@ class Kernels:
         }
         entry.update(changes)
         self.manifest["modules"][name] = entry
-        self.manifest["load_order"].append(name)
         self.manifest["targets"] = sorted({*self.manifest["targets"], *targets})
         return entry
 

@@ -83,6 +83,6 @@ def check_a_row_of_the_wheels_tables_decides(monkeypatch: pytest.MonkeyPatch) ->
 def check_every_module_loads() -> None:
     assert MANIFEST is not None
     kernels = loader()
-    for name in reversed(MANIFEST.load_order):
+    for name in MANIFEST.modules:
         kernels.ensure(name)
     assert set(kernels.loaded) == set(MANIFEST.modules)

@@ -275,7 +275,7 @@ def no_modules(made: MadeWheel) -> None:
     for path in (LIBRARY, OBJECT, OTHER):
         del made.files[path]
     made.files[MANIFEST] = (
-        b'{"schema": 1, "version": "1.2.3", "targets": [], "load_order": [], "modules": {}}'
+        b'{"schema": 1, "version": "1.2.3", "targets": [], "modules": {}}'
     )
 
 
@@ -600,7 +600,6 @@ _PLUGIN_EDITS: list[tuple[str, str, Break]] = [
 _KERNEL_EDITS: list[tuple[str, str, Break]] = [
     ("kernels-manifest-damaged", "no JSON", file(MANIFEST, b"{")),
     ("kernels-manifest-damaged", "schema", lambda made: tell(made, schema=2)),
-    ("kernels-manifest-damaged", "load order", lambda made: tell(made, load_order=[])),
     ("kernels-manifest-untrue", "version", lambda made: tell(made, version="1.2.4")),
     (
         "kernels-manifest-untrue",
