@@ -72,9 +72,8 @@ def check_request(request: BuildRequest) -> None:
         RequestError: JAX is too old, a module is unknown, or the source does not exist.
     """
     assert request.kernels is not None
-    catalog = load_catalog()
-    check_jax(catalog, request.jax_version)
-    catalog.chosen(
+    check_jax(request.jax_version)
+    load_catalog().chosen(
         (*request.kernels.modules, *request.kernels.require) or None,
         request.kernels.toolchain,
     )
@@ -88,9 +87,8 @@ def plan_wheel(request: BuildRequest) -> WheelPlan:
         RequestError: the build would refuse the request.
     """
     assert request.kernels is not None
-    catalog = load_catalog()
-    check_jax(catalog, request.jax_version)
-    modules = chosen_modules(catalog, _requested(request), request.kernels)
+    check_jax(request.jax_version)
+    modules = chosen_modules(_requested(request), request.kernels)
     refuse_code_alone(modules)
     version = wheel_version(request)
     return WheelPlan(
@@ -137,7 +135,7 @@ def plan_values(request: BuildRequest, version: str) -> dict[str, Any]:
     """
     assert request.kernels is not None
     wanted = _requested(request)
-    chosen = chosen_modules(load_catalog(), wanted, request.kernels)
+    chosen = chosen_modules(wanted, request.kernels)
     refuse_code_alone(chosen)
     all_targets = targets.expand(targets.ALL)
     return {

@@ -94,17 +94,10 @@ def pack(
     """
     built = job.run(Capacity(), tasks)
     version = recipe.wheel_version(request)
-    write_files(built, version, job.catalog, folder / "files")
+    write_files(built, version, folder / "files")
     path = build_wheel(folder / "files", version, folder, job.context.runner)
-    plan = _repair_plan(request, version, job, built)
+    plan = recipe.repair_plan(request, version, built.natives)
     return KernelWheel(path=path, sha256=sha256_of(path), built=built, repair=plan)
-
-
-def _repair_plan(
-    request: BuildRequest, version: str, job: KernelBuild, built: KernelBuildResult
-) -> RepairPlan:
-    plan = recipe.repair_plan(request, version)
-    return recipe.with_members(plan, job.catalog, built.natives)
 
 
 def make_wheel(
@@ -124,7 +117,7 @@ def make_wheel(
     from wheelkit.repair.wheel_repair import repair
 
     built = job.run(capacity, tasks)
-    plan = _repair_plan(request, version, job, built)
+    plan = recipe.repair_plan(request, version, built.natives)
     # The key covers everything that the bytes of the repaired wheel depend on.
     key = step_key(
         natives=[(native.path, native.sha256) for native in built.natives],
@@ -140,7 +133,7 @@ def make_wheel(
         with finished.scratch() as folder:
             fresh = folder / "made"
             fresh.mkdir()
-            write_files(built, version, job.catalog, folder / "files")
+            write_files(built, version, folder / "files")
             packed = build_wheel(folder / "files", version, folder, job.context.runner)
             done = repair(packed, plan, fresh, progress=job.context.progress)
             finished.keep(key, fresh, done.path.name)

@@ -20,7 +20,7 @@ from kernels.generate import Generated, generate
 from kernels.graph import Capacity, Forecast, Graph
 from kernels.kernel_recipe import NativeFile
 from kernels.module_catalog import load_catalog
-from kernels.modules import Catalog, ModuleKind, processors
+from kernels.modules import ModuleKind, processors
 from kernels.objects import find_objects
 from kernels.remote_steps import run_steps
 from kernels.toolchains import Toolchain
@@ -53,9 +53,6 @@ class KernelBuildResult:
 class KernelBuild:
     """Build of a request's kernel modules for a set of targets.
 
-    Args:
-        src: folder of this project's C++ sources.
-
     Raises:
         RequestError: the request has no targets or unknown modules, or a required
             module has no code for a target.
@@ -69,18 +66,14 @@ class KernelBuild:
         context: BuildContext,
         *,
         strip: bool = True,
-        catalog: Catalog | None = None,
-        src: Path = SRC,
     ) -> None:
         self.request = request
         self.toolchain = toolchain
         self.context = context
         self.strip = strip
-        self.src = src
-        self.catalog = catalog or load_catalog()
         self.wanted = processors(targets)
-        self.expected = recipe.expected_modules(self.catalog, self.wanted, request)
-        self.modules = recipe.chosen_modules(self.catalog, self.wanted, request)
+        self.expected = recipe.expected_modules(self.wanted, request)
+        self.modules = recipe.chosen_modules(self.wanted, request)
         self.store = KernelStore(context.cache / "store")
         self._tree: sources.SourceTree | None = None
         self._generated: dict[str, Generated] = {}
@@ -88,14 +81,14 @@ class KernelBuild:
     def skipped(self) -> tuple[str, ...]:
         """Return one line for each module that lacks code for some targets."""
         lines = []
-        for module in recipe.requested_modules(self.catalog, self.request):
+        for module in recipe.requested_modules(self.request):
             lacking = [name for name in self.wanted if not module.supports(name)]
             if lacking:
                 instead = f"; {module.fallback} serves them" if module.fallback else ""
                 lines.append(
                     f"{module.name} has no code for {', '.join(lacking)}{instead}"
                 )
-        if recipe.lacks_attention(self.catalog, self.wanted, self.modules):
+        if recipe.lacks_attention(self.wanted, self.modules):
             lines.append(recipe.ASM_ALONE)
         return tuple(lines)
 
@@ -105,24 +98,23 @@ class KernelBuild:
         objects: dict[str, LinkInputs] = {}
         tree = self._tree
         chain = self.toolchain
-        src = self.src
         for module in self.modules:
             if module.name in self._generated:
                 assert tree is not None
                 generated = self._generated[module.name]
                 objects[module.name] = device_objects(
-                    module, self.wanted, chain, tree, generated, src=src
+                    module, self.wanted, chain, tree, generated
                 )
                 compile_steps += objects[module.name].steps
-            compile_steps += unit_steps(module, self.wanted, chain, src=src)
+            compile_steps += unit_steps(module, self.wanted, chain)
             if module.kind is ModuleKind.FFI_SHIM:
                 if tree is not None:
                     called = [objects[name] for name in module.needs]
                     compile_steps += shim_steps(
-                        module, called, chain, tree, strip=self.strip, src=src
+                        module, called, chain, tree, strip=self.strip
                     )
             elif module.host:
-                compile_steps += library_steps(module, chain, strip=self.strip, src=src)
+                compile_steps += library_steps(module, chain, strip=self.strip)
         return tuple({step.label: step for step in compile_steps}.values())
 
     def fetch(self) -> None:
@@ -133,7 +125,7 @@ class KernelBuild:
         (source,) = {module.source for module in users}
         self._tree = sources.obtain(
             self.request.source,
-            self.catalog.sources[source],
+            load_catalog().sources[source],
             users,
             self.context,
         )
@@ -147,7 +139,7 @@ class KernelBuild:
 
     def graph(self) -> Graph:
         """Return the steps with their keys."""
-        folders = {"src": self.src}
+        folders = {"src": SRC}
         for name, generated in self._generated.items():
             folders[f"generated {name}"] = generated.folder
         locked: list[str] = []
@@ -241,7 +233,7 @@ class KernelBuild:
                 broken.add(module.name)
         natives = [native for native in objects if native.module not in broken]
         for step, result in made.values():
-            module = self.catalog.modules[step.module]
+            module = load_catalog().modules[step.module]
             # Other results are linked into a library.
             if step.name == module.library:
                 path = recipe.library_path(module)

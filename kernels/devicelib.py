@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from core.frozen import frozen
 from kernels.aiter_sources import SourceTree, digest_of
@@ -60,15 +59,13 @@ def device_objects(
     toolchain: Toolchain,
     tree: SourceTree,
     generated: Generated,
-    *,
-    src: Path = SRC,
 ) -> LinkInputs:
     """Return the compiled objects of one device-lib as inputs of a link."""
     headers = {
         "headers": digest_of(tree.files, module.headers),
         "generated": key_of(dict(generated.headers)),
     }
-    headers |= digests(src, _PRELUDE)
+    headers |= digests(SRC, _PRELUDE)
     own = f"{{generated {module.name}}}"
     include = [*include_words("-I", module), "-I", own]
     steps: list[CompileStep] = []
@@ -138,7 +135,6 @@ def shim_steps(
     tree: SourceTree,
     *,
     strip: bool = True,
-    src: Path = SRC,
 ) -> tuple[CompileStep, ...]:
     """Return the steps of a handler library.
 
@@ -147,7 +143,7 @@ def shim_steps(
     Args:
         libraries: device-libs that the handlers call.
     """
-    everything = with_headers(src, *module.host)
+    everything = with_headers(SRC, *module.host)
     words = named(module, key_of({"files": everything}))
     headers = {"headers": digest_of(tree.files, module.headers)}
     own = tuple(
@@ -161,7 +157,7 @@ def shim_steps(
                 *(f"{{src}}/{name}", "-o", "{out}"),
             ),
             name="unit.o",
-            inputs=with_headers(src, name) | headers,
+            inputs=with_headers(SRC, name) | headers,
             seconds=module.seconds / len(module.host),
             memory_mb=module.memory_mb,
             module=module.name,
@@ -185,7 +181,7 @@ def shim_steps(
             *("-o", "{out}"),
         ),
         name=module.library,
-        inputs=digests(src, EXPORTS),
+        inputs=digests(SRC, EXPORTS),
         seconds=2.0,
         memory_mb=500,
         module=module.name,

@@ -20,7 +20,8 @@ from core import versions
 from core.errors import RequestError
 from core.frozen import frozen
 from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
-from kernels.modules import Catalog, KernelModule, ModuleKind
+from kernels.module_catalog import load_catalog
+from kernels.modules import KernelModule, ModuleKind
 from wheelkit import recipe_base
 from wheelkit.repair.platform_tags import PLATFORM
 from wheelkit.repair.repair_plan import RepairPlan
@@ -120,21 +121,21 @@ def object_path(module: str, target: str, name: str, sku: str = "") -> str:
 
 
 def requested_modules(
-    catalog: Catalog, request: KernelRequest
+    request: KernelRequest,
 ) -> tuple[KernelModule, ...]:
     """Return the named modules and their dependencies, or those of a complete wheel.
 
     Raises:
         RequestError: a module is unknown, or the toolchain cannot build it.
     """
-    modules = catalog.chosen(request.modules or None, request.toolchain)
+    modules = load_catalog().chosen(request.modules or None, request.toolchain)
     if request.modules or request.attention != "asm":
         return modules
     return tuple(module for module in modules if not module.attention)
 
 
 def expected_modules(
-    catalog: Catalog, wanted: Sequence[str], request: KernelRequest
+    wanted: Sequence[str], request: KernelRequest
 ) -> tuple[KernelModule, ...]:
     """Return the modules of a complete wheel.
 
@@ -143,29 +144,30 @@ def expected_modules(
     Device-libs are excluded, because they are linked into the libraries that call them.
     """
     modules = []
-    for module in requested_modules(catalog, replace(request, modules=())):
+    for module in requested_modules(replace(request, modules=())):
         has_code = any(map(module.supports, wanted))
         if has_code and module.kind is not ModuleKind.DEVICE_LIB:
             modules.append(module)
     return tuple(modules)
 
 
-def lacks_attention(
-    catalog: Catalog, wanted: Sequence[str], modules: Sequence[KernelModule]
-) -> bool:
+def lacks_attention(wanted: Sequence[str], modules: Sequence[KernelModule]) -> bool:
     """Report whether Composable Kernel's attention could be added to these modules."""
-    attention = [module for module in catalog.modules.values() if module.attention]
+    attention = [
+        module for module in load_catalog().modules.values() if module.attention
+    ]
     possible = any(any(map(module.supports, wanted)) for module in attention)
     return possible and not any(module.attention for module in modules)
 
 
-def check_jax(catalog: Catalog, jax_version: str) -> None:
+def check_jax(jax_version: str) -> None:
     """Refuse a JAX version whose XLA is older than the FFI API of the handlers.
 
     Raises:
         RequestError: XLA in the jaxlib of that version would refuse the handlers.
     """
-    handlers = chain.from_iterable(module.ffi for module in catalog.modules.values())
+    modules = load_catalog().modules.values()
+    handlers = chain.from_iterable(module.ffi for module in modules)
     api = max(handler.api for handler in handlers)
     if Version(jax_version) < Version(FFI_SINCE[api]):
         raise RequestError(
@@ -179,7 +181,7 @@ def check_jax(catalog: Catalog, jax_version: str) -> None:
 
 
 def chosen_modules(
-    catalog: Catalog, wanted: Sequence[str], request: KernelRequest
+    wanted: Sequence[str], request: KernelRequest
 ) -> tuple[KernelModule, ...]:
     """Return the modules to build: those that have code for one of the processors.
 
@@ -191,8 +193,8 @@ def chosen_modules(
         raise RequestError(
             "No gfx target was named for the kernels.", hint="Name them with --targets."
         )
-    chosen = requested_modules(catalog, request)
-    for module in catalog.chosen(request.require, request.toolchain):
+    chosen = requested_modules(request)
+    for module in load_catalog().chosen(request.require, request.toolchain):
         if lacking := [name for name in wanted if not module.supports(name)]:
             raise RequestError(
                 f"{module.name} is required but has no code for {', '.join(lacking)}.",
@@ -211,7 +213,7 @@ def chosen_modules(
             f"{', '.join(without)} is required but missing in --kernel-modules.",
             hint="Add the module to --kernel-modules, or remove it from --require.",
         )
-    expected = expected_modules(catalog, wanted, request)
+    expected = expected_modules(wanted, request)
     left_out = sorted({module.name for module in expected} - names)
     if left_out and not request.allow_partial:
         raise RequestError(
@@ -236,7 +238,6 @@ def refuse_code_alone(modules: Sequence[KernelModule]) -> None:
 
 
 def manifest(
-    catalog: Catalog,
     natives: Sequence[NativeFile],
     version: str,
     wanted: Sequence[str],
@@ -257,7 +258,7 @@ def manifest(
     names = {native.module for native in natives}
     modules = {}
     for name in names:
-        module = catalog.modules[name]
+        module = load_catalog().modules[name]
         modules[name] = _entry(module, natives, wanted)
         if request.instances and module.kind is ModuleKind.FFI_SHIM:
             modules[name]["instances"] = request.instances
@@ -310,11 +311,25 @@ def _entry(
     }
 
 
-def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
+def repair_plan(
+    request: BuildRequest,
+    version: str,
+    natives: Sequence[NativeFile] = (),
+) -> RepairPlan:
     """Return the plan that checks the packed wheel and completes its metadata.
 
-    The libraries are known only after packing; `with_members` adds them.
+    Args:
+        natives: native files, whose libraries become members or device members; they are
+            known only after the build.
     """
+    modules = load_catalog().modules
+    members = []
+    shims = []
+    for native in natives:
+        if not native.target:
+            members.append(native.path)
+            if modules[native.module].kind is ModuleKind.FFI_SHIM:
+                shims.append(native.path)
     project = tomllib.loads(
         (PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8")
     )["project"]
@@ -331,21 +346,6 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
         requires_dist=tuple(project["dependencies"]),
         license_text=recipe_base.license_text(),
         entry_points={},
-    )
-
-
-def with_members(
-    plan: RepairPlan, catalog: Catalog, natives: Sequence[NativeFile]
-) -> RepairPlan:
-    """Return the plan with the libraries of these files as members or device members."""
-    libraries = [native for native in natives if not native.target]
-    shims = [
-        native
-        for native in libraries
-        if catalog.modules[native.module].kind is ModuleKind.FFI_SHIM
-    ]
-    return replace(
-        plan,
-        members=tuple(native.path for native in libraries),
-        device_members=tuple(native.path for native in shims),
+        members=tuple(members),
+        device_members=tuple(shims),
     )

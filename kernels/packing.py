@@ -16,23 +16,19 @@ from kernels import kernel_recipe as recipe
 from kernels.build import KernelBuild, KernelBuildResult
 from kernels.build_context import BuildContext
 from kernels.graph import Capacity
-from kernels.modules import Catalog
 from kernels.toolchains import obtain_pypi
 
 _EPOCH = "315532800"
 """1980-01-01, the first date of a zip archive."""
 
 
-def write_files(
-    built: KernelBuildResult, version: str, catalog: Catalog, folder: Path
-) -> None:
+def write_files(built: KernelBuildResult, version: str, folder: Path) -> None:
     """Write the native files and the manifest into a folder, laid out as in the wheel."""
     for native in built.natives:
         path = folder / native.path
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(native.file, path)
     text = recipe.manifest(
-        catalog,
         built.natives,
         version,
         built.wanted,
@@ -51,7 +47,7 @@ def compile_files(
 ) -> None:
     """Compile kernels with the package index's toolchain, and write them as `write_files`."""
     job = KernelBuild(request, targets, obtain_pypi(context), context)
-    write_files(job.run(Capacity()), version, job.catalog, folder)
+    write_files(job.run(Capacity()), version, folder)
 
 
 def build_wheel(files: Path, version: str, out: Path, runner: Runner) -> Path:

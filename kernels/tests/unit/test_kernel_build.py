@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from core.errors import KernelError, RequestError
 from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
-from core.process import Runner
 from core.report import NoProgress
 from core.targets import expand
 from kernels import kernel_recipe as recipe
@@ -19,51 +17,24 @@ from kernels.assemble import prepare
 from kernels.build import KernelBuild
 from kernels.build_context import context_in
 from kernels.graph import Capacity
-from kernels.module_catalog import load_catalog
-from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleRunner, src
+from kernels.tests.unit.test_kernel_graph import TOOLCHAIN, IdleRunner
 from tests.support.silent import NoProcesses
-
-__all__ = ["src"]
-CATALOG = load_catalog()
-
 
 # Incomplete builds
 
 
-def job(
-    folder: Path,
-    src: Path,
-    *modules: str,
-    runner: Runner | None = None,
-    allow_partial: bool = False,
-) -> KernelBuild:
-    catalog = replace(CATALOG, modules={"m": MODULE})
-    request = KernelRequest(modules=modules, allow_partial=allow_partial)
-    return KernelBuild(
-        request,
-        expand("gfx942"),
-        TOOLCHAIN,
-        context_in(folder, runner or NoProcesses(), NoProgress()),
-        catalog=catalog,
-        src=src,
-    )
-
-
 @pytest.mark.parametrize("allow_partial", [False, True])
 def test_build_without_complete_module_is_an_error(
-    allow_partial: bool,
-    tmp_path: Path,
-    src: Path,
+    allow_partial: bool, tmp_path: Path
 ) -> None:
-    (src / "u.hip").write_text("")
+    job = KernelBuild(
+        KernelRequest(allow_partial=allow_partial),
+        expand("gfx1100"),
+        TOOLCHAIN,
+        context_in(tmp_path, IdleRunner(1), NoProgress()),
+    )
     with pytest.raises(KernelError, match="exit code 1"):
-        job(
-            tmp_path,
-            src,
-            "m",
-            runner=IdleRunner(1),
-            allow_partial=allow_partial,
-        ).run(Capacity())
+        job.run(Capacity())
 
 
 # Choice of JAX
@@ -71,10 +42,10 @@ def test_build_without_complete_module_is_an_error(
 
 def test_old_jaxlib_without_ffi_api_is_refused() -> None:
     for version in ("0.8.0", "0.9.1", "0.10.2", "0.12.0"):
-        recipe.check_jax(CATALOG, version)
+        recipe.check_jax(version)
     for version in ("0.7.1", "0.8.0rc1"):
         with pytest.raises(RequestError, match=r"Use --jax-version=0\.8\.0 or later"):
-            recipe.check_jax(CATALOG, version)
+            recipe.check_jax(version)
 
 
 # Locations

@@ -34,9 +34,7 @@ def request(**changes: Any) -> BuildRequest:
 def names(*processors: str, **request: Any) -> list[str]:
     return [
         module.name
-        for module in recipe.chosen_modules(
-            CATALOG, processors, KernelRequest(**request)
-        )
+        for module in recipe.chosen_modules(processors, KernelRequest(**request))
     ]
 
 
@@ -95,11 +93,9 @@ def test_manifest_names_missing_modules() -> None:
         module="mha_fwd",
     )
     asked = KernelRequest(attention="common")
-    whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"], asked)
+    whole = recipe.manifest([library], "1", ["gfx942"], asked)
     assert b'"attention": "common"' in whole
-    partial = recipe.manifest(
-        CATALOG, [library], "1", ["gfx942"], asked, missing=["gemm_i8"]
-    )
+    partial = recipe.manifest([library], "1", ["gfx942"], asked, missing=["gemm_i8"])
     assert b"partial" not in whole
     assert b'"partial": [\n  "gemm_i8"\n ]' in partial
 
