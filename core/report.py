@@ -129,6 +129,7 @@ class TaskProgress:
 
     def plan(self, names: Sequence[str]) -> None:
         """Announce the steps of the current group or the whole command, in order."""
+        self._end_step()  # an earlier step of a group does not run beside these
         self._screen.plan(names)
 
     def warning(self, text: str) -> None:

@@ -58,8 +58,10 @@ def _command(parent: click.Context, name: str) -> Iterator[str]:
     yield block(" ".join(usage.split()))
     texts = inspect.cleandoc(command.help or command.short_help or "")
     for text in texts.split("\n\n"):
-        if text != "\b":
-            yield plain(" ".join(text.removeprefix("\b").split()))
+        line = " ".join(text.removeprefix("\b").split())
+        start, _, example = line.partition("Example: ")
+        if line:
+            yield f"Example: {code(example)}" if example and not start else plain(line)
     groups: dict[str, list[str]] = {}
     for parameter in command.params:
         if isinstance(parameter, click.Argument):

@@ -63,6 +63,7 @@ def gate(name):
 
 
 with reporter.group("gates"):
+    reporter.step("reuse evidence")
     reporter.plan(["gate abi", "gate load", "gate compile", "gate install"])
     threads = [threading.Thread(target=gate, args=(name,)) for name in ("abi", "load", "compile")]
     for thread in threads:
@@ -106,6 +107,7 @@ def test_release_shows_tasks_and_leaves_only_its_lines(columns: int) -> None:
     assert shown.cursor
     taken = rows(shown.lines, columns)
     logs = [line for line in taken if line.startswith("log of")]
+    assert taken.index("  reuse evidence (0.0 s)") < taken.index(logs[0])
     assert sorted(logs) == sorted(
         f"log of {name} {n}"
         for name, n in product(("abi", "load", "compile"), range(6))
@@ -129,6 +131,7 @@ def test_release_shows_tasks_and_leaves_only_its_lines(columns: int) -> None:
             ),
             "  0.0 s",
             "gates",
+            "  reuse evidence (0.0 s)",
             "  0.0 s",
             "the receipt",
             "warning: The cache is on a slow disk.",
