@@ -1,11 +1,11 @@
-"""Open a bucket from its name on the command line: a folder, its file:// URL, or an s3:// URL."""
+"""Open a bucket from its name on the command line: a folder or an s3:// URL."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs
 
 from core.errors import BucketError, RequestError
 from core.units import parse_url
@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # At run time, boto3 is loaded for S3 only.
     from promotion.storage.s3_bucket import S3Bucket
 
 _SCHEME = "s3://"
-_FILE = "file:"
 _OTHER_URL = re.compile(r"(?:[A-Za-z][\w+.-]*:/|s3:)", re.IGNORECASE)
 """URLs of other kinds, and misspelled ones, for which nobody wants a folder."""
 _PARAMETERS = ("endpoint_url", "region", "signed_as")
@@ -28,28 +27,14 @@ def is_url(text: str) -> bool:
 
 
 def bucket_name(text: str) -> str:
-    """Return the name of a bucket in the form that `open_bucket` takes: file:// URLs become paths.
+    """Return a name that `open_bucket` takes.
 
     Raises:
-        RequestError: the text names a file, or neither a folder, nor a file:// URL of one, nor an
-            s3:// URL.
+        RequestError: the text names a file, or neither a folder nor an s3:// URL.
     """
     if is_url(text):
         s3_location(text)
         return text
-    if text.lower().startswith(_FILE):
-        url = parse_url(text)
-        if (
-            url.netloc not in ("", "localhost")
-            or not url.path.startswith("/")
-            or url.query
-            or url.fragment
-        ):
-            raise RequestError(
-                f"{text!r} is not the URL of a folder.",
-                hint="Write it like file:///folder.",
-            )
-        return unquote(url.path)
     if Path(text).is_file():
         raise RequestError(
             f"The bucket {text} is a file.", hint="Give a folder or s3://NAME/PREFIX."
@@ -57,7 +42,7 @@ def bucket_name(text: str) -> str:
     if not text or _OTHER_URL.match(text):
         raise RequestError(
             f"{text!r} is not a bucket.",
-            hint="Give a folder, file:///FOLDER or s3://NAME/PREFIX.",
+            hint="Give a folder or s3://NAME/PREFIX.",
         )
     return text
 
@@ -102,7 +87,7 @@ def open_bucket(text: str) -> DirBucket | S3Bucket:
     `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&signed_as=s3://NAME/PREFIX]`; the
     last parameter is the former name of a renamed bucket, or the original of a mirror.
     Credentials and settings that the URL omits come from the AWS configuration. Any
-    other text is a folder, or its file:// URL.
+    other text is a folder.
 
     Raises:
         RequestError: the URL is invalid.

@@ -52,9 +52,7 @@ def test_open_bucket_opens_store() -> None:
         "s3:name",
         "S3:",
         "gs://name",
-        "file://host/folder",
-        "file:folder",
-        "file:///folder?x=y",
+        "file:///folder",
         "",
         "s3://[name",
         "s3://key:secret@name",
@@ -68,14 +66,6 @@ def test_open_bucket_refuses_other_names(text: str) -> None:
         open_bucket(text)
 
 
-@pytest.mark.parametrize("text", ["file:///{}", "file://localhost/{}", "FILE:///{}"])
-def test_open_bucket_opens_url_of_folder(tmp_path: Path, text: str) -> None:
-    folder = tmp_path / "a folder"
-    bucket = open_bucket(text.format(str(folder).removeprefix("/").replace(" ", "%20")))
-    assert isinstance(bucket, DirBucket)
-    assert bucket.root == folder
-
-
 def test_bucket_name_keeps_folders_and_urls_of_stores() -> None:
     for text in ("bucket", "./s3:name", "a:b", "s3://name/prefix?region=r"):
         assert bucket_name(text) == text
@@ -85,7 +75,6 @@ def test_bucket_name_keeps_folders_and_urls_of_stores() -> None:
     "line",
     [
         "index init wheels reader=*",
-        "index init file:///wheels reader=*",
         "index init s3:// reader=* --channel=local",
         "index init s3://name/../x --channel=local",
         "index init s3://name",
