@@ -288,14 +288,11 @@ class S3Bucket(Bucket):
             return base64.b64decode(stored).hex()
         cached = f"{key} {answer['ETag']}"
         if cached not in self._hashed:
-            digest = hashlib.sha256()
-            for start in range(0, size := int(answer["ContentLength"]), _RANGE):
-                digest.update(
-                    self.read_range(
-                        key, start, min(_RANGE, size - start), answer["ETag"]
-                    )
-                )
-            self._hashed[cached] = digest.hexdigest()
+            size = int(answer["ContentLength"])
+            ranges = _Ranges(self, key, size, answer["ETag"])
+            with io.BufferedReader(ranges, _RANGE) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            self._hashed[cached] = digest
         return self._hashed[cached]
 
 
