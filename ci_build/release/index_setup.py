@@ -27,6 +27,14 @@ from promotion.storage.roles import Role, bucket_policy
 
 
 @frozen
+class KeyFile:
+    """A private key and its public key."""
+
+    file: str
+    public: str
+
+
+@frozen
 class _Key:
     """A key: its file, the role of its owner, and the variable of its secret in workflows."""
 
@@ -83,7 +91,7 @@ class Setup:
         created: whether the bucket did not exist.
         bucket_policy: policy of the bucket; None for a folder or without principals.
         roles: roles that the caller's credentials have in a bucket on S3.
-        keys: field of promotion/policy.toml -> private key, its public key.
+        keys: field of promotion/policy.toml -> its key.
         remaining: commands and sentences, in the order in which they are to be done.
     """
 
@@ -92,32 +100,17 @@ class Setup:
     created: bool
     bucket_policy: Mapping[str, Any] | None = None
     roles: tuple[Role, ...] = ()
-    keys: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
+    keys: Mapping[str, KeyFile] = field(default_factory=dict)
     remaining: tuple[str, ...] = ()
-
-    def as_json(self) -> Mapping[str, Any]:
-        """Return what `--json` prints."""
-        return {
-            "bucket": self.bucket,
-            "channel": self.channel,
-            "created": self.created,
-            "bucket_policy": self.bucket_policy,
-            "roles": self.roles,
-            "keys": {
-                name: {"file": str(file), "public": public}
-                for name, (file, public) in self.keys.items()
-            },
-            "remaining": self.remaining,
-        }
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each part, and then the remaining steps."""
         yield f"bucket         {self.bucket} {'is new' if self.created else 'exists'}"
         if self.bucket_policy:
             yield f"bucket policy  {len(self.bucket_policy['Statement'])} statements"
-        for name, (file, public) in self.keys.items():
-            yield f"{_KEYS[name].label:13}  {public}"
-            yield f"{'':13}  {file}"
+        for name, key in self.keys.items():
+            yield f"{_KEYS[name].label:13}  {key.public}"
+            yield f"{'':13}  {key.file}"
         if self.roles:
             yield f"credentials    {' and '.join(self.roles)}"
         yield "remaining"
@@ -170,14 +163,15 @@ def set_up(request: SetupRequest, runner: Runner) -> Setup:
     )
 
 
-def _keys(request: SetupRequest) -> Iterator[tuple[str, tuple[Path, str]]]:
-    """Create the missing keys, and yield the field of the policy, the file and the public key."""
+def _keys(request: SetupRequest) -> Iterator[tuple[str, KeyFile]]:
+    """Create the missing keys, and yield the field of the policy and the key."""
     for name, key in _KEYS.items():
         path = request.keys / key.file
         if path.exists():
-            yield name, (path, load_signer(path).key)
+            public = load_signer(path).key
         else:
-            yield name, (path, _NEW if request.dry_run else new_key(path).key)
+            public = _NEW if request.dry_run else new_key(path).key
+        yield name, KeyFile(file=str(path), public=public)
 
 
 def _role_steps(roles: tuple[Role, ...]) -> Iterator[str]:
@@ -189,17 +183,17 @@ def _role_steps(roles: tuple[Role, ...]) -> Iterator[str]:
 
 
 def _policy_steps(
-    request: SetupRequest, keys: Mapping[str, tuple[Path, str]], runner: Runner
+    request: SetupRequest, keys: Mapping[str, KeyFile], runner: Runner
 ) -> Iterator[str]:
     """List the keys in the policy file, and yield the steps of its owner."""
     text = POLICY_FILE.read_text(encoding="utf-8")
     before = text
-    for name, (_, public) in keys.items():
+    for name, key in keys.items():
         owner = f"{_KEYS[name].role}-{request.year}"
-        added = add_key(text, request.channel, name, owner, public)
+        added = add_key(text, request.channel, name, owner, key.public)
         if added is None:
             table = listed_in(text, request.channel, name)[0]
-            yield f'Add {owner} = "{public}" to {name} of [{table}] in {_POLICY}.'
+            yield f'Add {owner} = "{key.public}" to {name} of [{table}] in {_POLICY}.'
         text = added or text
     if text != before and not request.dry_run:
         write_whole(POLICY_FILE, text.encode())
@@ -212,20 +206,18 @@ def _policy_steps(
             yield problem
 
 
-def _next_steps(
-    request: SetupRequest, keys: Mapping[str, tuple[Path, str]]
-) -> Iterator[str]:
+def _next_steps(request: SetupRequest, keys: Mapping[str, KeyFile]) -> Iterator[str]:
     bucket = shlex.quote(request.bucket)
     if not keys:
         yield f"{_COMMAND} release --local --bucket {bucket}"
         return
     for name, key in _KEYS.items():
-        file = shlex.quote(str(keys[name][0]))
+        file = shlex.quote(keys[name].file)
         # release.yml promotes in an environment of its own, which asks for an approval.
         released = request.channel == "release" and name == "ledger_keys"
         place = "release" if released else key.role
         yield f"gh secret set {key.variable} --env {place} < {file}    # for the workflows"
-    ledger_key = shlex.quote(str(keys["ledger_keys"][0]))
+    ledger_key = shlex.quote(keys["ledger_keys"].file)
     url = " --public-url URL" if is_url(request.bucket) else ""
     yield (
         f"{_COMMAND} release --bucket {bucket} --channel {request.channel}{url}"

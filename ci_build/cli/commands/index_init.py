@@ -81,7 +81,7 @@ def init(
     reporter = state.reporter()
     done = set_up(request, host_runner(reporter))
     if as_json:
-        print_json(done.as_json())
+        print_json(done)
     else:
         for line in done.lines():
             print_line(line)
