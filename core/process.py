@@ -272,7 +272,6 @@ class HostRunner:
         check: bool = True,
         timeout: float | None = None,
         on_line: LineSink | None = None,
-        on_error_line: LineSink | None = None,
         watch: Watch | None = None,
         keep: int | None = None,
     ) -> ProcessResult:
@@ -281,7 +280,6 @@ class HostRunner:
         An interrupt of this call also ends the command's whole process group.
 
         Args as in `Runner.run`, and:
-            on_error_line: callback for each line of standard error.
             watch: callback with the process id of the command, called several times a
                 second; a returned clause such as `used too much memory` stops the
                 command and becomes part of the ProcessError.
@@ -320,7 +318,7 @@ class HostRunner:
             out, err = _drain(
                 process,
                 on_line or self._sink,
-                on_error_line or self._sink,
+                self._sink,
                 remaining_wait,
                 keep,
             )

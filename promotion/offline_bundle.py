@@ -72,10 +72,11 @@ Tests without a network
 
 This folder has all that the gate device needs besides Python {python}. Run with this folder as DIR:
 
+    mkdir -p DIR/bucket
     python{python} DIR/program/build/ci_build gate device DIR/set \\
-        --wheelhouse DIR {options}
+        --wheelhouse DIR --bucket DIR/bucket {options}
 
-Evidence and results go into the bucket that --bucket names.
+Evidence and results go into DIR/bucket.
 """
 
 

@@ -9,7 +9,6 @@ so that the next run can remove the containers of killed runs.
 from __future__ import annotations
 
 import os
-import stat
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +35,6 @@ _PROCESSES = "32768"
 _KILLED = 137
 """Exit code of a command ended by SIGKILL, for example when memory runs out."""
 _REMOVE_SECONDS = 60.0
-GPU_SHM_SIZE = "16g"
-"""Size of /dev/shm for programs on GPUs: RCCL needs more than the 64 MB of an engine."""
-_KFD = "dev/kfd"
-_DRI = "dev/dri"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +61,10 @@ class ContainerSpec:
         image: name with digest, or id, of a local image; missing images are not pulled.
         mounts: bind mounts.
         env: environment of the commands; variables with an empty value are omitted.
-        secrets: further variables, which process lists do not show, unlike `env`.
         network: host, none, or a network of the engine; `args` may override it.
         user: `uid:gid` of the commands.
         userns: user namespace mode, such as keep-id; empty for the engine's default.
         shm_size: size of /dev/shm, such as 64g; `args` may override it.
-        devices: device files of this machine, such as /dev/kfd.
-        groups: further groups of the commands, by name or number.
         security: further security options of the engine.
         args: further options of the user.
     """
@@ -81,13 +73,10 @@ class ContainerSpec:
     image: str
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     network: str = "host"
     user: str = ""
     userns: str = ""
     shm_size: str = "64g"
-    devices: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
     security: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
 
@@ -146,10 +135,7 @@ def container_argv(
     options += [("--security-opt", option) for option in spec.security]
     for path in _TEMPORARY:
         options.append(("--tmpfs", f"{path}:rw,exec,nosuid,nodev,mode=1777"))
-    options += [("--device", path) for path in spec.devices]
-    options += [("--group-add", group) for group in spec.groups]
     options += [("--mount", mount_option(mount)) for mount in spec.mounts]
-    options += [("--env", name) for name in spec.secrets]  # the client has the value
     for key, value in sorted(merge_environment(spec.env, env or {}).items()):
         options.append(("--env", f"{key}={value}" if value else ""))
     options.append(("--workdir", cwd))
@@ -195,27 +181,6 @@ def mount_option(mount: Mount) -> str:
     )
 
 
-def find_gpus(root: Path = Path("/")) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the device files of AMD GPUs and their group IDs; group names differ between images.
-
-    Raises:
-        MachineError: the machine has no AMD GPU.
-    """
-    if not (root / _KFD).exists():
-        raise MachineError(
-            "No AMD GPU is available to a container: this machine has no /dev/kfd.",
-            hint="Run `python3 build/ci_build doctor` for the reason, or give --platform=cpu.",
-        )
-    files = [root / _KFD, *sorted((root / _DRI).glob("renderD*"))]
-    groups = {
-        path.stat().st_gid
-        for path in files
-        if stat.S_IMODE(path.stat().st_mode) & 0o006 != 0o006
-    }
-    devices = [f"/{_KFD}"] + ([f"/{_DRI}"] if (root / _DRI).is_dir() else [])
-    return tuple(devices), tuple(str(group) for group in sorted(groups - {0}))
-
-
 class ContainerRunner:
     """Runner that starts each command in a new container.
 
@@ -243,7 +208,6 @@ class ContainerRunner:
         check: bool = True,
         timeout: float | None = None,
         on_line: LineSink | None = None,
-        on_error_line: LineSink | None = None,
         keep: int | None = None,
     ) -> ProcessResult:
         """Run a command in a new container.
@@ -264,11 +228,9 @@ class ContainerRunner:
             try:
                 done = self._host.run(
                     words,
-                    env=self.spec.secrets,
                     check=False,
                     timeout=timeout,
                     on_line=on_line,
-                    on_error_line=on_error_line,
                     keep=keep,
                 )
             except BaseException:

@@ -42,7 +42,7 @@ SHARDS = 8
 
 Some for each worker, so that slow ones get fewer.
 """
-_NOT_SENT = ("tests", "also", "rocm", "rocm_of_set", "image", "inside", "wheelhouse")
+_NOT_SENT = ("tests", "also", "rocm", "rocm_of_set", "wheelhouse")
 """Options of the gate that a run on a cluster does not have."""
 
 

@@ -25,7 +25,6 @@ from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.device_evidence import first_lines
 from promotion.gates.device.device_request import (
     DeviceRequest,
-    check_image,
 )
 from promotion.gates.device.device_run import RunChecks, make_gate
 from promotion.gates.device.gpu_machine import detect_machine
@@ -108,13 +107,6 @@ def check_options(request: DeviceRequest) -> None:
         raise RequestError("--size requires --jax-tests.", hint="Give --jax-tests too.")
     if request.size and request.tests:
         raise RequestError("--size contradicts --test.", hint="Give one of them.")
-    if request.image:
-        if platform is JaxPlatform.CUDA:
-            raise RequestError(
-                "--image does not support the platform cuda.",
-                hint="Start the container yourself, and run the gate in it without --image.",
-            )
-        check_image(request.image)
 
 
 def covered_targets(

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from ci_build.cluster.connection import connected
-from ci_build.release import device_gate, device_image
+from ci_build.release import device_gate
 from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
 from ci_build.release.policy_report import device_request
 from ci_build.release.release_request import DeviceRun, DeviceStep, ReleaseOptions
 from ci_build.release.set_rocm import with_rocm_of_set
-from core.errors import BucketError, BusyError, InputError, MachineError, RequestError
-from core.model import ROCM_LOCK, Evidence, Outcome, Requirement, WheelSet
+from core.errors import MachineError
+from core.model import ROCM_LOCK, Evidence, Requirement, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
 from core.tasks import Tasks
@@ -71,11 +71,8 @@ def run_device_gate(
         missing: requirements of the gate that are not met.
 
     Raises:
-        MachineError: the machine has no AMD GPU, no worker can run the tests, or an
-            image cannot run the gate.
-        InputError: JAX's suite or an image cannot be obtained.
-        RequestError: the policy requires an image, which a cluster cannot start.
-        BucketError, BusyError: the gate in an image ended with its exit code.
+        MachineError: the machine has no AMD GPU, or no worker can run the tests.
+        InputError: JAX's suite cannot be obtained.
     """
     step = options.device
     if step is None or not missing:
@@ -94,7 +91,6 @@ def run_device_gate(
                 bucket=bucket,
                 bucket_name=options.bucket,
                 channel=options.channel,
-                key=options.key,
             )
             found += run_gate(run, reporter, runner, signer, tasks)
     tested = {evidence.target for evidence in found}
@@ -124,7 +120,7 @@ def requests(
     known = set()
     for item in missing:
         request, _ = device_request(
-            item, wheel_set, families, jax_tests=options.jax_tests, image=options.image
+            item, wheel_set, families, jax_tests=options.jax_tests
         )
         if devices is not None:
             gfx = item.target.partition(":")[0]
@@ -144,10 +140,10 @@ def run_gate(
     signer: Signer,
     tasks: Tasks | None = None,
 ) -> tuple[Evidence, ...]:
-    """Run the gate on a cluster, in a container, or on this machine; print failed tests.
+    """Run the gate on a cluster or on this machine; print failed tests.
 
     Args:
-        tasks: cluster that runs the tests; None for a container or this machine.
+        tasks: cluster that runs the tests; None for this machine.
     """
     request = run.request
     device_gate.check_options(request)
@@ -157,8 +153,6 @@ def run_gate(
     request = with_rocm_of_set(
         request, run.staged, run.bucket, step.rocm, reporter, runner, step.connect
     )
-    if request.image and not request.inside:
-        return _run_in_image(replace(run, request=request), reporter, runner)
     config = device_gate.parse_config(
         request, step.environ, runner, signer, run.bucket_name
     )
@@ -177,26 +171,3 @@ def run_gate(
     for line in device_gate.failure_lines(evidences):
         reporter.line(line)
     return evidences
-
-
-def _run_in_image(
-    run: DeviceRun, reporter: Reporter, runner: HostRunner
-) -> tuple[Evidence, ...]:
-    """Run the gate in a container, which prints its own errors.
-
-    Raises:
-        CiBuildError: the gate ended without evidence, with the error's exit code.
-    """
-    code, evidences = device_image.run_in_image(run, reporter, runner, reporter.line)
-    outcomes = {evidence.outcome for evidence in evidences}
-    if not code or outcomes & {Outcome.FAILED, Outcome.ERROR}:
-        return evidences
-    kinds = {
-        kind.exit_code: kind
-        for kind in (RequestError, InputError, BucketError, BusyError)
-    }
-    raise kinds.get(code, MachineError)(
-        f"The gate device in {run.request.image} ended with exit code {code} and no"
-        " evidence.",
-        hint="See its output above.",
-    )

@@ -14,12 +14,11 @@ from core.model import ROCM_LOCK, GfxTarget, Requirement, Verdict, WheelSet
 from core.process import render
 from core.report import Reporter
 from core.targets import family_of
-from promotion.evidence.evidence import ANY
+from promotion.evidence.evidence import ANY, PARTS
 from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.sessions.passes import MULTI
 from promotion.policy.families import GATE, Families, Trigger, load_families
-from promotion.policy.tier_requirements import DISTINCT_SETTINGS
 from promotion.storage.object_keys import StagedSet
 
 
@@ -97,22 +96,18 @@ def device_request(
     families: Families,
     *,
     jax_tests: str = "",
-    image: str = "",
 ) -> tuple[DeviceRequest, tuple[str, ...]]:
     """Return the gate run that produces a target's evidence, and its runners' labels.
 
     Args:
         jax_tests: JAX's suite; empty selects the suite of the set's commit.
-        image: container image if the policy requires none; empty for no container.
     """
     settings = requirement.settings
     target = GfxTarget.parse(requirement.target)
     index = family_of([target])
     family = families.of_target(target) or families.families.get(index)
     name = family.name if family else index
-    request = DeviceRequest(
-        platform=JaxPlatform.ROCM, family=name, image=settings.get("image", "") or image
-    )
+    request = DeviceRequest(platform=JaxPlatform.ROCM, family=name)
     size = settings.get("size", families.occasions[Trigger.NIGHTLY].size)
     if size and not (family and family.sanity_only):
         request = replace(
@@ -135,7 +130,7 @@ def _device_words(
     """Return the options of the gate device, and the labels of its runners."""
     request, runs_on = device_request(requirement, wheel_set, families)
     words = []
-    for name in ("platform", "family", "jax_tests", "size", "image", "devices"):
+    for name in ("platform", "family", "jax_tests", "size", "devices"):
         if value := getattr(request, name):
             words += [f"--{name.replace('_', '-')}", str(value)]
     if ROCM_LOCK in wheel_set.files:
@@ -207,9 +202,7 @@ def _present(requirement: Requirement) -> str:
     """Return the times of the present evidence, and its distinguishing settings."""
     texts = []
     for evidence in requirement.evidence:
-        settings = [
-            f"{name} {evidence[name]}" for name in DISTINCT_SETTINGS if name in evidence
-        ]
+        settings = [f"{name} {evidence[name]}" for name in PARTS if name in evidence]
         distinct = f" ({', '.join(settings)})" if settings else ""
         texts.append(f"{evidence['ended']}{distinct}")
     return "; ".join(texts) or "-"

@@ -77,36 +77,17 @@ NO_URL = "none"
 
 
 @frozen
-class ContainerSettings:
-    """Settings of the container of a gate.
-
-    Attributes:
-        engine: docker, podman, or the path of a client; empty for any.
-        args: further options of the engine.
-        cache: the user's cache folder.
-        variables: environment variables for the gate; they may be secret.
-    """
-
-    engine: str
-    args: tuple[str, ...]
-    cache: Path
-    variables: Mapping[str, str] = field(repr=False)
-
-
-@frozen
 class DeviceStep:
     """The gate device as part of a night or a release, on the GPUs of this machine or of a cluster.
 
     Attributes:
         environ: environment of the tests on this machine.
-        container: container of a required image.
         rocm: cache of ROCms, for the ROCm of a set.
         connect: opens the HTTP client that downloads it.
         cluster: cluster whose workers have the GPUs; None means this machine.
     """
 
     environ: Mapping[str, str] = field(repr=False)
-    container: ContainerSettings
     rocm: RocmStorage
     connect: Connect
     cluster: ClusterRequest | None = None
@@ -118,7 +99,6 @@ class DeviceRun:
 
     Attributes:
         bucket_name: value of `--bucket`.
-        key: key that signs evidence in a container.
     """
 
     request: DeviceRequest
@@ -127,7 +107,6 @@ class DeviceRun:
     bucket: Bucket
     bucket_name: str
     channel: str
-    key: SigningKey
     redo: bool = False
 
 
@@ -153,7 +132,6 @@ class ReleaseOptions:
         allow_lower: whether to accept a version that pip would not select.
         jax_tests: JAX's test suite for the device gate; empty selects the suite of the
             set's commit.
-        image: container image of the device gate, as NAME@sha256:…; empty for none.
         cache: the user's cache, which keeps the environments of installers; None
             installs them in every run.
         cluster: cluster that compiles programs for the gate compile; None means this
@@ -174,7 +152,6 @@ class ReleaseOptions:
     trust_config: Path | None = None
     allow_lower: bool = False
     jax_tests: str = ""
-    image: str = ""
     cache: Path | None = None
     cluster: ClusterRequest | None = None
     device: DeviceStep | None = None

@@ -6,7 +6,6 @@ Names of families and targets are compared exactly, as in `core.targets`.
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
@@ -21,8 +20,6 @@ from core.targets import load_table
 FAMILIES_FILE = Path(__file__).with_name("families.toml")
 GATE = "device"
 """The gate that runs on these machines."""
-IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
-"""Name of the container image in which the gate runs, with its digest."""
 Size = Literal["small", "medium", "large"]
 SIZES: tuple[Size, ...] = get_args(Size)
 SANITY = "smoke"

@@ -7,12 +7,11 @@ from dataclasses import field
 from itertools import chain
 from typing import Any, Literal
 
-from core.errors import CiBuildError, FormatError
+from core.errors import CiBuildError
 from core.frozen import frozen
 from core.model import TIER_ORDER, Tier, WheelSet
 from core.targets import expand, lists
 from promotion.evidence.evidence import ANY
-from promotion.policy.families import GATE, IMAGE
 
 _FOR_TARGETS = {"min_passed", "max_skipped", "known_failures", "settings"}
 """Requirements of a gate that may differ between targets."""
@@ -144,17 +143,6 @@ def with_targets(rule: Mapping[str, Any]) -> dict[str, Any]:
         for target in expanded([word]):
             by_target[target] = merged(by_target.get(target, common), exceptions[word])
     return {**common, "targets": by_target}
-
-
-def check_image(name: str, rule: GateRule, source: str) -> None:
-    """Raise FormatError unless an image is required by digest, of the gate that runs in one."""
-    for one in (rule, *rule.targets.values()):
-        image = one.settings.get("image", "")
-        if image and (name != GATE or not IMAGE.fullmatch(image)):
-            raise FormatError(
-                f"{source}: settings of the gate {name} has the image {image!r}; only"
-                f" {GATE} has one: NAME@sha256:…."
-            )
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

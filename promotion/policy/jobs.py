@@ -28,15 +28,12 @@ class JobOptions:
     Attributes:
         jax_tests: JAX's own suite, `PATH` or `URL@commit`, or `smoke`.
         seed: text that varies which of several runners is drawn.
-        image: container image in which the tests run, as NAME@sha256:…; empty runs them
-            without a container.
         bucket: bucket of the set, as on the command line; empty means the default one.
         prefix: start of the jobs' names, to tell sets apart.
     """
 
     jax_tests: str = SANITY
     seed: str = ""
-    image: str = ""
     bucket: str = ""
     prefix: str = ""
 
@@ -178,8 +175,6 @@ def _command(job: Job, wheel_set: WheelSet, options: JobOptions) -> list[str]:
     words += ["--family", job.family, "--python", job.python]
     if job.suite != SANITY:
         words += ["--jax-tests", options.jax_tests, "--size", job.suite]
-    if options.image:
-        words += ["--image", options.image]
     if options.bucket:
         words += ["--bucket", options.bucket]
     return words

@@ -26,8 +26,6 @@ from promotion.policy.gate_rules import GateRule
 from promotion.policy.promotion_policy import VERSION, Policy
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
-DISTINCT_SETTINGS = (*PARTS, "image")
-"""Settings that distinguish several runs of a gate on a target."""
 NEVER_RAN = "has not run on this set"
 """Start of the problem of a gate without accepted evidence."""
 _NOT_PASSED = {
@@ -195,9 +193,7 @@ class EvidenceCase:
 def _summary(evidence: Evidence) -> Mapping[str, str]:
     """Return the end, outcome and distinguishing settings of evidence."""
     settings = {
-        name: evidence.settings[name]
-        for name in DISTINCT_SETTINGS
-        if evidence.settings.get(name)
+        name: evidence.settings[name] for name in PARTS if evidence.settings.get(name)
     }
     return {"ended": evidence.ended, "outcome": evidence.outcome.value, **settings}
 

@@ -19,7 +19,6 @@ from ci_build.cli.common import (
     print_json,
 )
 from ci_build.cli.options.cluster_options import cluster_options, cluster_request
-from ci_build.cli.options.container_options import container_settings
 from ci_build.cli.options.environment import child_environment, find_signing_key
 from ci_build.cli.options.shared_options import (
     COUNT,
@@ -60,21 +59,12 @@ _HELP = "\n".join(
         "Run a gate on a set and keep its evidence beside the staged set.",
         "",
         "SET is a directory with wheels.json, which is staged first, or INDEX/DIGEST as",
-        "printed by `set stage`. With --image, `gate device` runs in a container, which",
-        "has the GPUs and cannot change the wheels; with --cluster, on its workers. GATE",
-        "is one of:",
+        "printed by `set stage`. With --cluster, its workers run the gate. GATE is one of:",
         "",
         "\b",
         *(f"  {name:12}{text}" for name, text in _SUMMARIES.items()),
     )
 )
-_IMAGE_OPTIONS = (
-    "container_engine",
-    "container_args",
-    "cache_dir",
-)
-"""Options of the container of --image."""
-
 _STRUCTURE_OPTIONS = (
     option(
         "--targets GFX,…|native", "Check only these targets.  [default: all of the set]"
@@ -126,14 +116,6 @@ _DEVICE_OPTIONS = (
         default="",
     ),
     option(
-        "--image NAME@sha256:…",
-        (
-            "Container image in which the tests run; its digest becomes part of the"
-            " evidence."
-        ),
-        default="",
-    ),
-    option(
         "--devices N",
         (
             "Required number of devices.  [default: the family's number in"
@@ -145,15 +127,6 @@ _DEVICE_OPTIONS = (
         "--import-limit SECONDS",
         "Time limit for the import of each test file.  [default: 600]",
         type=COUNT,
-    ),
-    option(
-        "--inside ENGINE",
-        (
-            "Engine of the container of --image in which this command runs; set by"
-            " --image itself."
-        ),
-        default="",
-        hidden=True,
     ),
     option(
         "--wheelhouse DIR",
@@ -196,7 +169,6 @@ _USUAL = (
     "family",
     "jax_tests",
     "size",
-    "image",
 )
 """Options that --help shows without --help-all."""
 
@@ -244,7 +216,7 @@ def _rocm(
 @signing_key_option
 @cloup.option_group("Gates without a GPU", *_STRUCTURE_OPTIONS)
 @cloup.option_group("Gate device", *_DEVICE_OPTIONS)
-@chosen_options(*_IMAGE_OPTIONS)
+@chosen_options("cache_dir")
 @cluster_options
 @click.pass_obj
 def gate(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
@@ -346,21 +318,17 @@ def _check_structure(
 
 
 def _test_devices(state: State, values: Values, cluster: ClusterRequest | None) -> None:
-    """Run the device gate on this machine, in a container, or on a cluster."""
+    """Run the device gate on this machine or on a cluster."""
     # Start-up time: the gates load auditwheel, uv and packaging.
     from ci_build.cli.options.rocm_options import rocm_storage
     from ci_build.release import device_gate, device_step, gating
-    from ci_build.release.device_image import require_container
     from promotion.gates.common.installers import offline_variables
 
     request = _fields_of(DeviceRequest, values)
-    in_image = bool(request.image and not request.inside)
-    if not in_image:
-        unused = {*_IMAGE_OPTIONS}
-        if request.rocm_of_set:
-            unused.remove("cache_dir")
-        refuse_typed(sorted(unused), "without --image", "Give --image, or omit this.")
-    require_container(request)
+    if not request.rocm_of_set:
+        refuse_typed(
+            ("cache_dir",), "without --rocm=set", "Give --rocm=set, or omit this."
+        )
     device_gate.check_options(request)
     reporter = state.reporter()
     environment = child_environment()
@@ -368,20 +336,18 @@ def _test_devices(state: State, values: Values, cluster: ClusterRequest | None) 
         environment |= offline_variables(request.wheelhouse)
     runner = HostRunner(environment, echo=reporter.detail, sink=reporter.detail)
     # Other options of a gate have other rules for URLs.
-    settings = state.settings({name: values[name] for name in _IMAGE_OPTIONS})
+    settings = state.settings({"cache_dir": values["cache_dir"]})
     step = DeviceStep(
         environ=environment,
-        container=container_settings(settings),
         rocm=rocm_storage(settings),
         connect=connector(reporter),
         cluster=cluster,
     )
     gating.check_set(values["wheel_set"])
-    key = find_signing_key(values["signing_key"])
     title = f"gate {values['name']} on {request.platform}"
     with reporter.group(title), connected(cluster, reporter) as tasks:
         bucket = open_bucket(values["bucket"], reporter)
-        signer = gating.find_signer(key, reporter)  # creates the user's own key
+        signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
         staged = gating.find_set(values["wheel_set"], bucket, reporter)
         run = DeviceRun(
             request=request,
@@ -390,10 +356,8 @@ def _test_devices(state: State, values: Values, cluster: ClusterRequest | None) 
             bucket=bucket,
             bucket_name=values["bucket"],
             channel=values["channel"],
-            key=key,
             redo=values["redo"],
         )
         evidences = device_step.run_gate(run, reporter, runner, signer, tasks)
-    if not in_image:  # the command in the container has printed them
-        device_gate.show(request, evidences, staged, reporter)
+    device_gate.show(request, evidences, staged, reporter)
     _finish(evidences, values)

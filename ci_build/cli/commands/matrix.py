@@ -18,7 +18,6 @@ from core.defaults import defaults
 from core.errors import RequestError
 from core.model import GfxTarget, Payload
 from core.targets import family_of, lists, split_words
-from promotion.gates.device.device_request import check_image
 from promotion.policy.families import SANITY, Trigger, load_families
 from promotion.policy.jobs import JobOptions, job_matrix, joined
 
@@ -133,11 +132,6 @@ def matrix(
     ),
     default="",
 )
-@option(
-    "--image NAME@sha256:…",
-    "Container image in which every job runs its tests.  [default: none]",
-    default="",
-)
 @bucket_option
 @_JSON
 @click.pass_obj
@@ -149,7 +143,6 @@ def tests(
     python_versions: str,
     families: tuple[str, ...],
     jax_tests: str,
-    image: str,
     bucket: str,
     *,
     as_json: bool,
@@ -173,8 +166,6 @@ def tests(
 
     if pythons := split_list(python_versions):
         require_known_pythons(pythons, "--python-versions")
-    if image:
-        check_image(image)
     opened = open_bucket(bucket, state.reporter())
     staged = dict.fromkeys(find_set(opened, name) for name in wheel_sets)
     found = [read_staged(opened, one) for one in staged]
@@ -190,7 +181,6 @@ def tests(
             options=JobOptions(
                 jax_tests=suite,
                 seed=ci_run(),
-                image=image,
                 bucket="" if bucket == DEFAULT_BUCKET else bucket,
                 prefix=f"{one.digest[:SHORTEST_DIGEST]} " if len(found) > 1 else "",
             ),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ci_build.cli.options.environment import gate_environment
 from ci_build.cli.options.settings import Settings
-from ci_build.release.release_request import ContainerSettings
 from core.errors import RequestError
 
 
@@ -31,17 +29,3 @@ def container_args(settings: Settings) -> tuple[str, ...]:
                 hint="Write every option as --NAME=VALUE.",
             )
     return tuple(words)
-
-
-def container_settings(settings: Settings) -> ContainerSettings:
-    """Return the settings of the container in which the gate device runs.
-
-    Raises:
-        RequestError: a setting is invalid.
-    """
-    return ContainerSettings(
-        engine=settings.text("container_engine"),
-        args=container_args(settings),
-        cache=settings.cache_dir,
-        variables=gate_environment(),
-    )

@@ -7,7 +7,6 @@ import getpass
 import hashlib
 import os
 import platform
-import re
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -41,9 +40,6 @@ OTHER_VARIABLES = (
     "cluster_store",
 )
 """Variables, without prefix and in lower case, besides those of the options in `table.py`."""
-_FOR_GATES = re.compile(
-    r"(?i:https?_proxy|all_proxy|no_proxy)|(PIP|AWS)_\w+|(ROCR|HIP)_VISIBLE_DEVICES"
-)
 
 
 def refuse_unknown(options: Iterable[str]) -> None:
@@ -99,16 +95,6 @@ def child_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in (SIGNING_KEY, LEDGER_KEY)
     } | caches
-
-
-def gate_environment() -> dict[str, str]:
-    """Return the variables that a gate in a container needs.
-
-    Proxies, pip, AWS, GPU masks and Kubernetes' limits.
-    """
-    return {
-        name: value for name, value in os.environ.items() if _FOR_GATES.fullmatch(name)
-    }
 
 
 def find_signing_key(file: Path | None) -> SigningKey:

@@ -8,7 +8,6 @@ from ci_build.cli.options.cluster_options import (
     CLUSTER_VARIABLES,
     cluster_request,
 )
-from ci_build.cli.options.container_options import container_settings
 from ci_build.cli.options.environment import (
     actor,
     child_environment,
@@ -36,7 +35,6 @@ from ci_build.release.release_request import (
 )
 from core.errors import RequestError
 from core.units import parse_url
-from promotion.gates.device.device_request import check_image
 from promotion.gates.gate_table import CORPORA
 from promotion.storage.bucket_url import bucket_name, is_url
 
@@ -68,10 +66,6 @@ STEP_OPTIONS = (
         "JAX's suite for the tests on GPUs.  [default: the set's commit]",
     ),
     option(
-        "--image NAME@sha256:…",
-        "Container image of the tests on GPUs.  [default: as the policy requires]",
-    ),
-    option(
         "--device-gate",
         (
             "Tests on GPUs: in jobs of other machines, on this one, or on --cluster. "
@@ -92,7 +86,6 @@ NOT_LOCAL = (
     "public_url",
     "steps",
     "jax_tests",
-    "image",
     "device_gate",
     "trust_config",
     "allow_lower",
@@ -156,8 +149,6 @@ def release_options(
             refuse_typed((name,), f"without the step {step}", hint)
     if not {ReleaseStep.BUILD, ReleaseStep.GATES} & {*steps}:
         refuse_typed(("cluster",), "without the steps build and gates")
-    if given["image"]:
-        check_image(given["image"])
     cluster = cluster_request({**given})
     place = given["device_gate"] or "jobs"
     if place == "cluster" and cluster is None:
@@ -170,7 +161,6 @@ def release_options(
         own = cluster if place == "cluster" else None
         device = DeviceStep(
             environ=child_environment(),
-            container=container_settings(settings),
             rocm=rocm_storage(settings),
             connect=connect,
             cluster=own,
@@ -190,7 +180,6 @@ def release_options(
         trust_config=given["trust_config"],
         allow_lower=given["allow_lower"],
         jax_tests=given["jax_tests"] or "",
-        image=given["image"] or "",
         cache=settings.cache_dir,
         cluster=cluster,
         device=device,

@@ -24,7 +24,7 @@ from promotion.gates.device.suite import SUITE_FILE, SuiteSource, suite_sizes
 from promotion.policy.exceptions import PolicyException
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
-_NOT_REPEATED: Mapping[str, Any] = {"size": "", "tests": (), "inside": ""}
+_NOT_REPEATED: Mapping[str, Any] = {"size": "", "tests": ()}
 """Defaults of options that do not affect how a single test runs."""
 
 
@@ -169,7 +169,6 @@ class DeviceGateConfig:
             "tools": sha256_of(LOCK)[:16],
             "also": sha256_of(request.also) if request.also else "",
             "skips": json.dumps(skips),
-            "image": request.image,
         }
 
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from core.errors import RequestError
 from core.frozen import frozen
-from promotion.policy.families import IMAGE
 
 
 @frozen
@@ -29,10 +27,6 @@ class DeviceRequest:
             downloaded.
         devices: required number of devices; None uses the numbers of the family's
             runners.
-        image: container image in which the gate runs, as NAME@sha256:…; empty runs the
-            gate on this machine.
-        inside: container engine with its version if the gate already runs in a
-            container of `image`.
         wheelhouse: folder that `set bundle --platform` made, or a folder of wheels,
             from which all packages come; None uses the network.
     """
@@ -48,8 +42,6 @@ class DeviceRequest:
     rocm: Path | None = None
     rocm_of_set: bool = False
     devices: int | None = None
-    image: str = ""
-    inside: str = ""
     wheelhouse: Path | None = None
 
 
@@ -65,16 +57,3 @@ def option_words(request: DeviceRequest) -> Iterator[str]:
         for item in value if isinstance(value, tuple) else (value,):
             given = item.absolute() if isinstance(item, Path) else item
             yield f"{name.replace('_', '-')}={given}"
-
-
-def check_image(image: str) -> str:
-    """Return the value of `--image`.
-
-    Raises:
-        RequestError: the image is not given by its digest.
-    """
-    if not IMAGE.fullmatch(image):
-        raise RequestError(
-            f"--image has no digest: {image}.", hint="Write it like NAME@sha256:…."
-        )
-    return image

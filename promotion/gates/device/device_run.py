@@ -25,7 +25,6 @@ from promotion.gates.common.set_requirements import wheels_for
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.config import LOCK, DeviceGateConfig
 from promotion.gates.device.device_evidence import LOGS, pack_logs
-from promotion.gates.device.device_request import DeviceRequest
 from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
 from promotion.gates.device.gpu_machine import detect_allotment, free_memory
 from promotion.gates.device.lease import (
@@ -179,7 +178,6 @@ class _GateRun:
             warnings.append(warning("multi-left-out", text))
         details = {
             "suite": suite.commit,
-            "container": _container(config.request),
             "devices": [device.token for device in self.devices],
             "sessions": report.sessions,
             "machine": self.facts,
@@ -304,17 +302,6 @@ class _GateRun:
             judge(result.id, report.attempts[result.id], machine_unfit=True)
             for result in report.results
         )
-
-
-def _container(request: DeviceRequest) -> dict[str, str]:
-    """Return image, digest and engine of the container in which the gate runs.
-
-    Empty without a container.
-    """
-    if not request.inside:
-        return {}
-    name, _, digest = request.image.partition("@")
-    return {"image": name, "digest": digest, "engine": request.inside}
 
 
 def install_site(context: GateContext, config: DeviceGateConfig) -> Site:

@@ -122,8 +122,8 @@ def test_release_never_promotes_withdrawn_set_again(
         ),
         (("--public-url=ftp://x/",), "--public-url is not an http or https URL"),
         (
-            ("--local", "--image=x", "--steps=build"),
-            "--steps, --image have no effect with --local.",
+            ("--local", "--jax-tests=x", "--steps=build"),
+            "--steps, --jax-tests have no effect with --local.",
         ),
     ],
 )

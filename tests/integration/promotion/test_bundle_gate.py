@@ -85,7 +85,7 @@ def test_gate_without_network_installs_from_folder(
     assert made == tmp_path / "wheelhouse"
     said = (made / "README.txt").read_text()
     options = (
-        "gate device DIR/set --wheelhouse DIR"
+        "gate device DIR/set --wheelhouse DIR --bucket DIR/bucket"
         f" --platform cpu --python {OWN} --jax-tests file://"
     )
     assert options in said.replace(" \\\n       ", "")

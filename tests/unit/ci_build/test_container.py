@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,11 @@ from ci_build.containers.container import (
     ContainerSpec,
     Mount,
     container_argv,
-    find_gpus,
     make_spec,
     mount_option,
 )
 from ci_build.containers.engine import Engine, find_engine, read_info
-from core.errors import MachineError, NoContainerEngineError, RequestError
+from core.errors import NoContainerEngineError, RequestError
 from core.process import HostRunner, ProcessResult
 from core.store import lock_file
 
@@ -40,8 +38,6 @@ SPEC = ContainerSpec(
     network="none",
     user="12:34",
     shm_size="1g",
-    devices=("/dev/kfd",),
-    groups=("video",),
 )
 
 
@@ -71,8 +67,6 @@ def test_container_argv_has_least_privilege_and_argv_list() -> None:
     ]
     assert "--privileged" not in argv
     assert values(argv, "--user") == ["12:34"]
-    assert values(argv, "--device") == ["/dev/kfd"]
-    assert values(argv, "--group-add") == ["video"]
     assert values(argv, "--network") == ["none"]
     assert values(argv, "--shm-size") == ["1g"]
     assert values(argv, "--env") == ["HOME=/tmp/home", "MORE=$x y"]
@@ -112,23 +106,6 @@ def test_mount_option_keeps_any_path(*, writable: bool) -> None:
 def test_mount_option_refuses_invalid_paths(mount: Mount) -> None:
     with pytest.raises(RequestError, match="Cannot mount"):
         container_argv(replace(SPEC, mounts=(mount,)), ["true"])
-
-
-def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="no /dev/kfd"):
-        find_gpus(tmp_path)
-    (tmp_path / "dev/dri").mkdir(parents=True)
-    for name, mode in {
-        "kfd": 0o660,
-        "dri/renderD128": 0o660,
-        "dri/renderD129": 0o666,
-        "dri/card0": 0o660,
-    }.items():
-        path = tmp_path / "dev" / name
-        path.touch()
-        path.chmod(mode)
-    groups = (str(os.getgid()),) if os.getgid() else ()
-    assert find_gpus(tmp_path) == (("/dev/kfd", "/dev/dri"), groups)
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,6 @@ from tests.support.sets import wheel_set
         ({}, "needs --family"),
         ({"platform": "cpu", "family": "gfx942"}, "does not use --family"),
         ({"platform": "cpu", "size": "small"}, "--size requires"),
-        (
-            {"platform": "cuda", "image": "name@sha256:" + "0" * 64},
-            "--image does not support the platform cuda",
-        ),
     ],
 )
 def test_check_options_refuses_options_without_effect(

@@ -14,7 +14,6 @@ import pytest
 
 from ci_build import cli
 from ci_build.wheelset.source.pins import load_pins
-from core.errors import RequestError
 from core.targets import expand
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.promotion_policy import load_policy
@@ -34,7 +33,6 @@ WHEN = {
     "release": "weekly",
 }
 """Expressions of the workflows; they evaluate to the words of the test."""
-IMAGE = "example.org/runner@sha256:" + "a" * 64
 
 
 @pytest.fixture(scope="module")
@@ -178,20 +176,14 @@ def test_jobs_of_the_workflows_can_meet_the_policy(
     assert {item.target: item.problems for item in device if item.problems} == {}
 
 
-def test_matrix_tests_refuses_image_without_digest(staged: StagedSet) -> None:
-    words = [str(staged), "--image=example.org/runner:latest"]
-    assert cli.run(["ci", "tests", *words]) == RequestError.exit_code
-
-
-def test_matrix_tests_passes_image_and_bucket_to_every_job(
+def test_matrix_tests_passes_bucket_to_every_job(
     staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = str(tmp_path / "bucket")
-    words = ("multi-arch/1", "--when=nightly", "--jax-tests=/jax", f"--image={IMAGE}")
+    words = ("multi-arch/1", "--when=nightly", "--jax-tests=/jax")
     for bucket, given in (("bucket", False), (where, True)):
         body = printed(capsys, *words, f"--bucket={bucket}")
         assert body["include"]
         for job in body["include"]:
             command = job["run"]
-            assert f"--image {IMAGE}" in command
             assert (f"--bucket {where}" in command) == given

@@ -16,7 +16,6 @@ from tests.support import sets
 from tests.support.commands import parse
 
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)
-IMAGE = f"registry/name@sha256:{'0' * 64}"
 JAX = f"--jax-tests https://github.com/jax-ml/jax@{load_pins().tags['0.10.2']}"
 
 
@@ -67,12 +66,8 @@ def command(
                 "platform": "rocm",
                 "size": "large",
                 "passes": "single multi",
-                "image": IMAGE,
             },
-            (
-                f"--platform rocm --family gfx94X-dcgpu {JAX} --size large --image"
-                f" {IMAGE} --devices 8"
-            ),
+            f"--platform rocm --family gfx94X-dcgpu {JAX} --size large --devices 8",
             ("linux-gfx942-8gpu-ossci-rocm",),
         ),
         (
