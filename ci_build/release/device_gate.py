@@ -16,7 +16,6 @@ from core.process import Runner
 from core.report import Reporter
 from core.targets import expand
 from promotion.evidence.evidence import check_records
-from promotion.evidence.known_tests import known_tests_for, load_entries
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate_runs import run_gates
@@ -31,6 +30,7 @@ from promotion.gates.device.gpu_machine import detect_machine
 from promotion.gates.device.lease import JaxPlatform, visible_devices
 from promotion.gates.device.run_outcome import RUN
 from promotion.gates.device.suite import parse_source, suite_id
+from promotion.policy.exceptions import PolicyException
 from promotion.policy.families import load_families
 from promotion.policy.promotion_policy import load_exceptions
 from promotion.stage import read_staged
@@ -156,7 +156,8 @@ def run(
     days = gating.policy_of(bucket, staged.index, channel).max_age_days
     targets = covered_targets(config, wheel_set)
     config = replace(
-        with_known_tests(config, wheel_set),
+        config,
+        exceptions=_exceptions(wheel_set),
         python=_python(config.python, wheel_set.python_versions, runner),
     )
     return run_gates(
@@ -193,22 +194,15 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
     return (usable or supported)[0]
 
 
-def with_known_tests(config: DeviceGateConfig, wheel_set: WheelSet) -> DeviceGateConfig:
-    """Add the ledger of skips, and the exceptions for tests of the set."""
+def _exceptions(wheel_set: WheelSet) -> tuple[PolicyException, ...]:
+    """Return the valid exceptions of a set."""
     now = datetime.now(UTC)
-    known_tests = known_tests_for(
-        load_entries(),
-        jax=wheel_set.jax_version,
-        family=config.request.family,
-        platform=config.platform.value,
-        today=now.date(),
-    )
-    exceptions = [
+    exceptions = load_exceptions()
+    return tuple(
         entry
-        for entry in load_exceptions()
+        for entry in exceptions
         if entry.is_for(wheel_set) and not entry.state(now)
-    ]
-    return replace(config, known=known_tests, exceptions=tuple(exceptions))
+    )
 
 
 def show(

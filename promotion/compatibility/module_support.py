@@ -15,10 +15,9 @@ from core.frozen import frozen
 from core.model import Evidence, Outcome
 from core.records import read_toml
 from promotion.evidence.evidence import check_records
-from promotion.evidence.known_tests import regex_of
+from promotion.evidence.node_patterns import regex_of
 from promotion.evidence.test_results import TestResult, TestVerdict, load_results
 from promotion.gates.device.device_evidence import results_names
-from promotion.gates.device.results import headline
 from promotion.index.set_summary import ModuleTest
 from promotion.storage.bucket import Bucket
 
@@ -26,8 +25,6 @@ GATES = ("device", "compile")
 """Gates that run or compile programs, the strongest one first."""
 GOOD = "passed"
 SILENT = "skipped"
-_SUITE = "suite"
-"""The entry of a test that the suite itself skipped."""
 _OUTCOMES = {
     TestVerdict.PASSED: GOOD,
     TestVerdict.FLAKY: GOOD,
@@ -96,16 +93,7 @@ def _results(bucket: Bucket, root: str, evidence: Evidence) -> Iterator[TestResu
 
 
 def _test(result: TestResult) -> CheckOutcome:
-    """Return the outcome of a test.
-
-    Skips by a ledger are known failures, skips by the suite do not count.
-    """
-    if result.verdict is TestVerdict.SKIPPED and result.entry not in ("", _SUITE):
-        return CheckOutcome(
-            name=result.id,
-            outcome="known",
-            reason=f"{headline(result.message)} ({result.entry})",
-        )
+    """Return the outcome of a test; skipped tests do not count."""
     outcome = _OUTCOMES.get(result.verdict, SILENT)
     return CheckOutcome(
         name=result.id,

@@ -48,8 +48,6 @@ class TestResult:
         attempts: number of attempts.
         message: message of the deciding attempt.
         worker, device: worker and device of the deciding attempt.
-        entry: id of the ledger entry that skipped the test; "suite" if the suite itself
-            skipped it, else empty.
     """
 
     __test__: ClassVar[bool] = False
@@ -61,7 +59,6 @@ class TestResult:
     message: str = ""
     worker: str = ""
     device: str = ""
-    entry: str = ""
 
     @property
     def file(self) -> str:

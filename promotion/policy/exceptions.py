@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from dataclasses import fields, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, ClassVar, Literal
 
 from core.errors import CiBuildError, FormatError
 from core.frozen import frozen
@@ -19,7 +19,7 @@ from core.model import Evidence, WheelSet
 from core.records import convert
 from core.targets import MULTI_ARCH, expand, load_table
 from promotion.evidence.evidence import ANY, check_records
-from promotion.evidence.known_tests import Exemption, pattern_of
+from promotion.evidence.node_patterns import pattern_of
 from promotion.evidence.test_results import FAILURES, FLAKE, TestVerdict
 from promotion.policy.families import GATE
 
@@ -35,10 +35,13 @@ _SUGGESTED_DAYS = 30
 
 
 @frozen
-class PolicyException(Exemption):
+class PolicyException:
     """An entry `[[exceptions]]` of the policy.
 
     Attributes:
+        owner, reason: responsible person, and reason for the exception.
+        opened: first day on which the exception is valid (UTC).
+        expires: first day on which the exception is no longer valid (UTC).
         channel, index: channel and index to which the exception applies.
         gates: gates that it excuses, or that run its tests.
         targets: gfx targets, or "any" for gates that do not depend on a target.
@@ -48,8 +51,15 @@ class PolicyException(Exemption):
         version: jax version of the sets. Empty if the exception is for one set.
     """
 
-    OPTIONAL = frozenset({"test", "set", "version"})
+    MAX_DAYS: ClassVar[int] = 92
+    """Longest duration. Longer exceptions belong in the policy's other values."""
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"test", "set", "version"})
+    """Fields that may be empty."""
 
+    owner: str
+    reason: str
+    opened: date
+    expires: date
     kind: Literal["bypass_tests_for_releases", "test"]
     channel: str
     index: str
@@ -60,7 +70,16 @@ class PolicyException(Exemption):
     version: str = ""
 
     def __post_init__(self) -> None:
-        Exemption.__post_init__(self)
+        for own in fields(self):
+            value = getattr(self, own.name)
+            texts = value if isinstance(value, tuple) else (value,)
+            blank = not texts or any(
+                isinstance(text, str) and not text.strip() for text in texts
+            )
+            if blank and own.name not in self.OPTIONAL:
+                raise ValueError(f"{own.name} is empty")
+        if not 0 < (self.expires - self.opened).days <= self.MAX_DAYS:
+            raise ValueError(f"expires must be 1 to {self.MAX_DAYS} days after opened")
         if bool(self.set) == bool(self.version):
             raise ValueError("exactly one of set and version is required")
         if bool(self.test) != (self.kind == TEST):
@@ -73,6 +92,24 @@ class PolicyException(Exemption):
             )
         if self.index != MULTI_ARCH and self.index not in load_table().families:
             raise ValueError(f"unknown index: {self.index}")
+
+    def __str__(self) -> str:
+        return (
+            f"by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
+        )
+
+    def state(self, when: date) -> str:
+        """Return why the exception is not valid at a time, as `expired on …`; empty if it is."""
+        day = when.astimezone(UTC).date() if isinstance(when, datetime) else when
+        if day >= self.expires:
+            return f"expired on {self.expires}"
+        return f"opens on {self.opened}" if day < self.opened else ""
+
+    def as_written(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        values = {own.name: getattr(self, own.name) for own in fields(self)}
+        days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
+        return {**values, **days}
 
     def is_for(self, wheel_set: WheelSet) -> bool:
         """Return whether the exception applies to a set and its index."""

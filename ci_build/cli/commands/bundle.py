@@ -19,7 +19,7 @@ from ci_build.cli.options.shared_options import (
 )
 from core.errors import RequestError
 from core.wheelset import read_set
-from promotion.evidence.known_tests import PLATFORMS
+from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.suite import parse_source
 from promotion.offline_bundle import GateBundle
 from promotion.offline_bundle import bundle as write_bundle
@@ -42,7 +42,7 @@ from promotion.storage.object_keys import StagedSet
         "Write a folder for `gate device --wheelhouse` and this platform, with the"
         " packages of the tests."
     ),
-    choices=PLATFORMS,
+    choices=tuple(JaxPlatform),
 )
 @option("--python X.Y", "With --platform: Python version of the tests.")
 @option(

@@ -40,8 +40,8 @@ from ci_build.release.release_request import STRUCTURE, DeviceRun, DeviceStep
 from core.errors import RequestError
 from core.model import Evidence
 from core.process import HostRunner
-from promotion.evidence.known_tests import PLATFORMS
 from promotion.gates.device.device_request import DeviceRequest
+from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.gate_table import CORPORA, GATES, GateOptions
 from promotion.policy.families import SIZES
 
@@ -90,8 +90,8 @@ _DEVICE_OPTIONS = (
     option(
         "--platform",
         "Platform of the tests.",
-        choices=PLATFORMS,
-        default=PLATFORMS[0],
+        choices=tuple(JaxPlatform),
+        default=JaxPlatform.ROCM.value,
     ),
     option(
         "--family NAME", "GPU family of the runner, such as gfx94X-dcgpu.", default=""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from core.digests import sha256_of
 from core.frozen import frozen
 from core.model import Tier
 from core.process import without_credentials
-from promotion.evidence.known_tests import KnownTests
 from promotion.evidence.signing import Signer
 from promotion.gates.common.gate_code import code_digest
 from promotion.gates.device.device_request import DeviceRequest, option_words
@@ -51,7 +49,6 @@ class DeviceGateConfig:
         devices: accepted numbers of devices; empty accepts any.
         shard: shard for this worker of a cluster; None runs all tests.
         python: Python version to test with.
-        known: ledger entries about tests.
         exceptions: valid exceptions of the set, for any channel.
         bucket: value of `--bucket`, for the command that reproduces a test.
         signer: signer of the evidence.
@@ -65,7 +62,6 @@ class DeviceGateConfig:
     devices: tuple[int, ...] = ()
     shard: Shard | None = None
     python: str = ""
-    known: KnownTests = field(default_factory=KnownTests)
     exceptions: tuple[PolicyException, ...] = ()
     bucket: str = ""
     signer: Signer | None = None
@@ -156,7 +152,6 @@ class DeviceGateConfig:
     def settings(self) -> dict[str, str]:
         """Return the settings shared by all shards and matched to reuse evidence."""
         request = self.request
-        skips = sorted((skip.pattern, skip.id) for skip in self.known.active)
         return {
             "platform": self.platform.value,
             "family": request.family,
@@ -168,7 +163,6 @@ class DeviceGateConfig:
             "conditions": sha256_of(SUITE_FILE)[:16] if self.source else "",
             "tools": sha256_of(LOCK)[:16],
             "also": sha256_of(request.also) if request.also else "",
-            "skips": json.dumps(skips),
         }
 
 

@@ -145,28 +145,25 @@ def _of_failures(
 
 def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:
     passed: dict[str, list[TestResult]] = defaultdict(list)
-    skipped = Counter[tuple[str, str, str]]()
+    skipped = Counter[tuple[str, str]]()
     for result in results:
         if result.verdict is TestVerdict.PASSED:
             passed[result.file].append(result)
         elif result.verdict is TestVerdict.SKIPPED:
-            skipped[result.file, headline(result.message), result.entry] += 1
+            skipped[result.file, headline(result.message)] += 1
         elif result.verdict is TestVerdict.NOT_RUN:
-            skipped[result.file, "not run", ""] += 1
+            skipped[result.file, "not run"] += 1
     for file, tests in passed.items():
         seconds = round(sum(result.seconds for result in tests), 3)
         details: dict[str, Any] = {"tests": len(tests), "seconds": seconds}
         yield Check(name=file, target=target, times=len(tests), details=details)
-    for (file, why, entry), times in skipped.items():
-        details = {"tests": times}
-        if entry:
-            details["entry"] = entry
+    for (file, why), times in skipped.items():
         yield Check(
             name=f"{file}: {why}",
             skipped=why or "no reason given",
             target=target,
             times=times,
-            details=details,
+            details={"tests": times},
         )
 
 

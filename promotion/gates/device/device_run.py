@@ -257,7 +257,6 @@ class _GateRun:
             suite=suite,
             env=env,
             passes=passes(config.passes, single, whole),
-            skips=config.known.active,
             listed=tuple(test for test in config.request.tests if "::" in test),
             shard=(shard.number, shard.count) if shard else (1, 1),
             limits=SessionLimits(collect=config.request.import_limit),

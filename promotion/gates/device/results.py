@@ -63,8 +63,6 @@ class Attempt:
         worker: name of the process, such as 0/gw1 for worker gw1 of session 0.
         device: device of the process, such as GPU-18f1a2b3c4d5e6f7 or 3; empty on a
             CPU.
-        entry: id of the ledger entry that skipped the test; "suite" if the suite itself
-            skipped it.
     """
 
     id: str
@@ -75,7 +73,6 @@ class Attempt:
     exception: str = ""
     worker: str = ""
     device: str = ""
-    entry: str = ""
 
 
 OUT_OF_MEMORY = (
@@ -181,7 +178,6 @@ def judge(
         message=decisive.message[-MESSAGE_CHARACTERS:],
         worker=decisive.worker,
         device=decisive.device,
-        entry=last.entry if verdict is TestVerdict.SKIPPED else "",
     )
 
 

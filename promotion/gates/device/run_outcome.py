@@ -13,9 +13,8 @@ from core.errors import GateError, MachineError, RequestError
 from core.frozen import frozen
 from core.model import Finding, to_json
 from core.records import read_json
-from promotion.evidence.known_tests import KnownTests
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
-from promotion.gates.common.gate_context import Check, GateContext, warning
+from promotion.gates.common.gate_context import Check, GateContext
 from promotion.gates.device.config import DeviceGateConfig, reproduce
 from promotion.gates.device.device_evidence import (
     LOGS,
@@ -121,11 +120,10 @@ def checks_of_run(
     files = {RESULTS: pack(dump_results(results)), **logs}
     again = partial(reproduce, config.words, str(context.staged))
     yield from checks_of_tests(results, target, again, config.exceptions)
-    expired = () if config.request.tests else check_ledgers(config.known, results)
     number = counts(results)
     yield Check(
         name=RUN,
-        findings=(*expired, *outcome.warnings),
+        findings=outcome.warnings,
         target=target,
         times=0,
         details={
@@ -137,21 +135,6 @@ def checks_of_run(
     )
     missing = missing_tests(config.request.tests, outcome.collected, results)
     raise_unless_complete(outcome, missing)
-
-
-def check_ledgers(
-    known: KnownTests, results: Sequence[TestResult]
-) -> Iterator[Finding]:
-    """Yield warnings about expired entries of the ledger that match tests."""
-    tests = [result.id for result in results]
-    for entry, count in known.missed(tests):
-        text = (
-            f"{entry.id} in ledgers/skips.toml {entry.state(known.today)}; it would"
-            f" match {count} tests."
-        )
-        yield warning(
-            "ledger-over", text, f"Ask {entry.owner} to renew the entry, or remove it."
-        )
 
 
 def missing_tests(

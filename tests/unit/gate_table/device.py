@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +12,6 @@ from unittest import mock
 from core.digests import sha256_of
 from core.model import Finding
 from core.process import HostRunner
-from promotion.evidence.known_tests import KnownTests, known_tests_for
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.device.device_run import _GateRun
 from promotion.gates.device.expected_machine import ExpectedMachine
@@ -21,7 +19,6 @@ from promotion.gates.device.gpu_machine import MachineInfo
 from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform
 from promotion.gates.device.preflight import check_host, check_jax
 from promotion.gates.device.results import Attempt, Ending, killed_workers
-from promotion.gates.device.run_outcome import check_ledgers
 from promotion.gates.device.sessions import harness as harness_module
 from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import Pass, RunPlan, RunReport, Suite
@@ -32,7 +29,6 @@ from tests.support.files import write_files
 from tests.unit.gate_table.load import NO_DEVICE
 from tests.unit.gate_table.model import Row, Scene
 from tests.unit.promotion.test_device_suite import NO_GIT
-from tests.unit.promotion.test_known_tests import entry
 from wheelkit.rocm_manifest import RocmLibrary
 
 GATE = "device"
@@ -97,32 +93,6 @@ _RESULT_ROWS = [
         RESULTS,
         lambda made: setattr(made, "killed", True),
     ),
-]
-
-
-# The ledger of skips
-
-
-def _known(_: Path) -> KnownTests:
-    return KnownTests(active=(entry(pattern="tests/here_test.py"),))
-
-
-def _check_ledgers(known: KnownTests, _: Path) -> Iterable[Finding]:
-    results = [TestResult(id="tests/here_test.py::x", verdict=V.PASSED)]
-    return check_ledgers(known, results)
-
-
-def expired(_: KnownTests) -> KnownTests:
-    entries = [entry(pattern="tests/here_test.py")]
-    today = date(2026, 4, 1)
-    return known_tests_for(
-        entries, jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today
-    )
-
-
-LEDGERS = Scene(_known, _check_ledgers)
-_LEDGER_ROWS = [
-    Row(GATE, "ledger-over", "expired", LEDGERS, expired),
 ]
 
 
@@ -521,7 +491,6 @@ _MACHINE_EDITS: list[tuple[str, str, str, Callable[[Machine], object]]] = [
 
 ROWS = [
     *_RESULT_ROWS,
-    *_LEDGER_ROWS,
     *_RUN_ROWS,
     *(
         Row(GATE, code, fault, MACHINE, edit, says)

@@ -31,15 +31,13 @@ RESULTS = tuple(
         id=f"a_test.py::{name}",
         verdict=verdict,
         message=message,
-        entry=entry,
         attempts=1,
     )
-    for name, verdict, message, entry in (
-        ("good", TestVerdict.PASSED, "", ""),
-        ("flaky", TestVerdict.FLAKY, "E   slow", ""),
-        ("known", TestVerdict.SKIPPED, "no matrix cores", "no-mfma"),
-        ("suites_own", TestVerdict.SKIPPED, "only on TPU", "suite"),
-        ("machines", TestVerdict.ENVIRONMENT, "E   hipErrorNoDevice", ""),
+    for name, verdict, message in (
+        ("good", TestVerdict.PASSED, ""),
+        ("flaky", TestVerdict.FLAKY, "E   slow"),
+        ("suites_own", TestVerdict.SKIPPED, "only on TPU"),
+        ("machines", TestVerdict.ENVIRONMENT, "E   hipErrorNoDevice"),
     )
 )
 
@@ -77,9 +75,6 @@ def test_compat_prints_outcomes_of_promoted_checks(
     assert read_checks(bucket, staged.evidence, evidence).checks == (
         CheckOutcome(name="a_test.py::flaky", outcome="passed"),
         CheckOutcome(name="a_test.py::good", outcome="passed"),
-        CheckOutcome(
-            name="a_test.py::known", outcome="known", reason="no matrix cores (no-mfma)"
-        ),
         CheckOutcome(
             name="a_test.py::machines", outcome="skipped", reason="environment"
         ),

@@ -121,6 +121,7 @@ def test_exception_must_name_its_test(test: str) -> None:
 @pytest.mark.parametrize(
     ("now", "state"),
     [
+        (datetime(2025, 12, 31, 23, tzinfo=UTC), "opens on 2026-01-01"),
         (datetime(2026, 1, 9, 23, 59, 59, tzinfo=UTC), ""),
         # Days are UTC, independent of the caller's time zone.
         (

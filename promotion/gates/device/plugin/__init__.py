@@ -7,7 +7,7 @@ session, before any conftest.py. It uses only the standard library and pytest.
 
 JAX_GATE_SESSION is the session's folder with `plan.json`: `leases` (device, env,
 memory, nodes, alone), `only` (node ids, or null for all), `listed` and `shard` (see
-`choose`), `broken` (files to ignore), `skips` (regex, entry, reason), `solo` (this
+`choose`), `broken` (files to ignore), `solo` (this
 process runs the tests itself, without workers), `most_left` (see `leak_check`). Each
 process that runs tests writes `<worker>.jsonl` there, one line per event; faulthandler
 writes `<worker>.crash`. Every line is written through a newly opened file, because a

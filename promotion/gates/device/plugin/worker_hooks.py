@@ -11,7 +11,6 @@ import faulthandler
 import fcntl
 import json
 import os
-import re
 import resource
 import sys
 import time
@@ -89,7 +88,6 @@ class WorkerPlugin:
         self.around: tuple[State, State] = ({}, {})
         """State of the process before and after the call of the test."""
         self.running = False
-        self.entries: dict[str, str] = {}
         self.broken = {os.path.realpath(path) for path in self.plan["broken"]}
         self.parent = _parent()
         self.lease = self._claim()
@@ -187,14 +185,6 @@ class WorkerPlugin:
         others = [item for item in items if item.nodeid not in selected]
         items[:] = [item for item in items if item.nodeid in selected]
         config.hook.pytest_deselected(items=others)
-        for skip in self.plan["skips"]:
-            matches = re.compile(skip["regex"]).fullmatch
-            for item in items:
-                if matches(item.nodeid) and item.nodeid not in self.entries:
-                    self.entries[item.nodeid] = skip["entry"]
-                    item.add_marker(
-                        pytest.mark.skip(reason=skip["reason"]), append=False
-                    )
 
     # Tests
 
@@ -228,8 +218,6 @@ class WorkerPlugin:
             more["exception"] = next(iter(self.exceptions), "")
         if text:
             more["text"] = text
-        if ending == "skipped":
-            more["entry"] = self.entries.get(item.nodeid, "suite")
         if stayed:
             more["left"] = stayed
         if lost:

@@ -180,14 +180,13 @@ class SessionJournal:
         file, error, skipped = (str(event[key]) for key in ("file", "error", "skipped"))
         self.files.pop(file, None)
         if error or skipped:
-            ending, entry = (Ending.FAILED, "") if error else (Ending.SKIPPED, "suite")
+            ending = Ending.FAILED if error else Ending.SKIPPED
             self.files[file] = Attempt(
                 id=file,
                 ending=ending,
                 message=error or skipped,
                 exception=str(event.get("exception", "")),
                 worker=self.folder.name,
-                entry=entry,
             )
 
     def _add_test(self, event: Mapping[str, Any], worker: Worker) -> None:
@@ -205,7 +204,6 @@ class SessionJournal:
                 exception=str(event.get("exception", "")),
                 worker=f"{self.folder.name}/{worker.name}",
                 device=worker.device,
-                entry=str(event.get("entry", "")),
             )
         )
         if left:

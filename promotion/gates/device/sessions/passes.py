@@ -9,7 +9,6 @@ from typing import Any
 
 from core.frozen import frozen
 from core.model import Finding
-from promotion.evidence.known_tests import KnownTest, regex_of
 from promotion.evidence.test_results import TestResult
 from promotion.gates.device.lease import DEVICE_SHARE, JaxPlatform, Lease
 from promotion.gates.device.results import Attempt
@@ -191,17 +190,12 @@ def session_plan(
     solo: bool,
 ) -> dict[str, Any]:
     """Return the plan that the plugin reads; the plugin documents its fields."""
-    skipped = [
-        {"regex": regex_of(entry.pattern), "entry": entry.id, "reason": entry.reason}
-        for entry in run.skips
-    ]
     return {
         "leases": [asdict(lease) for lease in leases],
         "only": None if only is None else sorted(only),
         "listed": run.listed,
         "shard": run.shard,
         "broken": sorted(broken),
-        "skips": skipped,
         "solo": solo,
         "most_left": MOST_LEFT,
     }
@@ -227,7 +221,6 @@ class RunPlan:
     suite: Suite
     env: Mapping[str, str]
     passes: tuple[Pass, ...]
-    skips: tuple[KnownTest, ...] = ()
     listed: tuple[str, ...] = ()
     shard: tuple[int, int] = (1, 1)
     limits: SessionLimits = field(default_factory=SessionLimits)
