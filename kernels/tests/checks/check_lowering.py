@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -155,9 +156,7 @@ def check_dropout_calls_have_the_operands_of_the_contract(
     """No handler of these checks computes them."""
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx950")
 
-    def dropped(q: Any, k: Any, v: Any) -> Any:
-        return flash_attn_func(q, k, v, 0.25, dropout_seed=7)
-
+    dropped = partial(flash_attn_func, dropout_p=0.25, dropout_seed=7)
     extras = ["0xbf16", "0xf32", "0xi32", "0xi32", "4xui32"]
     out = ["2x7x8x16xbf16", "2x8x7xf32"]
     gradients = [FEW_TYPES[0], *["2x9x8x16xbf16"] * 2, "2x7x8x16xf32", out[1]]
@@ -334,22 +333,7 @@ def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     monkeypatch.setenv("JAX_AITER_BACKEND", "aiter")
 
-    def packed(
-        q: Any,
-        k: Any,
-        v: Any,
-        cu_q: Any,
-        cu_k: Any = None,
-    ) -> Any:
-        return flash_attn_varlen(
-            q,
-            k,
-            v,
-            cu_q,
-            cu_k,
-            causal=True,
-        )
-
+    packed = partial(flash_attn_varlen, causal=True)
     # The program chooses between the kernel and XLA's code; a promise or concrete
     # arrays decide before.
     text = lowered(packed, *TWO_CU)
@@ -381,23 +365,7 @@ def check_the_program_decides_whether_each_query_sees_a_key(
     arrays = [made(seed, part.shape, BF16) for seed, part in enumerate(TWO_CU[:3])]
     arrays += [jnp.array([0, 4, 4, 9], jnp.int32), jnp.array(cu_k, jnp.int32)]
 
-    def packed(
-        q: Any,
-        k: Any,
-        v: Any,
-        cu_q: Any,
-        cu_k: Any,
-    ) -> Any:
-        return flash_attn_varlen(
-            q,
-            k,
-            v,
-            cu_q,
-            cu_k,
-            causal=causal,
-            return_lse=True,
-        )
-
+    packed = partial(flash_attn_varlen, causal=causal, return_lse=True)
     count = 0
     plain = _kernels.forward
 

@@ -5,6 +5,7 @@ Gradients, masks, dropout, transformations, memory.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -186,18 +187,7 @@ def made_case(name: str, dtype: Any) -> tuple[Any, dict[str, Any], dict[str, Any
     """Return arrays, options of flash_attn_func, and options of `dense`."""
     options = dict(OPTIONS[name])
     sq, sk = options.pop("sizes", (7, 9))
-    arrays = {"q": None, "k": None, "v": None}
-    arrays = dict(
-        zip(
-            arrays,
-            qkv(
-                sq,
-                sk,
-                dtype=dtype,
-            ),
-            strict=True,
-        )
-    )
+    arrays = dict(zip("qkv", qkv(sq, sk, dtype=dtype), strict=True))
     told: dict[str, Any] = {
         "causal": options.get("causal", False),
         "window": options.get("window_size", (-1, -1)),
@@ -247,14 +237,9 @@ def check_each_option_does_what_it_says_and_its_gradients_are_those_of_finite_di
     finite = np.isfinite(wanted[1])
 
     def function(*values: Any) -> Any:
+        named = dict(zip(arrays, values, strict=True))
         out, lse, p = flash_attn_func(
-            **dict(
-                zip(
-                    arrays,
-                    values,
-                    strict=True,
-                )
-            ),
+            **named,
             **options,
             return_lse=True,
             return_attn_probs=True,
@@ -279,19 +264,7 @@ def check_gradients_over_several_blocks() -> None:
         dtype=jnp.float64,
     )
 
-    def blocks(
-        q: Any,
-        k: Any,
-        v: Any,
-    ) -> Any:
-        return flash_attn_func(
-            q,
-            k,
-            v,
-            causal=True,
-            window_size=(300, 0),
-        )
-
+    blocks = partial(flash_attn_func, causal=True, window_size=(300, 0))
     compare_gradients(lambda *a: (blocks(*a), ()), *arrays)
     both = jax.jit(with_gradients(blocks))
     for dtype, tolerance in ((jnp.float32, 2e-5), (jnp.bfloat16, 4e-2)):
@@ -327,24 +300,12 @@ def check_packed_sequences_are_sequences_of_their_own(options: dict[str, Any]) -
     )
     slopes = abs(made(5, (4,)))
 
-    def packed(
-        q: Any,
-        k: Any,
-        v: Any,
-        cu_q: Any,
-        cu_k: Any,
-    ) -> Any:
-        return flash_attn_varlen(
-            q,
-            k,
-            v,
-            cu_q,
-            cu_k,
-            alibi_slopes=slopes,
-            return_lse=True,
-            **options,
-        )
-
+    packed: Any = partial(
+        flash_attn_varlen,
+        alibi_slopes=slopes,
+        return_lse=True,
+        **options,
+    )
     out, lse = jax.jit(packed)(q, k, v, cu_q, cu_k)
     compare(packed(q, k, v, cu_q, cu_k)[0], out)
     assert lse.shape == (4, 350)
@@ -386,31 +347,12 @@ def check_dropout_is_fair_and_independent_of_seed_and_place() -> None:
 
 def check_dropout_does_not_depend_on_blocks_nor_on_how_the_seed_comes() -> None:
     q, k, v = qkv(300, 700)
-    run = jax.jit(
-        lambda seed: flash_attn_func(
-            q,
-            k,
-            v,
-            dropout_p=0.5,
-            dropout_seed=seed,
-        )
-    )
-    out = flash_attn_func(
-        q,
-        k,
-        v,
-        dropout_p=0.5,
-        dropout_seed=7,
-    )
+    dropped = partial(flash_attn_func, dropout_p=0.5)
+    run = jax.jit(lambda seed: dropped(q, k, v, dropout_seed=seed))
+    out = dropped(q, k, v, dropout_seed=7)
     compare(run(jnp.int32(7)), out)
     assert np.abs(wide(run(jnp.int32(8))) - wide(out)).max() > 0.1
-    first = flash_attn_func(
-        q[:1, :, :],
-        k[:1],
-        v[:1],
-        dropout_p=0.5,
-        dropout_seed=7,
-    )
+    first = dropped(q[:1], k[:1], v[:1], dropout_seed=7)
     compare(first, out[:1])
 
 
@@ -425,12 +367,7 @@ def check_scores_are_never_there_as_a_whole() -> None:
         k: Any,
         v: Any,
     ) -> Any:
-        return flash_attn_func(
-            q,
-            k,
-            v,
-            causal=True,
-        ).sum()
+        return flash_attn_func(q, k, v, causal=True).sum()
 
     for function in (loss, jax.grad(loss, (0, 1, 2))):
         compiled = jax.jit(function).lower(shape, shape, shape).compile()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -103,14 +104,7 @@ class Program:
 
 def attention(**options: Any) -> Callable[..., Any]:
     """Return attention and its gradients with fixed options."""
-    return with_gradients(
-        lambda q, k, v: flash_attn_func(
-            q,
-            k,
-            v,
-            **options,
-        )
-    )
+    return with_gradients(partial(flash_attn_func, **options))
 
 
 def attention_of_ck(**options: Any) -> Callable[..., Any]:
@@ -135,14 +129,7 @@ def packed_attention(
 ) -> Callable[..., Any]:
     """Return attention of the first batch's rows as sequences, and its gradients."""
     return with_gradients(
-        lambda q, k, v: flash_attn_varlen(
-            q[0],
-            k[0],
-            v[0],
-            cu_q,
-            cu_k,
-            **options,
-        )
+        lambda q, k, v: flash_attn_varlen(q[0], k[0], v[0], cu_q, cu_k, **options)
     )
 
 
@@ -164,13 +151,7 @@ PROGRAMS = {
     ),
     "gemm": Program(
         "gfx942",
-        with_gradients(
-            lambda a, b, c: gemm(
-                a,
-                b,
-                bias=c,
-            )
-        ),
+        with_gradients(lambda a, b, c: gemm(a, b, bias=c)),
         (A, B, S((256,), F32)),
         ("gemm_bf16",),
     ),

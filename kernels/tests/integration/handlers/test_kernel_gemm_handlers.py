@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -69,24 +68,13 @@ def test_bf16(
     table = golden.rows(kernel_tree.source, gpu.processor, "gemm_bf16")
     args, results = call = bf16_call(m, n, k)
     library = kernel_tree.library("gemm_bf16")
-    words = {"splitk": splitk, "kernel": ""}
     if k % 64 or n % 64 or splitk > min(64, k // 64):
         with pytest.raises(
             CallError, match=f"No kernel of .*bf16gemm.*csv fits M={m}, N={n}, K={k}"
         ):
-            launch(
-                library,
-                call,
-                gpu.ordinal,
-                **words,
-            )
+            launch(library, call, gpu.ordinal, splitk=splitk)
         return
-    found, before = launch(
-        library,
-        call,
-        gpu.ordinal,
-        **words,
-    )
+    found, before = launch(library, call, gpu.ordinal, splitk=splitk)
     row = golden.row_of(table, found.kernel)
     split = found.grid[2]
     values: dict[str, int | float] = {
@@ -133,22 +121,11 @@ def test_i8(
     table = golden.rows(kernel_tree.source, "gfx942", "gemm_i8")
     args, results = call = i8_call(m, n, k)
     library = kernel_tree.library("gemm_i8")
-    words = {"splitk": splitk, "kernel": ""}
     if k % 128 or n % 128:
         with pytest.raises(CallError, match=r"No kernel of|multiple of"):
-            launch(
-                library,
-                call,
-                MI300,
-                **words,
-            )
+            launch(library, call, MI300, splitk=splitk)
         return
-    found, before = launch(
-        library,
-        call,
-        MI300,
-        **words,
-    )
+    found, before = launch(library, call, MI300, splitk=splitk)
     row = golden.row_of(table, found.kernel)
     split = found.grid[0] * row.tile_n // n
     a, b, a_scale, b_scale, bias = (tensor.address for tensor in args)
@@ -188,20 +165,14 @@ def test_i8_splits_k_only_into_parts_that_run_at_once(kernel_tree: KernelTree) -
     """A block clears its share of the result, and so would lose what others have added."""
     library = kernel_tree.library("gemm_i8")
     gpu = find_device("gfx942", 80)
-    found, _ = launch(
-        library,
-        i8_call(1, 5120, 1024),
-        gpu,
-        splitk=2,
-        kernel="",
-    )
+    found, _ = launch(library, i8_call(1, 5120, 1024), gpu, splitk=2)
     assert found.grid == (80, 1, 1)
     for sizes, said in (
         ((1, 5248, 1024), "2 parts of K do not all run at the same time on 80"),
         ((1, 128, 128), "K has no 2 parts that are multiples of 128"),
     ):
         with pytest.raises(CallError, match=said):
-            launch(library, i8_call(*sizes), gpu, splitk=2, kernel="")
+            launch(library, i8_call(*sizes), gpu, splitk=2)
 
 
 @settings(max_examples=200)
@@ -225,28 +196,13 @@ def test_fp4(
         if (one.shuffled, one.splits, n % one.tile_n) == (shuffled, splitk > 1, 0)
     ]
     args, results = call = fp4_call(m, n, k)
-    words: dict[str, Any] = {
-        "splitk": splitk,
-        "kernel": "",
-        "bpreshuffle": shuffled,
-    }
     library = kernel_tree.library("gemm_fp4")
     if k % (256 * split) or not fits:
         said = "K a multiple of 256" if k % 256 else "No kernel of .*f4gemm.*csv fits"
         with pytest.raises(CallError, match=said):
-            launch(
-                library,
-                call,
-                MI350,
-                **words,
-            )
+            launch(library, call, MI350, splitk=splitk, bpreshuffle=shuffled)
         return
-    found, before = launch(
-        library,
-        call,
-        MI350,
-        **words,
-    )
+    found, before = launch(library, call, MI350, splitk=splitk, bpreshuffle=shuffled)
     row = golden.row_of(table, found.kernel)
     values: dict[str, int | float] = {
         "D": results[0].address,
@@ -298,11 +254,5 @@ def test_named_kernel_is_used(kernel_tree: KernelTree) -> None:
     library = kernel_tree.library("gemm_bf16")
     call = bf16_call(512, 512, 1024)
     for row in golden.rows(kernel_tree.source, "gfx942", "gemm_bf16"):
-        found, _ = launch(
-            library,
-            call,
-            MI300,
-            splitk=1,
-            kernel=row.kernel,
-        )
+        found, _ = launch(library, call, MI300, splitk=1, kernel=row.kernel)
         assert found.kernel == row.kernel

@@ -63,13 +63,7 @@ def test_split_with_semaphores(
         out=out,
         bias=bias,
     )
-    found, before = launch(
-        library,
-        call,
-        MI300,
-        splitk=0,
-        kernel="",
-    )
+    found, before = launch(library, call, MI300)
     assert found.kernel == CLEAN
     assert found.grid == (8, 8, 4)
     assert len(found.arguments) == 352
@@ -94,13 +88,7 @@ def test_without_a_split_there_is_nothing_to_zero(library: TreeLibrary) -> None:
         1024,
         out="bf16",
     )
-    found, before = launch(
-        library,
-        call,
-        MI300,
-        splitk=1,
-        kernel="",
-    )
+    found, before = launch(library, call, MI300, splitk=1)
     assert found.kernel == PLAIN
     assert found.grid == (8, 16, 1)
     assert len(found.arguments) == 336
@@ -164,7 +152,6 @@ def test_real_objects_get_arguments_by_name(
             kernel_tree.library("gemm_bf16"),
             call,
             find_device(*place),
-            splitk=0,
             kernel=row.kernel,
         )
         assert found.sha256 == golden.digest(row.path)

@@ -88,7 +88,9 @@ def launch(
     library: TreeLibrary,
     call: Call,
     device: int = 0,
-    **attributes: object,
+    splitk: int = 0,
+    kernel: str = "",
+    **more: object,
 ) -> tuple[Record, list[Record]]:
     """Call a GEMM handler.
 
@@ -96,7 +98,7 @@ def launch(
     """
     *before, last = library.call(
         *call,
-        attributes,
+        {"splitk": splitk, "kernel": kernel, **more},
         device=device,
     )
     assert last.what == LAUNCH
