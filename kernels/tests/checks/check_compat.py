@@ -17,8 +17,19 @@ from kernels.tests.checks.common import made
 
 Q = made(0, (2, 16, 4, 32))
 ROWS = Q.reshape(32, 4, 32)
-BATCH = partial(flash_attn_func, Q, Q, Q)
-PACKED = partial(flash_attn_varlen, ROWS, ROWS, ROWS, jnp.array([0, 12, 32], jnp.int32))
+BATCH = partial(
+    flash_attn_func,
+    Q,
+    Q,
+    Q,
+)
+PACKED = partial(
+    flash_attn_varlen,
+    ROWS,
+    ROWS,
+    ROWS,
+    jnp.array([0, 12, 32], jnp.int32),
+)
 
 
 @pytest.mark.releases
@@ -47,7 +58,15 @@ def check_gemm_i8_takes_the_order_of_the_kernels(
     wanted = gemm_i8(a, b, *scales)
     monkeypatch.setenv("JAX_AITER_COMPAT", "1")
     assert (gemm_i8(a, shuffled, *scales) == wanted).all()
-    assert (gemm_i8(a, b, *scales, preshuffled=False) == wanted).all()
+    assert (
+        gemm_i8(
+            a,
+            b,
+            *scales,
+            preshuffled=False,
+        )
+        == wanted
+    ).all()
 
 
 def check_an_invalid_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

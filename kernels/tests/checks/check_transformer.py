@@ -26,13 +26,21 @@ BATCH = 8
 LENGTH = 20
 
 
-def plain_norm(x: Any, residual: Any, gamma: Any) -> Any:
+def plain_norm(
+    x: Any,
+    residual: Any,
+    gamma: Any,
+) -> Any:
     total = x + residual
     mean = jnp.mean(total * total, axis=-1, keepdims=True)
     return total / jnp.sqrt(mean + 1e-6) * gamma, total
 
 
-def plain_attention(q: Any, k: Any, v: Any) -> Any:
+def plain_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+) -> Any:
     k, v = (jnp.repeat(part, HEADS // KEY_HEADS, 2) for part in (k, v))
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
     seen = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
@@ -51,12 +59,32 @@ class Operations:
 
 
 ATTENTION = partial(flash_attn_func, causal=True)
-KERNELS = Operations(BF16, rms_norm_with_add, gemm, ATTENTION)
-BY_XLA = Operations(F32, rms_norm_with_add, gemm, ATTENTION)
-PLAIN = Operations(jnp.float64, plain_norm, lambda a, b: a @ b.T, plain_attention)
+KERNELS = Operations(
+    BF16,
+    rms_norm_with_add,
+    gemm,
+    ATTENTION,
+)
+BY_XLA = Operations(
+    F32,
+    rms_norm_with_add,
+    gemm,
+    ATTENTION,
+)
+PLAIN = Operations(
+    jnp.float64,
+    plain_norm,
+    lambda a, b: a @ b.T,
+    plain_attention,
+)
 
 
-def layer(operations: Operations, depth: int, carry: Any, weights: Any) -> Any:
+def layer(
+    operations: Operations,
+    depth: int,
+    carry: Any,
+    weights: Any,
+) -> Any:
     x, branch = carry
     front = x.shape[:2]
 
@@ -73,12 +101,20 @@ def layer(operations: Operations, depth: int, carry: Any, weights: Any) -> Any:
     return (x, branch.astype(x.dtype)), None
 
 
-def model(one: Callable[..., Any], x: Any, weights: Any) -> Any:
+def model(
+    one: Callable[..., Any],
+    x: Any,
+    weights: Any,
+) -> Any:
     (x, branch), _ = jax.lax.scan(one, (x, jnp.zeros_like(x)), weights)
     return x + branch
 
 
-def unrolled(one: Callable[..., Any], x: Any, weights: Any) -> Any:
+def unrolled(
+    one: Callable[..., Any],
+    x: Any,
+    weights: Any,
+) -> Any:
     carry = (x, jnp.zeros_like(x))
     for place in range(LAYERS):
         own = jax.tree.map(lambda part: part[place], weights)  # noqa: B023
@@ -86,15 +122,27 @@ def unrolled(one: Callable[..., Any], x: Any, weights: Any) -> Any:
     return carry[0] + carry[1]
 
 
-def remat(one: Callable[..., Any], x: Any, weights: Any) -> Any:
+def remat(
+    one: Callable[..., Any],
+    x: Any,
+    weights: Any,
+) -> Any:
     return model(jax.checkpoint(one), x, weights)
 
 
-def mapped(one: Callable[..., Any], x: Any, weights: Any) -> Any:
+def mapped(
+    one: Callable[..., Any],
+    x: Any,
+    weights: Any,
+) -> Any:
     return jax.vmap(lambda part: model(one, part[None], weights)[0])(x)
 
 
-def divided(one: Callable[..., Any], x: Any, weights: Any) -> Any:
+def divided(
+    one: Callable[..., Any],
+    x: Any,
+    weights: Any,
+) -> Any:
     function = jax.shard_map(
         partial(model, one),
         mesh=mesh(),
@@ -123,7 +171,9 @@ def operands(depth: int) -> Any:
 
 
 def with_gradients(
-    transformed: Callable[..., Any], operations: Operations, depth: int
+    transformed: Callable[..., Any],
+    operations: Operations,
+    depth: int,
 ) -> Any:
     one = partial(layer, operations, depth)
 

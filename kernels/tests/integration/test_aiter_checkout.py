@@ -37,7 +37,11 @@ def commit(folder: Path, message: str) -> str:
     return sources.git_commit(folder, "HEAD", RUNNER)
 
 
-def repository(folder: Path, name: str, data: bytes) -> str:
+def repository(
+    folder: Path,
+    name: str,
+    data: bytes,
+) -> str:
     (folder / name).parent.mkdir(parents=True)
     (folder / name).write_bytes(data)
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
@@ -79,7 +83,10 @@ def context(cache: Path, runner: HostRunner = RUNNER) -> BuildContext:
 
 
 def obtain(
-    source: UpstreamSource, cache: Path, *modules: KernelModule, wish: str = ""
+    source: UpstreamSource,
+    cache: Path,
+    *modules: KernelModule,
+    wish: str = "",
 ) -> sources.SourceTree:
     return sources.obtain(wish, source, modules, context(cache))
 
@@ -113,7 +120,9 @@ def test_commit_that_the_repository_lacks_is_an_error(
 
 
 def test_update_moves_the_pin_and_prints_changes(
-    source: UpstreamSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: UpstreamSource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = tmp_path / "modules.toml"
     text.write_text(f'commit = "{source.commit}"')

@@ -90,7 +90,9 @@ def rewrite(name: str, data: bytes) -> Callable[[Path], object]:
     ],
 )
 def test_scan_refuses_objects_that_do_not_fit(
-    change: Callable[[Path], object], said: str, tree: Path
+    change: Callable[[Path], object],
+    said: str,
+    tree: Path,
 ) -> None:
     change(tree)
     with pytest.raises(KernelError, match=said):

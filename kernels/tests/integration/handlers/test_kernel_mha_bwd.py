@@ -85,7 +85,10 @@ def tile_of(gfx: str, name: str) -> int:
 
 
 def arguments(
-    case: BwdCase, args: list[Tensor], results: list[Tensor], tile: int
+    case: BwdCase,
+    args: list[Tensor],
+    results: list[Tensor],
+    tile: int,
 ) -> dict[str, int | float]:
     """Return the arguments by each of the names that AITER's layouts have for them."""
     dout, q, k, v, lse, d, cu_q, cu_k = (tensor.address for tensor in args)
