@@ -177,13 +177,8 @@ def project_defaults(command: click.Command, project: ProjectFile) -> dict[str, 
 
     These are the options that have an environment variable.
     """
-    if isinstance(command, LazyGroup):
-        return {}  # it gives its commands their own defaults
     if isinstance(command, click.Group):
-        return {
-            name: project_defaults(below, project)
-            for name, below in command.commands.items()
-        }
+        return {}  # it gives its commands their own defaults
     return {
         parameter.name: project.values[parameter.name]
         for parameter in command.params

@@ -123,7 +123,6 @@ def test_gpu_has_its_state_and_commands_of_its_newest_set() -> None:
         f" URL-of-this-page/sets/{3:064x}/requirements-locked.txt"
     )
     assert f"pip install {lock}" in found["gfx942"]
-    assert f"pip download --dest jax-wheels {lock}" in found["gfx942"]
     assert "rocm/dev-ubuntu-24.04:7.0.3-complete" in found["gfx942"]
 
 
@@ -211,7 +210,6 @@ def test_commands_are_not_shown_where_they_fail() -> None:
         == ["--extra-index-url"] * 2
     )
     assert "This set has no pylock.toml" in text
-    assert "AMD has no image" in text
     assert "ci_build set bundle" not in Elements(page).text
     assert f"ci_build set bundle multi-arch/{1:064x}" in Elements(index_page(1)).text
 
