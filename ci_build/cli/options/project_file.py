@@ -111,8 +111,8 @@ def _text(path: Path, name: str, value: int | str | list[int | str]) -> str:
     items = value if isinstance(value, list) else [value]
     texts = [str(item) for item in items]
     if name in _PATHS:
-        texts = [
-            text if "://" in text or "==" in text else str(path.parent / text)
-            for text in texts
-        ]
+        words = PATHS.get(name, ())
+        for number, text in enumerate(texts):
+            if "://" not in text and "==" not in text and text not in words:
+                texts[number] = str(path.parent / text)
     return ",".join(texts)

@@ -238,12 +238,11 @@ SWITCHES = tuple(name for name, option in _OPTIONS.items() if option.is_switch)
 """Options without a value."""
 NEEDS_KERNELS = tuple(name for name in _names("Kernels") if name != "kernels")
 """Options of the kernel build, which need `--kernels`."""
-PATHS = frozenset(
-    name
-    for name, option in _OPTIONS.items()
-    if {"DIR", "FILE"} & {*re.split(r"\W", option.form)}
-)
-"""Options whose value may be a path of this machine."""
+_WORDS = {
+    name: frozenset(re.split(r"\W", option.form)) for name, option in _OPTIONS.items()
+}
+PATHS = {name: words for name, words in _WORDS.items() if words & {"DIR", "FILE"}}
+"""Options whose value may be a path of this machine -> the words that it may be instead."""
 
 
 def option_names() -> tuple[str, ...]:

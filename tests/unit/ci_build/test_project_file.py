@@ -49,6 +49,7 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
         therock-path = "https://rocm.example/a.tar.gz"
         bucket = "s3://wheels/nightly"
         cluster-store = "store"
+        aiter-source = "sdist"
     """
     path = write(tmp_path, text)
     assert find_project_file(tmp_path).values == {
@@ -60,6 +61,7 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
         "therock_path": "https://rocm.example/a.tar.gz",
         "bucket": "s3://wheels/nightly",
         "cluster_store": str(path.parent / "store"),
+        "aiter_source": "sdist",
     }
 
 
