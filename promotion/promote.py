@@ -115,7 +115,7 @@ def promote(
     wheel_set = read_staged(bucket, staged)
     source = source or PolicySource()
     report = progress or NoProgress()
-    authority = policy.authority(signer, source)
+    authority = policy.authority(signer, source, actor)
     head, entries = read_head(bucket, released, authority)
     _refuse(wheel_set, policy, head, entries)
     entry = _offered(staged.digest, head, entries, head.state.offered)
@@ -140,7 +140,7 @@ def promote(
             _copy_set(bucket, staged, promoted, claim, made)
             draft = _draft(wheel_set, policy, head, claim, promoted)
             change = change_ledger(
-                bucket, released, draft, actor=actor, now=now, authority=authority
+                bucket, released, draft, now=now, authority=authority
             )
         assert change.entry is not None
         entry = change.entry

@@ -51,7 +51,8 @@ def find_authority(
     signer = signer_of(request.key) if request.key else None
     if signer is not None and authority.keys is None and not request.channel:
         _refuse_listed_key(released, authority, signer)
-    return replace(authority, signer=signer, source=policy_source(request, runner))
+    source = policy_source(request, runner)
+    return replace(authority, signer=signer, source=source, actor=request.actor)
 
 
 def read_authority(

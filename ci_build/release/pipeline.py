@@ -239,7 +239,6 @@ class Pipeline:
                     options.ledger,
                     self.reporter,
                     self.runner,
-                    options.actor,
                     options.trust_config,
                     allow_lower=options.allow_lower,
                 )

@@ -47,6 +47,7 @@ class LedgerRequest:
 
     Attributes:
         key: key that signs entries. None leaves them unsigned.
+        actor: user or CI run, for the ledger.
         channel: expected channel of the index. Empty means that of its ledger.
         owner, reason: person who permits a promotion from an unprotected ref, and why.
         ci_commit, ci_ref: commit and full ref of the CI run. Empty outside of CI.
@@ -55,6 +56,7 @@ class LedgerRequest:
     """
 
     key: SigningKey | None = None
+    actor: str = ""
     channel: str = ""
     owner: str = ""
     reason: str = ""
@@ -121,7 +123,6 @@ class ReleaseOptions:
             requires.
         key: key that signs evidence.
         connect: opens the HTTP client that reads the released index.
-        actor: user or CI run, for the ledger.
         ledger: key that signs ledger entries, and the permission to promote from an
             unprotected ref.
         steps: steps to perform.
@@ -145,7 +146,6 @@ class ReleaseOptions:
     corpus: str
     key: SigningKey
     connect: Connect
-    actor: str
     ledger: LedgerRequest = LedgerRequest()
     steps: tuple[ReleaseStep, ...] = tuple(ReleaseStep)
     public_url: str = ""

@@ -74,7 +74,7 @@ def conclude(
         index=index,
         channel=options.channel,
         time=now(),
-        actor=options.actor,
+        actor=options.ledger.actor,
         sets=tuple(one.summary for one in sets),
     )
     if file is not None:

@@ -306,7 +306,6 @@ def repair(
     bucket: Bucket,
     released: ReleasedIndex,
     *,
-    actor: str = "",
     now: Clock = utc_now,
     authority: Authority = ANYONE,
     since: RecordedEntry | None = None,
@@ -319,7 +318,6 @@ def repair(
     earlier can use them; see `claim`.
 
     Args:
-        actor: name of the person or job that repairs the index, for the ledger.
         authority: accepted signatures of ledger entries, and the signer of the new one.
         since: entry that the ledger must contain, or None.
 
@@ -351,9 +349,7 @@ def repair(
 
     if removing:
         with claimed(bucket, released, "repair", now=now) as claim:
-            change_ledger(
-                bucket, released, draft, actor=actor, now=now, authority=authority
-            )
+            change_ledger(bucket, released, draft, now=now, authority=authority)
             removed, denied = _remove(bucket, claim, removing)
         kept |= denied
         written += publish(bucket, released, authority=authority)

@@ -94,6 +94,7 @@ class Authority:
         signer: signer of new entries. None leaves them unsigned.
         policy: text of the policy file.
         source: origin of the policy. None means unknown.
+        actor: name of the person or job that changes the ledger.
     """
 
     channel: str = ""
@@ -101,6 +102,7 @@ class Authority:
     signer: Signer | None = None
     policy: str = ""
     source: PolicySource | None = None
+    actor: str = ""
 
     def problem(self, key: str, time: str) -> str:
         """Return why the key of an entry is not accepted, as the end of a sentence.

@@ -116,7 +116,6 @@ def rollback(
     *,
     to: int | None,
     reason: str,
-    actor: str,
     now: Clock = utc_now,
     authority: Authority = ANYONE,
 ) -> OperationResult:
@@ -153,7 +152,7 @@ def rollback(
             kind=EntryKind.ROLLBACK, reason=reason, earlier=earlier, to=number
         )
 
-    return _do(bucket, released, draft, actor=actor, now=now, authority=authority)
+    return _do(bucket, released, draft, now=now, authority=authority)
 
 
 def mark(
@@ -163,7 +162,6 @@ def mark(
     sets: Sequence[str],
     *,
     reason: str,
-    actor: str,
     now: Clock = utc_now,
     authority: Authority = ANYONE,
 ) -> OperationResult:
@@ -188,7 +186,7 @@ def mark(
                 numbers.update(entries_of_set(digest, head.state, entries))
         return Change(kind=kind, sets=tuple(sorted(numbers)), reason=reason)
 
-    return _do(bucket, released, draft, actor=actor, now=now, authority=authority)
+    return _do(bucket, released, draft, now=now, authority=authority)
 
 
 def _time_after(head: Head, entries: Entries, now: datetime) -> str:
@@ -222,7 +220,6 @@ def change_ledger(
     released: ReleasedIndex,
     draft: Draft,
     *,
-    actor: str,
     now: Clock,
     authority: Authority = ANYONE,
 ) -> LedgerChange:
@@ -264,7 +261,7 @@ def change_ledger(
             time=time,
             kind=change.kind,
             state=state,
-            actor=actor,
+            actor=authority.actor,
             reason=change.reason,
             sets=change.sets,
             to=change.to,
@@ -294,13 +291,10 @@ def _do(
     released: ReleasedIndex,
     draft: Draft,
     *,
-    actor: str,
     now: Clock,
     authority: Authority,
 ) -> OperationResult:
-    changed = change_ledger(
-        bucket, released, draft, actor=actor, now=now, authority=authority
-    )
+    changed = change_ledger(bucket, released, draft, now=now, authority=authority)
     # Publish without a new entry too: an earlier command may have stopped before it
     # wrote the pages.
     pages = publish(bucket, released, authority=authority)

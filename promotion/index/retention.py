@@ -83,7 +83,6 @@ def apply(
     released: ReleasedIndex,
     rule: RetentionRule,
     *,
-    actor: str,
     now: Clock = utc_now,
     authority: Authority = ANYONE,
 ) -> RetentionPlan:
@@ -107,14 +106,12 @@ def apply(
             kind=EntryKind.SWEEP, sets=fresh.sweep, reason=reason, removed=keys
         )
 
-    change_ledger(bucket, released, retire, actor=actor, now=now, authority=authority)
+    change_ledger(bucket, released, retire, now=now, authority=authority)
     publish(bucket, released, authority=authority)
     if not retention.sweep:
         return retention
     with claimed(bucket, released, "retention", now=now) as claim:
-        change_ledger(
-            bucket, released, sweep, actor=actor, now=now, authority=authority
-        )
+        change_ledger(bucket, released, sweep, now=now, authority=authority)
         _complete_sweep(bucket, released, authority)
     publish(bucket, released, authority=authority)
     return retention

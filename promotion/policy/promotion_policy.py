@@ -110,7 +110,10 @@ class Policy(PolicyTable):
     text: str = ""
 
     def authority(
-        self, signer: Signer | None = None, source: PolicySource | None = None
+        self,
+        signer: Signer | None = None,
+        source: PolicySource | None = None,
+        actor: str = "",
     ) -> Authority:
         """Return the authority of this policy over a ledger.
 
@@ -118,6 +121,7 @@ class Policy(PolicyTable):
             signer: signer of new entries.
             source: checkout of the policy. Its owner and reason are dropped if the
                 policy accepts it anyway.
+            actor: name of the person or job that changes the ledger.
         """
         if source and not source.problem(self.protected_refs):
             source = replace(source, owner="", reason="")
@@ -127,6 +131,7 @@ class Policy(PolicyTable):
             signer=signer,
             policy=self.text,
             source=source,
+            actor=actor,
         )
 
     @property

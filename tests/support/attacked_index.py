@@ -188,7 +188,6 @@ class World:
             kind,
             sets or ["1"],
             reason="x",
-            actor="me",
             now=lambda: now,
             authority=POLICY.authority(KEEPER),
         )

@@ -9,7 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.environment import actor, ledger_request
+from ci_build.cli.options.environment import ledger_request
 from ci_build.cli.options.shared_options import (
     DAYS,
     ENTRY,
@@ -64,7 +64,7 @@ def rollback(
     request = ledger_request(**ledger)
     authority = find_authority(opened, released, request, host_runner(reporter))
     done = operations.rollback(
-        opened, released, to=to, reason=reason, actor=actor(), authority=authority
+        opened, released, to=to, reason=reason, authority=authority
     )
     if as_json:
         print_json(_result(index, done))
@@ -116,7 +116,6 @@ def _marking(name: str, kinds: tuple[EntryKind, EntryKind], text: str) -> click.
                 kinds[undo],
                 digests,
                 reason=reason,
-                actor=actor(),
                 authority=authority,
             )
             results.append(_result(index, done))
@@ -227,9 +226,7 @@ def retention(
     authority = find_authority(opened, released, request, host_runner(reporter))
     authority.check_signer(operations.utc_now())
     if really:
-        plan = index_retention.apply(
-            opened, released, rule, actor=actor(), authority=authority
-        )
+        plan = index_retention.apply(opened, released, rule, authority=authority)
         record_upkeep(opened, released, "retention")
     else:
         plan = index_retention.plan(opened, released, rule, authority=authority)

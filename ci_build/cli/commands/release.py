@@ -20,7 +20,6 @@ from ci_build.cli.common import (
 )
 from ci_build.cli.options.cluster_options import cluster_options, with_cluster
 from ci_build.cli.options.environment import (
-    actor,
     ledger_request,
     step_summary,
 )
@@ -243,7 +242,6 @@ def promote(
         ledger_request(ledger_key, channel, allow_unprotected, bucket),
         reporter,
         host_runner(reporter),
-        actor(),
         trust_config,
         allow_lower=allow_lower,
     )

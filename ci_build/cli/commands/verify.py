@@ -9,7 +9,7 @@ import click
 import cloup
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.environment import actor, ledger_request
+from ci_build.cli.options.environment import ledger_request
 from ci_build.cli.options.shared_options import (
     bucket_option,
     dry_run_option,
@@ -118,7 +118,6 @@ def verify(
         done = repair_index(
             opened,
             released,
-            actor=actor(),
             authority=signer,
             since=since,
         )

@@ -150,6 +150,7 @@ def ledger_request(
     commit, ref = ci_ref()
     return LedgerRequest(
         key=key,
+        actor=actor(),
         channel=channel or "",
         owner=owner,
         reason=reason,

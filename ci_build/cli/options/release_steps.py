@@ -9,7 +9,6 @@ from ci_build.cli.options.cluster_options import (
     cluster_request,
 )
 from ci_build.cli.options.environment import (
-    actor,
     child_environment,
     find_signing_key,
     ledger_request,
@@ -171,7 +170,6 @@ def release_options(
         corpus=given["corpus"] or "",
         key=find_signing_key(given["signing_key"]),
         connect=connect,
-        actor=actor(),
         ledger=ledger_request(
             given["ledger_key"], channel, given["allow_unprotected"], bucket
         ),

@@ -139,7 +139,6 @@ def test_sets_with_a_lock_are_tested_with_their_rocm(files: dict[str, str]) -> N
         corpus="",
         key=SigningKey(file=None),
         connect=Client,
-        actor="",
     )
     one = replace(sets.wheel_set(), files=files)
     (request,) = device_step.requests([missing], one, fake_devices(1), options)

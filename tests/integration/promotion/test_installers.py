@@ -339,7 +339,6 @@ def test_installers_skip_yanked_sets_and_normalise_names(
         EntryKind.YANK,
         ["2"],
         reason="slow & <b>wrong</b>",
-        actor="tests",
     )
     runner = HostRunner(scene.environment)
     pins = [f"{wheel.wheel.name}=={wheel.wheel.version}" for wheel in new]

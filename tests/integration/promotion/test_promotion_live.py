@@ -44,7 +44,6 @@ def test_installers_always_find_consistent_set(tmp_path: Path, client: str) -> N
                     RELEASED,
                     to=entry,
                     reason="to see",
-                    actor="tests",
                     now=lambda: NOW,
                 )
 

@@ -690,7 +690,6 @@ def aged(world: World) -> None:
         world.bucket,
         RELEASED,
         rule,
-        actor="me",
         now=lambda: year,
         authority=authority,
     )

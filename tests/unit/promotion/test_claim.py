@@ -80,14 +80,14 @@ def test_claim_excludes_promotion_repair_and_sweep(scene: Scene) -> None:
     with pytest.raises(KilledError):
         scene.promote(FaultyBucket(bucket, Fault.KILLED, 5), 1)
     rule = RetentionRule(days=0, keep_newest=0, grace_days=0)
-    apply(bucket, RELEASED, rule, actor="tests", now=lambda: NOW + DAY)
+    apply(bucket, RELEASED, rule, now=lambda: NOW + DAY)
     before = objects(bucket)
     now = NOW + 2 * DAY
     with claimed(bucket, RELEASED, "repair", now=lambda: now):
         for act in (
             lambda: scene.promote(bucket, 1, now),
             lambda: repair(bucket, RELEASED, now=lambda: now),
-            lambda: apply(bucket, RELEASED, rule, actor="tests", now=lambda: now),
+            lambda: apply(bucket, RELEASED, rule, now=lambda: now),
         ):
             with pytest.raises(BusyError, match="Another repair"):
                 act()

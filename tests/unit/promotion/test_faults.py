@@ -37,7 +37,6 @@ from tests.support.reading import Reader
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 DAY = timedelta(days=1)
-ME = "tester"
 WHY = "wrong numbers"
 Act = Callable[[Bucket], object]
 
@@ -60,7 +59,6 @@ class World:
             bucket,
             self.sets[number],
             POLICY,
-            actor=ME,
             now=lambda: NOW + number * DAY,
             allow_lower=True,
         )
@@ -97,12 +95,12 @@ def promoting(bucket: Bucket) -> None:
 
 
 def rolling_back(bucket: Bucket) -> None:
-    rollback(bucket, RELEASED, to=None, reason=WHY, actor=ME, now=lambda: NOW + 3 * DAY)
+    rollback(bucket, RELEASED, to=None, reason=WHY, now=lambda: NOW + 3 * DAY)
 
 
 def rolling_to(entry: int) -> Act:
     return lambda bucket: rollback(
-        bucket, RELEASED, to=entry, reason=WHY, actor=ME, now=lambda: NOW + 4 * DAY
+        bucket, RELEASED, to=entry, reason=WHY, now=lambda: NOW + 4 * DAY
     )
 
 
@@ -113,16 +111,13 @@ def marking(kind: EntryKind, number: int = 2) -> Act:
         kind,
         [str(number)],
         reason=WHY,
-        actor=ME,
         now=lambda: NOW + 3 * DAY,
     )
 
 
 def keeping(day: int) -> Act:
     rule = RetentionRule(days=1, grace_days=5)
-    return lambda bucket: apply(
-        bucket, RELEASED, rule, actor=ME, now=lambda: NOW + day * DAY
-    )
+    return lambda bucket: apply(bucket, RELEASED, rule, now=lambda: NOW + day * DAY)
 
 
 def rebuilding(bucket: Bucket) -> None:

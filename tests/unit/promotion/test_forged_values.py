@@ -115,7 +115,7 @@ def test_entry_with_wrong_type_is_refused(
 def test_text_that_is_not_utf8_is_refused(two_sets: DirBucket) -> None:
     before = objects(two_sets)
     with pytest.raises(RequestError, match="is not UTF-8"):
-        mark(two_sets, RELEASED, EntryKind.YANK, ["1"], reason="bad\udcff", actor="me")
+        mark(two_sets, RELEASED, EntryKind.YANK, ["1"], reason="bad\udcff")
     assert objects(two_sets) == before
 
 
@@ -129,13 +129,13 @@ def test_rollback_does_not_restore_set_that_another_entry_quarantined(
     """Entries 2 and 4 promote the same set."""
     promoted = read_ledger(two_sets, RELEASED).entries[1].promoted
     assert promoted is not None
-    rollback(two_sets, RELEASED, to=1, reason="slow", actor="me", now=lambda: NOW)
+    rollback(two_sets, RELEASED, to=1, reason="slow", now=lambda: NOW)
     go(two_sets, StagedSet(index=RELEASED.index, digest=promoted.set_digest))
-    mark(two_sets, RELEASED, EntryKind.QUARANTINE, [name], reason="bad", actor="me")
+    mark(two_sets, RELEASED, EntryKind.QUARANTINE, [name], reason="bad")
     assert not any("rocm7.3" in file for file in offered(two_sets))
-    done = rollback(two_sets, RELEASED, to=2, reason="slow", actor="me")
+    done = rollback(two_sets, RELEASED, to=2, reason="slow")
     assert [*done.withheld] == [2]
     assert any("rocm7.3" in file for file in offered(two_sets)) is False
-    mark(two_sets, RELEASED, EntryKind.FREE, ["2"], reason="", actor="me")
+    mark(two_sets, RELEASED, EntryKind.FREE, ["2"], reason="")
     assert any("rocm7.3" in file for file in offered(two_sets))
     assert [*verify(two_sets, RELEASED)] == []

@@ -31,7 +31,6 @@ def roll_back(world: World) -> None:
         RELEASED,
         to=1,
         reason="bad",
-        actor="me",
         now=lambda: NOW,
         authority=AUTHORITY,
     )
@@ -44,7 +43,6 @@ def retain(world: World, days: int, authority: Authority = AUTHORITY) -> None:
         world.bucket,
         RELEASED,
         RULE,
-        actor="me",
         now=lambda: now,
         authority=authority,
     )

@@ -41,7 +41,6 @@ from tests.support.promoting import NOW, POLICY, RELEASED, objects, offered, sta
 from tests.support.reading import Reader
 from tests.support.wheel_sets import SetWheel, make_wheels
 
-ME = "tester"
 WHY = "wrong numbers on gfx942"
 
 
@@ -92,22 +91,18 @@ class Index:
 
     def mark(self, kind: EntryKind, *sets: str, reason: str = WHY) -> OperationResult:
         now = self.day(len(self.digests))
-        return mark(
-            self.bucket, RELEASED, kind, sets, reason=reason, actor=ME, now=lambda: now
-        )
+        return mark(self.bucket, RELEASED, kind, sets, reason=reason, now=lambda: now)
 
     def rollback(self, to: int | None = None, day: int = 0) -> OperationResult:
         now = self.day(max(day, len(self.digests)))
-        return rollback(
-            self.bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: now
-        )
+        return rollback(self.bucket, RELEASED, to=to, reason=WHY, now=lambda: now)
 
     def plan(self, rule: RetentionRule, day: int) -> RetentionPlan:
         return plan(self.bucket, RELEASED, rule, now=lambda: self.day(day))
 
     def apply(self, rule: RetentionRule, day: int) -> None:
         now = self.day(day)
-        apply(self.bucket, RELEASED, rule, actor=ME, now=lambda: now)
+        apply(self.bucket, RELEASED, rule, now=lambda: now)
 
     def problems(self, *, read: bool = False) -> list[str]:
         return list(verify(self.bucket, RELEASED, read=read))
@@ -157,7 +152,6 @@ def test_rollback_restores_state_and_can_be_undone(index: Index) -> None:
     assert [entry.to for entry in entries] == [2, 1, 3, 0]
     for entry in entries:
         assert entry.kind is EntryKind.ROLLBACK
-        assert entry.actor == ME
         assert entry.reason == WHY
     assert index.problems() == []
 
@@ -168,7 +162,7 @@ def test_rollback_refuses_unknown_entry(index: Index) -> None:
             index.rollback(to=to)
     empty = DirBucket(index.folder / "empty")
     with pytest.raises(RequestError, match="no earlier state"):
-        rollback(empty, RELEASED, to=None, reason=WHY, actor=ME)
+        rollback(empty, RELEASED, to=None, reason=WHY)
 
 
 # Times
@@ -176,7 +170,7 @@ def test_rollback_refuses_unknown_entry(index: Index) -> None:
 
 def test_entry_is_never_before_the_entry_before_it(index: Index) -> None:
     slow = index.day(2) - timedelta(minutes=4)
-    rollback(index.bucket, RELEASED, to=1, reason=WHY, actor=ME, now=lambda: slow)
+    rollback(index.bucket, RELEASED, to=1, reason=WHY, now=lambda: slow)
     *_, before, last = read_ledger(index.bucket, RELEASED).entries
     assert last.time == before.time
     assert index.problems() == []

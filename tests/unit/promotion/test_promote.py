@@ -262,8 +262,8 @@ def test_gap_and_foreign_file_stop_everything(
         path.write_bytes(b"{}")
     before = objects(bucket)
     for act in (
-        lambda: mark(bucket, RELEASED, EntryKind.PIN, ["2"], reason="x", actor="me"),
-        lambda: rollback(bucket, RELEASED, to=1, reason="x", actor="me"),
+        lambda: mark(bucket, RELEASED, EntryKind.PIN, ["2"], reason="x"),
+        lambda: rollback(bucket, RELEASED, to=1, reason="x"),
         lambda: publish(bucket, RELEASED, everything=True),
         lambda: repair(bucket, RELEASED),
         lambda: read_ledger(bucket, RELEASED),
@@ -298,8 +298,8 @@ def test_damaged_last_entry_stops_everything(
     before = objects(bucket)
     for act in (
         lambda: go(bucket, other),
-        lambda: rollback(bucket, RELEASED, to=0, reason="x", actor="me"),
-        lambda: apply(bucket, RELEASED, RetentionRule(days=1), actor="me"),
+        lambda: rollback(bucket, RELEASED, to=0, reason="x"),
+        lambda: apply(bucket, RELEASED, RetentionRule(days=1)),
         lambda: publish(bucket, RELEASED),
     ):
         with pytest.raises(BucketError, match=key):

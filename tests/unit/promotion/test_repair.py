@@ -217,7 +217,7 @@ RULE = RetentionRule(days=0.5, keep_newest=1, grace_days=0)
 
 
 def retain(bucket: Bucket, day: int) -> None:
-    apply(bucket, RELEASED, RULE, actor="me", now=lambda: NOW + day * DAY)
+    apply(bucket, RELEASED, RULE, now=lambda: NOW + day * DAY)
 
 
 def test_interrupted_sweep_is_completed(scene: Scene) -> None:

@@ -78,7 +78,7 @@ def test_file_of_two_sets_has_one_row_until_both_are_gone(
     assert file["url"] == f"https://new.test/{CORE.filename}"
 
     def change(kind: EntryKind, name: str) -> None:
-        mark(bucket, RELEASED, kind, [name], reason="bad", actor="me", now=lambda: NOW)
+        mark(bucket, RELEASED, kind, [name], reason="bad", now=lambda: NOW)
 
     change(EntryKind.QUARANTINE, "2")
     assert offered(bucket)[CORE.filename]["url"] == f"https://rocm.test/{CORE.filename}"
@@ -102,7 +102,6 @@ def test_retention_and_repair_leave_an_index_with_rocm_sound(
             bucket,
             RELEASED,
             rule,
-            actor="me",
             now=lambda: NOW + timedelta(days=next(clock)),
         )
     assert CORE.filename not in offered(bucket)

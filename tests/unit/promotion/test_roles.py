@@ -142,7 +142,7 @@ def test_promoter_may_do_what_retention_and_repair_do(
     assert repair(bucket, RELEASED, now=lambda: NOW).removed
     rule = RetentionRule(days=0.5, grace_days=0.5)
     for day in (3, 5):
-        apply(bucket, RELEASED, rule, actor="me", now=functools.partial(_after, day))
+        apply(bucket, RELEASED, rule, now=functools.partial(_after, day))
     assert {
         key.split("/")[2] for action, key in used if action == "s3:DeleteObject"
     } == {"packages", "sets"}

@@ -52,7 +52,7 @@ def test_old_sets_go_and_used_or_pinned_ones_stay(
     foreign = "v2-staging/multi-arch/notes/readme.txt"
     bucket.put_if_absent(foreign, b"", sha256=sha256_of(b""))
     go(bucket, pinned)
-    mark(bucket, RELEASED, EntryKind.PIN, ["1"], reason="customer", actor="me")
+    mark(bucket, RELEASED, EntryKind.PIN, ["1"], reason="customer")
     for key in bucket.list(gated.evidence):
         os.utime(bucket.path(key), (NOW.timestamp(), NOW.timestamp()))
     folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
