@@ -14,11 +14,11 @@ from ci_build.cli.options import nightly_options as options
 from ci_build.cli.options.settings import Settings
 from ci_build.release import night_lock
 from ci_build.release.night_lock import free_post_release, lock_of, used_versions
-from ci_build.release.run_report import as_markdown
-from ci_build.release.run_summary import (
+from ci_build.release.run_report import (
     RunSummary,
     SetSummary,
     TargetSummary,
+    as_markdown,
 )
 from ci_build.rocm.rocm_request import RocmRequest, RocmStorage
 from ci_build.wheelset.source.pins import releases
