@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date
 from typing import Any, Protocol
 
 from core.digests import sha256_of
@@ -519,4 +519,4 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
         return [to_json(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
-    return value.isoformat() if isinstance(value, datetime) else value
+    return value.isoformat() if isinstance(value, date) else value

@@ -36,7 +36,7 @@ from promotion.storage.object_keys import (
     PROVENANCE_SUFFIX,
     ReleasedIndex,
     StagedSet,
-    root_pages,
+    page_keys,
 )
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
@@ -101,7 +101,7 @@ def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
     wheel_set = read_set(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     return (
-        staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
+        staged if all(bucket.head(page) for page in page_keys(staged.simple)) else None
     )
 
 

@@ -31,7 +31,7 @@ from promotion.gates.set_record import (
 from promotion.index.core_metadata import core_metadata
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import AbsentError
-from promotion.storage.object_keys import project_pages
+from promotion.storage.object_keys import page_keys
 from wheelkit.archive.wheel_archive import WheelArchive
 from wheelkit.findings import as_published
 from wheelkit.inspect.inspection_model import WheelReport
@@ -150,7 +150,7 @@ def _index_findings(context: GateContext) -> Iterator[Finding]:
     """Compare hashes and metadata in the staged index with the wheels."""
     for wheel in context.wheel_set.wheels:
         try:
-            _, page_key = project_pages(context.staged.simple, wheel.name)
+            _, page_key = page_keys(f"{context.staged.simple}{wheel.name}/")
             files = json.loads(context.bucket.get(page_key))["files"]
             (entry,) = [file for file in files if file["filename"] == wheel.filename]
             listed = (entry["hashes"]["sha256"], entry["core-metadata"]["sha256"])

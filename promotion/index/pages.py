@@ -27,8 +27,7 @@ from promotion.index.ledger_wheel import IndexedWheel, LedgerWheel
 from promotion.storage.object_keys import (
     METADATA_SUFFIX,
     PROVENANCE_SUFFIX,
-    project_pages,
-    root_pages,
+    page_keys,
 )
 
 API_VERSION = "1.1"
@@ -149,7 +148,7 @@ def project_pair(
         rows, key=lambda row: (version_of(row.wheel.version), row.wheel.filename)
     )
     return _both(
-        project_pages(simple, project),
+        page_keys(f"{simple}{project}/"),
         project_html(project, group),
         project_json(project, group),
     )
@@ -165,7 +164,7 @@ def root_pair(simple: str, projects: Iterable[str]) -> tuple[Page, Page]:
         "meta": {"api-version": API_VERSION},
         "projects": [{"name": name} for name in names],
     }
-    return _both(root_pages(simple), as_html, as_json)
+    return _both(page_keys(simple), as_html, as_json)
 
 
 def _both(

@@ -20,7 +20,7 @@ from promotion.index.page_diff import index_files, page_updates
 from promotion.index.pages import Page, project_pair
 from promotion.storage.bucket import Bucket, ConflictError, ObjectInfo
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.object_keys import PAGES, ReleasedIndex, project_pages
+from promotion.storage.object_keys import PAGES, ReleasedIndex, page_keys
 
 _MAX_RACES = 100
 
@@ -159,7 +159,7 @@ def _write(pages: _Pages, entries: Entries, head: Head, since: int) -> None:
     new = index_pages(entries, last, head.sha256)
 
     def content_of(project: str) -> tuple[bytes, bytes]:
-        html_key, json_key = project_pages(simple, project)
+        html_key, json_key = page_keys(f"{simple}{project}/")
         return pages.read(html_key), pages.read(json_key)
 
     updates = page_updates(new.projects, possible, content_of)

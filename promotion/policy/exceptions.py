@@ -105,12 +105,6 @@ class PolicyException:
             return f"expired on {self.expires}"
         return f"opens on {self.opened}" if day < self.opened else ""
 
-    def as_written(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        values = {own.name: getattr(self, own.name) for own in fields(self)}
-        days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
-        return {**values, **days}
-
     def is_for(self, wheel_set: WheelSet) -> bool:
         """Return whether the exception applies to a set and its index."""
         named = (

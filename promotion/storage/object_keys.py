@@ -183,14 +183,12 @@ def nights_folder(index: str) -> str:
     return f"{Channel.STAGING}/{NIGHTS_FOLDER}/{index}/"
 
 
-def project_pages(simple: str, project: str) -> Iterator[str]:
-    """Return the keys of a project's pages: HTML (PEP 503) and JSON (PEP 691)."""
-    return (f"{simple}{project}/{page}" for page in PAGES)
+def page_keys(folder: str) -> Iterator[str]:
+    """Return the keys of the pages of a folder with a slash at the end.
 
-
-def root_pages(simple: str) -> Iterator[str]:
-    """Return the keys of the list of projects: HTML and JSON."""
-    return (f"{simple}{page}" for page in PAGES)
+    HTML (PEP 503) and JSON (PEP 691).
+    """
+    return (folder + page for page in PAGES)
 
 
 def content_type(key: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core.digests import sha256_of
-from core.model import Evidence, Finding
+from core.model import Evidence, Finding, to_json
 from promotion.evidence.evidence import check_records
 from promotion.evidence.test_results import (
     FLAKE,
@@ -121,7 +121,7 @@ def _of_failures(
         skipped = why
     elif exceptions:
         known = f"{why} (exception {'; '.join(map(str, exceptions))})"
-        details["exceptions"] = [entry.as_written() for entry in exceptions]
+        details["exceptions"] = [*map(to_json, exceptions)]
     else:
         text = f"{first.id} {why}."
         code = f"test-{verdict}"

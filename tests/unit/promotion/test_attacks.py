@@ -25,7 +25,7 @@ from core.errors import (
     PromotionBlockedError,
     WheelSetError,
 )
-from core.model import Evidence, Finding, Outcome, Severity, Tier
+from core.model import Evidence, Finding, Outcome, Severity, Tier, to_json
 from core.number_ranges import NumberRanges
 from core.wheels_json import dump_wheel_set, load_wheel_set
 from promotion.check import check
@@ -568,7 +568,7 @@ def policy(*changes: tuple[str, str]) -> Do:
 
 def exception(**changes: Any) -> Do:
     """Release a set by a policy whose exception for GPU tests has changes."""
-    entry = {**NO_RUNNER.as_written(), "gates": ["device"], "targets": ["gfx942"]}
+    entry = {**to_json(NO_RUNNER), "gates": ["device"], "targets": ["gfx942"]}
     entry = {key: value for key, value in {**entry, **changes}.items() if value}
     lines = "".join(f"{key} = {value!r}\n" for key, value in entry.items())
     loaded = policy_of(("\n[local]", f"\n[[exceptions]]\n{lines}\n[local]"))
@@ -815,7 +815,7 @@ def without_evidence(world: World, *, text: str = POLICY.text) -> None:
 
 def hidden_exception(world: World) -> None:
     """Sign an entry by a policy with an exception, which the entry does not show."""
-    entry = {**NO_RUNNER.as_written(), "channel": "local", "index": "multi-arch"}
+    entry = {**to_json(NO_RUNNER), "channel": "local", "index": "multi-arch"}
     entry |= {"gates": ["inspection"], "targets": ["any"]}
     lines = "".join(f"{key} = {value!r}\n" for key, value in entry.items() if value)
     without_evidence(world, text=f"{POLICY.text}\n[[exceptions]]\n{lines}")

@@ -10,8 +10,7 @@ from promotion.storage.bucket import check_key
 from promotion.storage.object_keys import (
     ReleasedIndex,
     StagedSet,
-    project_pages,
-    root_pages,
+    page_keys,
 )
 
 DIGEST = "ab" * 32
@@ -26,15 +25,15 @@ def test_keys_are_valid_and_unique() -> None:
         metadata_name(staged.file(WHEEL)),
         staged.file("wheels.json"),
         staged.evidence_file("coverage", "gfx90a:sramecc+:xnack-", f"{0:016}.json"),
-        *project_pages(staged.simple, "jax-rocm7-plugin"),
-        *root_pages(staged.simple),
+        *page_keys(f"{staged.simple}jax-rocm7-plugin/"),
+        *page_keys(staged.simple),
         released.status,
         released.ledger_entry(1),
         released.ledger_entry(12345678),
         released.wheel("jax-rocm7-plugin", WHEEL),
         released.set_file(DIGEST, "wheels.json"),
-        *project_pages(released.simple, "jax-rocm7-plugin"),
-        *root_pages(released.simple),
+        *page_keys(f"{released.simple}jax-rocm7-plugin/"),
+        *page_keys(released.simple),
     ]
     assert [check_key(key) for key in keys] == keys
     assert len(set(keys)) == len(keys)
