@@ -8,7 +8,6 @@ Wheels of ROCm have absolute links to AMD's server, and no core metadata.
 
 from __future__ import annotations
 
-import html
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from promotion.storage.object_keys import (
     PROVENANCE_SUFFIX,
     page_keys,
 )
+from promotion.website.render import render
 
 API_VERSION = "1.1"
 """Version of the simple API that includes PEP 700."""
@@ -157,9 +157,7 @@ def project_pair(
 def root_pair(simple: str, projects: Iterable[str]) -> tuple[Page, Page]:
     """Return the list of projects as HTML and as JSON page."""
     names = sorted(projects)
-    as_html = _document(
-        "Simple index", [f'<a href="{name}/">{name}</a>' for name in names]
-    )
+    as_html = _simple_html("Simple index", projects=names)
     as_json = {
         "meta": {"api-version": API_VERSION},
         "projects": [{"name": name} for name in names],
@@ -168,14 +166,12 @@ def root_pair(simple: str, projects: Iterable[str]) -> tuple[Page, Page]:
 
 
 def _both(
-    keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]
+    keys: Iterator[str], as_html: bytes, as_json: Mapping[str, Any]
 ) -> tuple[Page, Page]:
     html_key, json_key = keys
     # No indent: it would disable the fast C encoder.
     text = json.dumps(as_json, ensure_ascii=False) + "\n"
-    return Page(key=html_key, data=as_html.encode()), Page(
-        key=json_key, data=text.encode()
-    )
+    return Page(key=html_key, data=as_html), Page(key=json_key, data=text.encode())
 
 
 def project_json(project: str, rows: Sequence[IndexedWheel]) -> Mapping[str, Any]:
@@ -218,28 +214,21 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
     return entry | {key: value for key, value in optional.items() if value}
 
 
-def project_html(project: str, rows: Sequence[IndexedWheel]) -> str:
+def project_html(project: str, rows: Sequence[IndexedWheel]) -> bytes:
     """Return a project's page in the format of PEP 503."""
-    return _document(f"Links for {project}", [_anchor(row) for row in rows])
+    return _simple_html(f"Links for {project}", rows=rows)
 
 
-def _anchor(row: IndexedWheel) -> str:
-    attributes = {
-        "href": f"{row.href}#sha256={row.wheel.sha256}",
-        "data-requires-python": row.wheel.requires_python,
-        "data-core-metadata": (
-            f"sha256={row.wheel.metadata_sha256}" if row.wheel.metadata_sha256 else ""
-        ),
-        "data-yanked": row.yanked,
-        "data-provenance": (
-            f"{row.href}{PROVENANCE_SUFFIX}" if row.wheel.provenance else ""
-        ),
+def _simple_html(title: str, **content: object) -> bytes:
+    values = {
+        "title": title,
+        "version": API_VERSION,
+        "projects": (),
+        "rows": (),
+        "provenance": PROVENANCE_SUFFIX,
+        "tiers_text": tiers_text,
     }
-    written = " ".join(
-        f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value
-    )
-    note = f" {html.escape(tiers_text(row.tiers))}" if row.tiers else ""
-    return f"<a {written}>{html.escape(row.wheel.filename)}</a>{note}"
+    return render("simple.html", {**values, **content})
 
 
 def tiers_text(tiers: Mapping[str, str], failing: Mapping[str, str] = {}) -> str:
@@ -253,16 +242,6 @@ def tiers_text(tiers: Mapping[str, str], failing: Mapping[str, str] = {}) -> str
         text = f" ({failing[target]})" if target in failing else ""
         parts.append(f"{target} {tier}{text}")
     return ", ".join(parts)
-
-
-def _document(title: str, lines: Sequence[str]) -> str:
-    body = "".join(f"    {line}<br>\n" for line in lines)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n  <head>\n    <meta charset="utf-8">\n   '
-        f' <meta name="pypi:repository-version" content="{API_VERSION}">\n   '
-        f" <title>{html.escape(title)}</title>\n  </head>\n  <body>\n   "
-        f" <h1>{html.escape(title)}</h1>\n{body}  </body>\n</html>\n"
-    )
 
 
 def metadata_name(filename: str) -> str:

@@ -62,7 +62,7 @@ def test_index_lists_rocm_by_address_and_stores_nothing_of_it(
 
 def test_pages_link_to_the_server_and_omit_what_is_unknown() -> None:
     row = rocm_row(replace(CORE, size=0))
-    html = project_html(CORE.project, [row])
+    html = project_html(CORE.project, [row]).decode()
     assert f'href="{CORE.url}#sha256={CORE.sha256}"' in html
     assert "data-core-metadata" not in html
     assert "size" not in project_json(CORE.project, [row])["files"][0]
