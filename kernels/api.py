@@ -60,7 +60,6 @@ class WheelPlan:
         repair: plan that repairs the packed wheel.
     """
 
-    version: str
     modules: tuple[str, ...]
     repair: RepairPlan
 
@@ -90,11 +89,9 @@ def plan_wheel(request: BuildRequest) -> WheelPlan:
     check_jax(request.jax_version)
     modules = chosen_modules(_requested(request), request.kernels)
     refuse_code_alone(modules)
-    version = wheel_version(request)
     return WheelPlan(
-        version=version,
         modules=tuple(module.name for module in modules),
-        repair=repair_plan(request, version),
+        repair=repair_plan(request, wheel_version(request)),
     )
 
 

@@ -352,7 +352,9 @@ def _kernels(request: BuildRequest) -> Stage:
         Repair(what=f"repair {project}", project=project, recipe=plan.repair),
     )
     return Stage(
-        name="kernels", steps=steps, expected_wheels=(f"{project}=={plan.version}",)
+        name="kernels",
+        steps=steps,
+        expected_wheels=(f"{project}=={plan.repair.version}",),
     )
 
 

@@ -157,6 +157,16 @@ _LENGTHS: Limit = (
     lambda f: not f.packed or min(f.longest) > 0,
     "packed sequences of a symbolic length need max_seqlen_q and max_seqlen_k",
 )
+_ANY_ASM: tuple[Limit, ...] = (
+    (lambda f: not f.bias and not f.slopes, f"{_ASM} support neither bias nor ALiBi"),
+    (lambda f: not f.dropout, f"{_ASM} do not support dropout"),
+    (
+        lambda f: f.queries * 4 <= INT and (f.packed or f.heads * f.queries <= INT),
+        f"{_ASM} need fewer queries than {{queries}} for {{heads}} heads",
+    ),
+    _SIZES,
+    _NOT_EMPTY,
+)
 _ASM_ATTENTION: tuple[Limit, ...] = (
     (lambda f: f.dtype == "bfloat16", f"{_ASM} need bfloat16, not {{dtype}}"),
     (
@@ -169,8 +179,7 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
             " such kernels for the GPU), not [{depth}, {value_depth}]"
         ),
     ),
-    (lambda f: not f.bias and not f.slopes, f"{_ASM} support neither bias nor ALiBi"),
-    (lambda f: not f.dropout, f"{_ASM} do not support dropout"),
+    *_ANY_ASM,
     (lambda f: f.window in ((-1, -1), (-1, 0)), f"{_ASM} do not support windows"),
     (lambda f: f.complete or f.packed, f"{_ASM} require that each query sees a key"),
     _BATCH,
@@ -183,12 +192,6 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
         lambda f: 256 * f.heads * f.depth * 2 <= INT,
         f"{_ASM} need fewer heads than {{heads}}",
     ),
-    (
-        lambda f: f.queries * 4 <= INT and (f.packed or f.heads * f.queries <= INT),
-        f"{_ASM} need fewer queries than {{queries}} for {{heads}} heads",
-    ),
-    _SIZES,
-    _NOT_EMPTY,
 )
 _GRADIENT = f"{_ASM} of the gradient need"
 _PLAIN = ((-1, -1), (-1, 0))
@@ -214,8 +217,7 @@ _ASM_GRADIENT: tuple[Limit, ...] = (
             " [{depth}, {value_depth}]"
         ),
     ),
-    (lambda f: not f.bias and not f.slopes, f"{_ASM} support neither bias nor ALiBi"),
-    (lambda f: not f.dropout, f"{_ASM} do not support dropout"),
+    *_ANY_ASM,
     (lambda f: f.window in _PLAIN or not f.packed, f"{_GRADIENT} a batch for windows"),
     (
         lambda f: f.window in _PLAIN or 64 < f.depth <= 128,
@@ -243,12 +245,6 @@ _ASM_GRADIENT: tuple[Limit, ...] = (
         lambda f: 256 * f.key_heads * f.depth * 2 <= INT,
         f"{_GRADIENT} fewer heads than {{key_heads}}",
     ),
-    (
-        lambda f: f.queries * 4 <= INT and (f.packed or f.heads * f.queries <= INT),
-        f"{_GRADIENT} fewer queries than {{queries}} for {{heads}} heads",
-    ),
-    _SIZES,
-    _NOT_EMPTY,
 )
 _CK_ATTENTION: tuple[Limit, ...] = (
     (
