@@ -9,7 +9,7 @@ by a person is never promoted again.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +43,7 @@ from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.evidence.signing import Signer
 from promotion.gates.common.gate_context import Check
 from promotion.gates.common.gate_report import raise_for_failures
+from promotion.gates.common.pythons import OWN, find_pythons, require_python
 from promotion.gates.gate_table import GATES, GateOptions
 from promotion.index.ledger import LedgerEntry
 from promotion.index.publish import publish
@@ -109,22 +110,27 @@ class Pipeline:
     reporter: Reporter
     runner: HostRunner
 
-    def check_start(self, index: str, *, dry_run: bool = False) -> None:
+    def check_start(
+        self, index: str, pythons: Sequence[str] = (), *, dry_run: bool = False
+    ) -> None:
         """Check policy, keys, checkout and machines before a build.
 
         Args:
+            pythons: Python versions of the set; empty if they are not known yet.
             dry_run: omit the cluster, whose machines would be started.
 
         Raises:
             RequestError: a key is invalid, or the policy would refuse every promotion
                 for its key or its checkout.
             FormatError: the policy cannot be read.
-            MachineError: there is no GPU, or no cluster, for the gates.
+            MachineError: there is no GPU, cluster or Python for the gates.
         """
         options = self.options
         load_policy(index, channel=options.channel)
         if ReleaseStep.GATES in options.steps:
             gating.check_key(options.key)
+            if pythons and OWN not in pythons:
+                require_python(pythons, find_pythons(pythons, self.runner))
         if ReleaseStep.PROMOTE in options.steps:
             check_authority(index, options.ledger, self.runner)
         if dry_run:

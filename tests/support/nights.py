@@ -70,6 +70,7 @@ class Nights:
         failing: gates that fail.
         device: whether evidence of the device gate exists as soon as the other gates
             ran.
+        has_python: whether the machine has the Python of the wheels.
         gated: sets whose gates ran.
         checked: URLs of released indexes that were checked.
     """
@@ -79,6 +80,7 @@ class Nights:
     cache: Path
     failing: list[str] = field(default_factory=list)
     device: bool = True
+    has_python: bool = True
     broken_index: bool = False
     gated: list[str] = field(default_factory=list)
     checked: list[str] = field(default_factory=list)
@@ -223,6 +225,11 @@ def nights(
         gating,
         "run_gates",
         lambda _, staged, bucket, *more, **options: _gates(made, staged, bucket),
+    )
+    monkeypatch.setattr(
+        pipeline,
+        "find_pythons",
+        lambda versions, _: versions if made.has_python else {},
     )
     monkeypatch.setattr(
         pipeline,

@@ -120,7 +120,8 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
         bucket=opened, options=options, reporter=reporter, runner=runner
     )
     index = index_of(request.build.targets)
-    pipeline.check_start(index, dry_run=request.dry_run)
+    pythons = request.build.python_versions
+    pipeline.check_start(index, pythons, dry_run=request.dry_run)
     prepared = dist_wheels.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:

@@ -10,16 +10,18 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from uv import find_uv_bin
-
 from core.digests import sha256_of
-from core.errors import GateError, MachineError
+from core.errors import GateError
 from core.frozen import frozen
 from core.model import Finding, Progress, Severity, Tier, Wheel, WheelSet
 from core.process import Runner
 from promotion.evidence.evidence import ANY
 from promotion.gates.common.installers import pip_config
-from promotion.gates.common.pythons import find_pythons
+from promotion.gates.common.pythons import (
+    find_pythons,
+    install_hint,
+    require_python,
+)
 from promotion.policy.exceptions import PolicyException
 from promotion.storage.bucket import Bucket
 from promotion.storage.object_keys import StagedSet
@@ -138,14 +140,11 @@ class GateContext:
         """
         versions = self.wheel_set.python_versions
         found = self.pythons()
-        missing = [version for version in versions if version not in found]
-        if not missing:
-            return
-        text = f"This machine has no Python {', '.join(missing)}"
-        hint = f"Run `{find_uv_bin()} python install {' '.join(missing)}`."
-        if not found:
-            raise MachineError(f"{text}, so no wheel of the set can run.", hint=hint)
-        self.progress.step(f"{text}: its checks are skipped. {hint}")
+        require_python(versions, found)
+        if missing := [version for version in versions if version not in found]:
+            text = f"This machine has no Python {', '.join(missing)}"
+            hint = install_hint(missing)
+            self.progress.step(f"{text}: its checks are skipped. {hint}")
 
     def first_python(self) -> str:
         """Return the first Python of the set that this machine has, or else of the set."""

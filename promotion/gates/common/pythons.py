@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from uv import find_uv_bin
 
-from core.errors import ProcessError
+from core.errors import MachineError, ProcessError
 from core.process import ProcessResult, Runner
 
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+OWN = "{}.{}".format(*sys.version_info[:2])
+
+
+def require_python(versions: Sequence[str], found: Mapping[str, Path]) -> None:
+    """Check that one of some Pythons was found.
+
+    Raises:
+        MachineError: this machine lacks all of them.
+    """
+    if not found:
+        raise MachineError(
+            f"This machine has no Python {', '.join(versions)}, so no wheel of the set"
+            " can run.",
+            hint=install_hint(versions),
+        )
+
+
+def install_hint(versions: Iterable[str]) -> str:
+    """Return the hint for missing Pythons."""
+    return f"Run `{find_uv_bin()} python install {' '.join(versions)}`."
 
 
 def find_pythons(versions: Iterable[str], runner: Runner) -> Mapping[str, Path]:
@@ -30,7 +52,7 @@ def find_pythons(versions: Iterable[str], runner: Runner) -> Mapping[str, Path]:
 
 
 def _candidates(version: str, runner: Runner) -> Iterator[Path]:
-    if version == "{}.{}".format(*sys.version_info[:2]):
+    if version == OWN:
         yield Path(sys.executable)
     if path := _output(
         (

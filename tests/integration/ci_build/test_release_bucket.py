@@ -12,7 +12,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.release import index_authority as authority
-from core.errors import PromotionBlockedError, RequestError
+from core.errors import MachineError, PromotionBlockedError, RequestError
 from core.number_ranges import NO_NUMBERS
 from promotion.index.ledger import read_ledger
 from promotion.index.publish import read_head
@@ -79,6 +79,12 @@ def test_release_from_changed_checkout_names_who_permits_it(
     assert entry.source is not None
     assert (entry.source.owner, entry.channel) == ("me", "nightly")
     assert entry.key
+
+
+def test_release_without_python_for_gates_builds_nothing(nights: Nights) -> None:
+    nights.has_python = False
+    assert nights.run("release", *NIGHTLY) == MachineError.exit_code
+    assert not [*nights.bucket.iterdir()]
 
 
 def test_release_requires_bucket_or_local(nights: Nights) -> None:
