@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 
 from ci_build.rocm.rocm_request import PipIndex
@@ -10,8 +10,9 @@ from ci_build.wheelset.wheel_request import WheelSetRequest
 from core.model import Progress, RocmPackage, WheelSet
 from core.pip import InputStore
 from core.process import Runner
-from core.rocm_releases import declared_extras, rocm_extras
+from core.rocm_releases import rocm_extras
 from core.rocm_servers import package_server
+from promotion.index.rocm_packages import extras_of
 
 
 def index_url(request: WheelSetRequest) -> str:
@@ -62,16 +63,10 @@ def record_wheels(
     return find_wheels(url, needs, runner=runner, store=store, progress=progress)
 
 
-def set_extras(wheel_set: WheelSet) -> Mapping[str, tuple[str, ...]]:
-    """Return extra -> required projects of ROCm, according to the wheels of a set."""
-    requirements = [wheel.requires_dist for wheel in wheel_set.wheels]
-    return declared_extras(chain.from_iterable(requirements))
-
-
 def rocm_line(wheel_set: WheelSet) -> str:
     """Return a sentence on the ROCm that a set needs at run time."""
     rocm = f"ROCm {wheel_set.rocm_version}"
-    extras = [*set_extras(wheel_set)]
+    extras = [*extras_of(wheel_set.wheels)]
     if not extras:
         return f"AMD has no wheels of {rocm}: install its system packages."
     others = f" Other GPUs: {', '.join(extras[1:])}." if extras[1:] else ""

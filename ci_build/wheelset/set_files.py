@@ -15,7 +15,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci_build.rocm.lock import load_lock
-from ci_build.wheelset.rocm_wheels import set_extras
 from ci_build.wheelset.sbom import sbom
 from core.digests import sha256_of
 from core.model import (
@@ -32,6 +31,7 @@ from core.pip import Resolved
 from core.versions import KERNELS_PROJECT
 from core.wheels_json import dump_wheel_set
 from core.wheelset import serves, sha256sums
+from promotion.index.rocm_packages import extras_of
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 CREATED_BY = "jax-rocm-release"
@@ -74,7 +74,7 @@ def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> s
         for _, (item, served) in sorted(foreign.items())
     ]
     packages += _rocm(wheel_set)
-    extras = [*set_extras(wheel_set)] if wheel_set.rocm_packages else []
+    extras = [*extras_of(wheel_set.wheels)] if wheel_set.rocm_packages else []
     if KERNELS_PROJECT in own:
         extras.append(_KERNELS_EXTRA)
     lock = Pylock(
@@ -90,7 +90,7 @@ def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> s
 
 
 def _rocm(wheel_set: WheelSet) -> Iterator[Package]:
-    extras = set_extras(wheel_set)
+    extras = extras_of(wheel_set.wheels)
     for item in wheel_set.rocm_packages:
         names = [name for name, needs in extras.items() if item.project in needs]
         markers = " or ".join(f"'{name}' in extras" for name in names)
