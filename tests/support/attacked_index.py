@@ -180,7 +180,12 @@ class World:
             signer=KEEPER,
         )
 
-    def mark(self, kind: EntryKind, *sets: str, now: datetime = NOW) -> World:
+    def mark(
+        self,
+        kind: EntryKind,
+        *sets: str,
+        now: datetime = NOW,
+    ) -> World:
         """Mark sets; without sets, the first."""
         mark(
             self.bucket,
@@ -199,7 +204,12 @@ class World:
         self.bucket.damage(key, data)
         return self
 
-    def edit(self, key: str, old: str, new: str) -> World:
+    def edit(
+        self,
+        key: str,
+        old: str,
+        new: str,
+    ) -> World:
         """Change the text of an object once."""
         data = self.bucket.get(key)
         assert old.encode() in data

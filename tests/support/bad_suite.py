@@ -36,7 +36,12 @@ _DEVICE = (
 """File of the fake device of a worker's lease."""
 
 
-def _among_good(verdict: str, bad: str, says: str = "", head: str = "") -> BadFile:
+def _among_good(
+    verdict: str,
+    bad: str,
+    says: str = "",
+    head: str = "",
+) -> BadFile:
     """Return a bad test between good tests.
 
     The good tests, and further tests in `bad`, must pass.

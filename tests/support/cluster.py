@@ -70,7 +70,12 @@ class ClusterProcesses:
         """Wait until a worker has connected to the scheduler."""
         until(lambda: "Starting established connection" in self.output(name))
 
-    def _start(self, name: str, module: str, *words: str) -> None:
+    def _start(
+        self,
+        name: str,
+        module: str,
+        *words: str,
+    ) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -89,7 +94,12 @@ class ClusterProcesses:
     def output(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
-    def task(self, kind: str, name: str, **more: Any) -> Task:
+    def task(
+        self,
+        kind: str,
+        name: str,
+        **more: Any,
+    ) -> Task:
         """Return a task whose runs leave notes."""
         inputs = more.pop("inputs", {})
         arguments = {

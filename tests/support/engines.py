@@ -51,7 +51,13 @@ class Engine(ABC):
         """Return the output of a client command."""
         return self.run(*words).stdout.strip()
 
-    def image(self, name: str, script: Path, *words: str, based: bool = True) -> str:
+    def image(
+        self,
+        name: str,
+        script: Path,
+        *words: str,
+        based: bool = True,
+    ) -> str:
         """Return the name of an image of the folder that a script fills; see `tests.support.forky`.
 
         The image is imported if it does not exist; its tag is a digest of the script.

@@ -116,19 +116,34 @@ class FakeMachine:
             f"{folder}/class", "0x038000\n"
         )
 
-    def rocm(self, prefix: str, version: str, *libraries: str) -> Self:
+    def rocm(
+        self,
+        prefix: str,
+        version: str,
+        *libraries: str,
+    ) -> Self:
         """Write a ROCm tree; by default with everything that the packages need."""
         self.write(f"{prefix}/.info/version", f"{version}\n")
         for name in libraries or (HIP, *PLUGIN_NEEDED):
             self.write(f"{prefix}/lib/{name}", "")
         return self
 
-    def distribution(self, name: str, version: str, *requires: str) -> Self:
+    def distribution(
+        self,
+        name: str,
+        version: str,
+        *requires: str,
+    ) -> Self:
         """Write a package's metadata, as pip does."""
         dist_info(self.site, name, version, *requires)
         return self
 
-    def native(self, part: str, major: int = 7, **changes: Any) -> Self:
+    def native(
+        self,
+        part: str,
+        major: int = 7,
+        **changes: Any,
+    ) -> Self:
         """Write the pjrt or plugin package, with one library that needs HIP.
 
         Args:

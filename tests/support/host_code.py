@@ -163,7 +163,12 @@ class HostCode:
             ).ljust(16, b"\x90")
         return stubs
 
-    def _constructor(self, wrapper: int, names: Sequence[str], nameless: int) -> int:
+    def _constructor(
+        self,
+        wrapper: int,
+        names: Sequence[str],
+        nameless: int,
+    ) -> int:
         helper = self._at + len(self._text)
         if self.helper:
             self._registrations(names, nameless)

@@ -210,7 +210,12 @@ class Place:
         return done.stdout
 
 
-def own(engine: Engine, folder: Path, base: str, mark: str) -> str:
+def own(
+    engine: Engine,
+    folder: Path,
+    base: str,
+    mark: str,
+) -> str:
     """Build a copy of an image with a label, which derived images inherit, and return its name.
 
     Args:

@@ -24,7 +24,12 @@ def kernels(
     return done
 
 
-def build(out: Path, cache: Path, targets: str, *more: str) -> dict[str, Any]:
+def build(
+    out: Path,
+    cache: Path,
+    targets: str,
+    *more: str,
+) -> dict[str, Any]:
     """Return the result of `kernels build --json`."""
     words = ("build", f"--targets={targets}", f"--out={out}", "--json", *more)
     result: dict[str, Any] = json.loads(kernels(*words, cache=cache).stdout)

@@ -246,7 +246,13 @@ class _RecordedWheel(WheelFile):  # type: ignore[misc] # it has no types
         super().__init__(path, "w")
         self._change = change
 
-    def add(self, name: str, data: bytes, mode: int, compressed: bool) -> None:
+    def add(
+        self,
+        name: str,
+        data: bytes,
+        mode: int,
+        compressed: bool,
+    ) -> None:
         """Add a file, whose time is that of every other one."""
         entry = zipfile.ZipInfo(name)
         entry.external_attr = (0o100000 | mode) << 16
@@ -255,7 +261,12 @@ class _RecordedWheel(WheelFile):  # type: ignore[misc] # it has no types
             entry.compress_type = zipfile.ZIP_DEFLATED
         super().writestr(entry, data, entry.compress_type)
 
-    def writestr(self, entry: Any, data: Any, compress_type: int | None = None) -> None:
+    def writestr(
+        self,
+        entry: Any,
+        data: Any,
+        compress_type: int | None = None,
+    ) -> None:
         """Write RECORD, the only file that WheelFile itself adds."""
         rows = self._change(list(csv.reader(io.StringIO(data))))
         text = "".join(",".join(row) + "\n" for row in rows)

@@ -88,20 +88,38 @@ class MemoryBucket:
         path.write_bytes(self.get(key))
         return path
 
-    def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
+    def put_if_absent(
+        self,
+        key: str,
+        data: Data,
+        *,
+        sha256: str,
+    ) -> bool:
         size_of(data)
         held = data if isinstance(data, bytes) else data.read_bytes()
         check_digest(key, sha256_of(held), sha256)
         return self._create(key, held, sha256)
 
-    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+    def put_if_match(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        etag: str | None,
+    ) -> ObjectInfo:
         with self._lock:
             check_etag(key, self.head(key), etag)
             info = self._store(key, data)
             self.after_write(key)
             return info
 
-    def copy(self, source: str, target: str, *, sha256: str) -> bool:
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        sha256: str,
+    ) -> bool:
         with self._lock:
             found = self.read(source)
             check_source(source, found[1] if found else None, sha256)
@@ -122,7 +140,12 @@ class MemoryBucket:
     def clock(self) -> datetime | None:
         return None
 
-    def _create(self, key: str, data: bytes, sha256: str) -> bool:
+    def _create(
+        self,
+        key: str,
+        data: bytes,
+        sha256: str,
+    ) -> bool:
         with self._lock:
             stored = self.head(key)
             if stored is None:
@@ -217,13 +240,31 @@ class FaultyBucket:
     def clock(self) -> datetime | None:
         return self._under.clock()
 
-    def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
+    def put_if_absent(
+        self,
+        key: str,
+        data: Data,
+        *,
+        sha256: str,
+    ) -> bool:
         return self._write(lambda: self._under.put_if_absent(key, data, sha256=sha256))
 
-    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+    def put_if_match(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        etag: str | None,
+    ) -> ObjectInfo:
         return self._write(lambda: self._under.put_if_match(key, data, etag=etag))
 
-    def copy(self, source: str, target: str, *, sha256: str) -> bool:
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        sha256: str,
+    ) -> bool:
         return self._write(lambda: self._under.copy(source, target, sha256=sha256))
 
     def delete(self, key: str, *, sha256: str) -> bool:

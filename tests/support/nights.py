@@ -89,7 +89,12 @@ class Nights:
     def bucket(self) -> Path:
         return self.folder / "bucket"
 
-    def run(self, command: str, *words: str, bucket: bool = True) -> int:
+    def run(
+        self,
+        command: str,
+        *words: str,
+        bucket: bool = True,
+    ) -> int:
         """Run a command with the options of a set of small published wheels."""
         more = (
             "--payload=published",

@@ -26,7 +26,15 @@ from tests.support.wheel_sets import (
 
 POLICY = load_policy("multi-arch")
 RELEASED = ReleasedIndex(index="multi-arch")
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NOW = datetime(
+    2026,
+    1,
+    2,
+    3,
+    4,
+    5,
+    tzinfo=UTC,
+)
 """Time of promotions."""
 TIER = "compiled"
 """Tier of a set with all evidence that the policy requires."""
@@ -85,7 +93,12 @@ class Scene:
         self.sets = staged_releases(self.start, folder, 2, 3, 4)
         self.promote(self.start, 0)
 
-    def promote(self, bucket: Bucket, number: int, now: datetime = NOW) -> None:
+    def promote(
+        self,
+        bucket: Bucket,
+        number: int,
+        now: datetime = NOW,
+    ) -> None:
         promote(bucket, self.sets[number], POLICY, now=lambda: now, allow_lower=True)
 
 

@@ -79,7 +79,12 @@ def ci_build(*words: str, cache: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def try_release(major: int, release: str, given: str, folder: Path) -> Row:
+def try_release(
+    major: int,
+    release: str,
+    given: str,
+    folder: Path,
+) -> Row:
     """Make and judge the set of a release, and return its row."""
     wheels = folder / "wheels"
     out = folder / "dist"

@@ -36,7 +36,12 @@ def published_request(*targets: str, **changes: Any) -> BuildRequest:
     return replace(made, **changes)
 
 
-def wheel(filename: str, name: str, version: str, **changes: Any) -> Wheel:
+def wheel(
+    filename: str,
+    name: str,
+    version: str,
+    **changes: Any,
+) -> Wheel:
     """Return a wheel of a set, without a file."""
     made = Wheel(
         filename=filename,

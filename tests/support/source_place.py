@@ -63,7 +63,12 @@ class Place:
         """Environment of commands."""
         return {**self.engine.environment, **self.settings}
 
-    def argv(self, out: Path, *more: str, jax: Path | None = None) -> list[str]:
+    def argv(
+        self,
+        out: Path,
+        *more: str,
+        jax: Path | None = None,
+    ) -> list[str]:
         """Return a dist_wheels command with a stand-in for each input."""
         return [
             *CI_BUILD,

@@ -91,7 +91,16 @@ def tiny_elf(
     tags += [(runpath_tag, strings.add(runpath))] if runpath else []
     tags += [(14, strings.add(soname))] if soname else []
     note = (
-        struct.pack("<III4sIII4x", 4, 16, 5, b"GNU\0", 0xC0008002, 4, isa_needed)
+        struct.pack(
+            "<III4sIII4x",
+            4,
+            16,
+            5,
+            b"GNU\0",
+            0xC0008002,
+            4,
+            isa_needed,
+        )
         if isa_needed
         else b""
     )
@@ -169,7 +178,14 @@ def _version_needs(
         )
         for position, (index, version) in enumerate(wanted, start=1):
             step = 0 if position == len(wanted) else 16
-            out += struct.pack("<IHHII", 0, 0, index, strings.add(version), step)
+            out += struct.pack(
+                "<IHHII",
+                0,
+                0,
+                index,
+                strings.add(version),
+                step,
+            )
     return bytes(out)
 
 
@@ -182,7 +198,16 @@ def _version_definitions(names: list[str], needs: int, strings: _Strings) -> byt
     for number, name in enumerate(names):
         index = 1 if number == 0 else 1 + needs + number
         following = 0 if number == len(names) - 1 else 28
-        out += struct.pack("<HHHHIII", 1, int(number == 0), index, 1, 0, 20, following)
+        out += struct.pack(
+            "<HHHHIII",
+            1,
+            int(number == 0),
+            index,
+            1,
+            0,
+            20,
+            following,
+        )
         out += struct.pack("<II", strings.add(name), 0)
     return bytes(out)
 

@@ -82,7 +82,15 @@ def whole_code(
     for number, name in enumerate(names):
         code = at[".text"] + _PAGE + 256 * number
         descriptor = at[".rodata"] + 64 * number
-        symbols += struct.pack("<IBBHQQ", string, 0x12, 3, 5, code, 256)
+        symbols += struct.pack(
+            "<IBBHQQ",
+            string,
+            0x12,
+            3,
+            5,
+            code,
+            256,
+        )
         symbols += struct.pack(
             "<IBBHQQ", string + len(name) + 1, 0x11, 0, 4, descriptor, 64
         )

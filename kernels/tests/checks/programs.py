@@ -129,7 +129,14 @@ def packed_attention(
 ) -> Callable[..., Any]:
     """Return attention of the first batch's rows as sequences, and its gradients."""
     return with_gradients(
-        lambda q, k, v: flash_attn_varlen(q[0], k[0], v[0], cu_q, cu_k, **options)
+        lambda q, k, v: flash_attn_varlen(
+            q[0],
+            k[0],
+            v[0],
+            cu_q,
+            cu_k,
+            **options,
+        )
     )
 
 

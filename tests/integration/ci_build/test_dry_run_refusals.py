@@ -32,7 +32,13 @@ CHANGES = {
 """Commands that change a bucket; the set was promoted before all but the first."""
 
 
-def code(nights: Nights, name: str, words: tuple[str, ...], *, dry_run: bool) -> int:
+def code(
+    nights: Nights,
+    name: str,
+    words: tuple[str, ...],
+    *,
+    dry_run: bool,
+) -> int:
     more = ("--dry-run",) if dry_run else ()
     if name in BUILDS:
         return nights.run(*BUILDS[name], *words, *more)

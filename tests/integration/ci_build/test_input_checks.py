@@ -65,7 +65,12 @@ def broken(source: Path, folder: Path) -> Path:
     return out
 
 
-def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
+def build(
+    source: Path,
+    cache: Path,
+    *targets: str,
+    program: str = "",
+) -> None:
     """Run the plugin's step of a build whose input was downloaded before."""
     request = published_request(*targets)
     item = Resolved(

@@ -136,7 +136,14 @@ def test_policy_of_promotion_must_be_in_the_history(checkout: Path) -> None:
     runner = HostRunner(child_environment())
     old = (checkout / "promotion" / "policy.toml").read_text()
     (checkout / "promotion" / "policy.toml").write_text("schema = 2\n# stricter\n")
-    git(checkout, "commit", "--quiet", "-a", "-m", "two")
+    git(
+        checkout,
+        "commit",
+        "--quiet",
+        "-a",
+        "-m",
+        "two",
+    )
     committed = committed_policies(runner)
     assert committed is not None
     assert len(committed) == 2
@@ -164,9 +171,23 @@ def test_policy_of_promotion_must_be_in_the_history(checkout: Path) -> None:
 def test_shallow_history_is_incomplete(checkout: Path, tmp_path: Path) -> None:
     write_file = checkout / "promotion" / "policy.toml"
     write_file.write_text("schema = 2\n# two\n")
-    git(checkout, "commit", "--quiet", "-a", "-m", "two")
+    git(
+        checkout,
+        "commit",
+        "--quiet",
+        "-a",
+        "-m",
+        "two",
+    )
     shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "--quiet", "--depth=1", checkout.as_uri(), str(shallow))
+    git(
+        tmp_path,
+        "clone",
+        "--quiet",
+        "--depth=1",
+        checkout.as_uri(),
+        str(shallow),
+    )
     runner = HostRunner(child_environment())
     with pytest.MonkeyPatch.context() as patch:
         policy = shallow / "promotion" / "policy.toml"
@@ -185,7 +206,14 @@ def test_init_makes_keys_that_the_policy_lists(
     """Once; the keys of others are left to a person."""
     policy = checkout / "promotion" / "policy.toml"
     policy.write_text(POLICY_FILE.read_text())
-    git(checkout, "commit", "--quiet", "--all", "-m", "the delivered policy")
+    git(
+        checkout,
+        "commit",
+        "--quiet",
+        "--all",
+        "-m",
+        "the delivered policy",
+    )
     monkeypatch.setattr(index_setup, "POLICY_FILE", policy)
     monkeypatch.setitem(load_policy.__kwdefaults__ or {}, "file", policy)
 
@@ -207,7 +235,14 @@ def test_init_makes_keys_that_the_policy_lists(
     modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "keys").iterdir()]
     assert modes == [0o600, 0o600]
     assert done["remaining"][0].startswith("git commit ")
-    git(checkout, "commit", "--quiet", "--all", "-m", "keys")
+    git(
+        checkout,
+        "commit",
+        "--quiet",
+        "--all",
+        "-m",
+        "keys",
+    )
     git(checkout, "switch", "--quiet", "--create", "feature")
     again = init()
     assert (again["created"], again["keys"]) == (False, done["keys"])

@@ -88,7 +88,14 @@ def start(
     script = f'echo $$ >{name}.pid; exec "$@"'
     env = {"PYTHONPATH": str(ROOT), "DASK_CONFIG": str(config)}
     return subprocess.Popen(
-        slurm.argv("sh", "-c", script, "sh", *argv, env=env),
+        slurm.argv(
+            "sh",
+            "-c",
+            script,
+            "sh",
+            *argv,
+            env=env,
+        ),
         env=slurm.engine.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -30,7 +30,14 @@ SEED = [
 
 def dry_run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     env = {"CI_BUILD_CACHE_DIR": str(folder / "cache")}
-    done = ci_build(*SEED, "dist_wheels", "--dry-run", *more, cwd=folder, env=env)
+    done = ci_build(
+        *SEED,
+        "dist_wheels",
+        "--dry-run",
+        *more,
+        cwd=folder,
+        env=env,
+    )
     assert list(folder.iterdir()) == [], "a dry run touches nothing"
     return done
 

@@ -36,7 +36,12 @@ class FakeUpstream:
         folder.mkdir(parents=True)
         git(self.folder, "init", "--quiet")
 
-    def tag(self, name: str, files: dict[str, str], *more: str) -> str:
+    def tag(
+        self,
+        name: str,
+        files: dict[str, str],
+        *more: str,
+    ) -> str:
         for path, text in files.items():
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / path).write_text(text)

@@ -37,7 +37,12 @@ class Made:
         self._file = io.BytesIO()
         self.tar = tarfile.open(fileobj=self._file, mode="w", format=format)  # noqa: SIM115 - closed by data()
 
-    def add(self, name: str, data: bytes = b"", **more: Any) -> Made:
+    def add(
+        self,
+        name: str,
+        data: bytes = b"",
+        **more: Any,
+    ) -> Made:
         info = tarfile.TarInfo(name)
         info.size = len(data)
         for key, value in more.items():
@@ -60,7 +65,12 @@ def chunks(data: bytes) -> Generator[bytes]:
     return chunks_of(io.BytesIO(data))
 
 
-def unpack(data: bytes, into: Path, compression: str = "gz", **more: Any) -> Contents:
+def unpack(
+    data: bytes,
+    into: Path,
+    compression: str = "gz",
+    **more: Any,
+) -> Contents:
     into.mkdir(exist_ok=True)
     return extract(chunks(COMPRESS[compression](data)), compression, into, **more)
 

@@ -14,7 +14,12 @@ from tests.support.machine import need
 from tests.support.workflows import FOLDER
 
 
-def broken(tmp_path: Path, name: str, old: str, new: str) -> Path:
+def broken(
+    tmp_path: Path,
+    name: str,
+    old: str,
+    new: str,
+) -> Path:
     """Return a copy of a workflow in which a text is replaced, in a folder of its own."""
     copy = tmp_path / ".github" / "workflows" / name
     copy.parent.mkdir(parents=True)

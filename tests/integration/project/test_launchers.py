@@ -63,7 +63,12 @@ class Tree:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
-    def lock(self, name: str, *pins: str, digest: str = "") -> None:
+    def lock(
+        self,
+        name: str,
+        *pins: str,
+        digest: str = "",
+    ) -> None:
         """Write a lock file; the digests are correct unless another one is given."""
         lines = []
         for pin in pins:

@@ -248,7 +248,14 @@ def test_attested_set_is_promoted_and_verified(
         0,
         {ME: names},
     ), looked.stderr
-    asked = strict("ci", "policy", attested.staged, *where, *trust, "--json")
+    asked = strict(
+        "ci",
+        "policy",
+        attested.staged,
+        *where,
+        *trust,
+        "--json",
+    )
     assert (asked.returncode, json.loads(asked.stdout)["attested"]) == (
         0,
         {ME: names},
@@ -257,12 +264,26 @@ def test_attested_set_is_promoted_and_verified(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["attested"] == {ME: names}
     assert f"{ME}: {len(names)} wheels" in bucket.get(RELEASED.overview).decode()
-    whole = strict("index", "verify", "multi-arch", *where, *trust, "--json")
+    whole = strict(
+        "index",
+        "verify",
+        "multi-arch",
+        *where,
+        *trust,
+        "--json",
+    )
     assert (whole.returncode, json.loads(whole.stdout)["problems"]) == (
         0,
         [],
     ), whole.stderr
-    doubted = strict("index", "verify", "multi-arch", *where, *stranger, "--json")
+    doubted = strict(
+        "index",
+        "verify",
+        "multi-arch",
+        *where,
+        *stranger,
+        "--json",
+    )
     assert doubted.returncode == BucketError.exit_code
     assert len(json.loads(doubted.stdout)["problems"]) == len(names)
 
@@ -386,7 +407,14 @@ def test_attest_verify_offline_uses_cached_public_root(
         "XDG_CACHE_HOME": str(tmp_path / "c"),
         "XDG_DATA_HOME": str(tmp_path / "d"),
     }
-    done = cli("set", "attest", tmp_path / "wheels", "--verify", "--json", env=home)
+    done = cli(
+        "set",
+        "attest",
+        tmp_path / "wheels",
+        "--verify",
+        "--json",
+        env=home,
+    )
     assert done.returncode == PromotionBlockedError.exit_code, done.stderr
     said = json.loads(done.stdout)
     assert said["notes"] == [

@@ -81,7 +81,14 @@ def test_gate_without_network_installs_from_folder(
     )
     request = GateBundle(platform="cpu", python=OWN, suite=suite)
     online = HostRunner(user_environment(index))
-    made = bundle(bucket, staged, tmp_path / "wheelhouse", online, Silent(), request)
+    made = bundle(
+        bucket,
+        staged,
+        tmp_path / "wheelhouse",
+        online,
+        Silent(),
+        request,
+    )
     assert made == tmp_path / "wheelhouse"
     said = (made / "README.txt").read_text()
     options = (

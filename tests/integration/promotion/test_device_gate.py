@@ -103,7 +103,14 @@ class Place:
     good: str
 
     def gate(self, name: str, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
-        return ci_build(self.folder, "gate", name, "set", "--platform=cpu", *words)
+        return ci_build(
+            self.folder,
+            "gate",
+            name,
+            "set",
+            "--platform=cpu",
+            *words,
+        )
 
     def beside(self, evidence: Mapping[str, Any]) -> dict[str, bytes]:
         """Return the attachments of a run by kind, as named in its evidence."""
@@ -184,7 +191,14 @@ def place(
     git(repository, "commit", "--quiet", "-m", "bad")
     bad = git(repository, "rev-parse", "HEAD")
     (repository / "tests" / "bad_test.py").unlink()
-    git(repository, "commit", "--quiet", "-a", "-m", "good")
+    git(
+        repository,
+        "commit",
+        "--quiet",
+        "-a",
+        "-m",
+        "good",
+    )
     return Place(folder, repository, bad, git(repository, "rev-parse", "HEAD"))
 
 
@@ -317,7 +331,14 @@ def test_gate_without_gpu_fails_before_installation(
     assert "no rocm device is available" in said
     assert "environment with the set" not in said
     assert (
-        ci_build(place.folder, "gate", "device", "set", *words[:2], "--python=3.11")[0]
+        ci_build(
+            place.folder,
+            "gate",
+            "device",
+            "set",
+            *words[:2],
+            "--python=3.11",
+        )[0]
         == 2
     )
 

@@ -237,7 +237,12 @@ def test_install_gate_refuses_extra_for_another_rocm(
 # Two indexes with the same names
 
 
-def offer(scene: Scene, version: str, python: str, build: str = "") -> None:
+def offer(
+    scene: Scene,
+    version: str,
+    python: str,
+    build: str = "",
+) -> None:
     """Offer a plugin with other files in the ordinary index."""
     made = plugin(version, python=python)
     made.files["jax_rocm7_plugin/extra.py"] = b""

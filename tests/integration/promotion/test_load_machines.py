@@ -121,7 +121,12 @@ class Site:
         files[support] = files[support].replace("LISTED", str(list(listed)))
         loader_site(self.site, self.rocm, files, major=major, needed=needed)
 
-    def replace(self, file: str, old: str, new: str) -> None:
+    def replace(
+        self,
+        file: str,
+        old: str,
+        new: str,
+    ) -> None:
         text = (self.site / file).read_text()
         assert old in text
         (self.site / file).write_text(text.replace(old, new))
@@ -364,7 +369,12 @@ def test_library_of_the_system_is_hidden_until_it_is_loaded() -> None:
 # Packages
 
 
-def packages(site: Site, package: str, project: str, *modules: str) -> dict[str, Any]:
+def packages(
+    site: Site,
+    package: str,
+    project: str,
+    *modules: str,
+) -> dict[str, Any]:
     """Return the answer of the probe of a package."""
     info = site.site / f"{project.replace('-', '_')}-0.10.2.dist-info"
     info.mkdir()

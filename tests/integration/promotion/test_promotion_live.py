@@ -62,7 +62,12 @@ def test_installers_always_find_consistent_set(tmp_path: Path, client: str) -> N
     assert all(version.startswith("0.10.2+rocm7.") for version in chosen), chosen
 
 
-def resolved(client: str, simple: str, ordinary: Path, out: Path) -> str:
+def resolved(
+    client: str,
+    simple: str,
+    ordinary: Path,
+    out: Path,
+) -> str:
     """Return the version of the plugin that an installer resolves.
 
     Its pjrt must have the same version.

@@ -232,7 +232,12 @@ def site_in(folder: Path) -> Site:
     )
 
 
-def room_with(tmp_path: Path, index: Path, data: bytes, sha256: str) -> GateContext:
+def room_with(
+    tmp_path: Path,
+    index: Path,
+    data: bytes,
+    sha256: str,
+) -> GateContext:
     """Return the context of a set whose manifest has these bytes, under this digest."""
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     key = context.staged.file(ROCM_MANIFEST)

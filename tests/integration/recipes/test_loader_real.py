@@ -54,7 +54,12 @@ import jax
 class Site:
     """A site-packages folder with jax, real native code and our payload, and a machine."""
 
-    def __init__(self, folder: Path, base: Path, natives: dict[str, Path]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        base: Path,
+        natives: dict[str, Path],
+    ) -> None:
         self.folder = folder
         self.base = base
         self.natives = natives
@@ -116,7 +121,12 @@ class Site:
             "targets": targets if path in device else [],
         }
 
-    def _dist_info(self, project: str, version: str, entry_points: Any) -> None:
+    def _dist_info(
+        self,
+        project: str,
+        version: str,
+        entry_points: Any,
+    ) -> None:
         fake_site.dist_info(self.site, project, version)
         lines = []
         for group, names in entry_points.items():

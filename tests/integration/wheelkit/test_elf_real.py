@@ -167,7 +167,12 @@ def test_strip_and_edits_keep_loaded_bytes_of_plugins(
         assert_debug_file(path, old, debug, report)
 
 
-def assert_debug_file(path: Path, old: Path, debug: Path, report: StripReport) -> None:
+def assert_debug_file(
+    path: Path,
+    old: Path,
+    debug: Path,
+    report: StripReport,
+) -> None:
     def symbols(file: Path) -> list[tuple[str, object]]:
         with file.open("rb") as stream:
             table: Any = ELFFile(stream).get_section_by_name(".symtab")

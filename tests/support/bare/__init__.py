@@ -84,7 +84,12 @@ class Bare:
             words, done.returncode, done.stdout.decode(errors="replace")
         )
 
-    def must(self, *words: str, cwd: str = "/", stdin: bytes = b"") -> str:
+    def must(
+        self,
+        *words: str,
+        cwd: str = "/",
+        stdin: bytes = b"",
+    ) -> str:
         """Run a command that must succeed, and return its output."""
         done = self.run(*words, cwd=cwd, stdin=stdin)
         summary = [

@@ -86,13 +86,25 @@ class Tab:
             self.logged.append(body["params"]["entry"]["text"])
         return body
 
-    def show(self, page: bytes, *, width: int, dark: bool) -> None:
+    def show(
+        self,
+        page: bytes,
+        *,
+        width: int,
+        dark: bool,
+    ) -> None:
         """Show a page in a window of some width, in light or dark colours."""
         file = self.folder / "page.html"
         file.write_bytes(page)
         self.visit(f"file:///{file.relative_to(self.root)}", width=width, dark=dark)
 
-    def visit(self, url: str, *, width: int, dark: bool = False) -> None:
+    def visit(
+        self,
+        url: str,
+        *,
+        width: int,
+        dark: bool = False,
+    ) -> None:
         """Load a page in a window of some width, in light or dark colours."""
         self.logged.clear()
         self.call(

@@ -72,7 +72,12 @@ def remove(folder: Path) -> None:
     subprocess.run(["rm", "-rf", "--one-file-system", folder], check=True)
 
 
-def fill(folder: Path, script: Path, *words: str, based: bool = True) -> None:
+def fill(
+    folder: Path,
+    script: Path,
+    *words: str,
+    based: bool = True,
+) -> None:
     """Fill a folder that is not cached.
 
     The script starts from the small Debian, or creates the folder itself.
@@ -86,7 +91,12 @@ def _base() -> Path:
     return _kept("forky", _BASE, (mirror(),), sha256_of(_BASE)[:12])
 
 
-def _kept(name: str, script: Path, words: tuple[str, ...], digest: str) -> Path:
+def _kept(
+    name: str,
+    script: Path,
+    words: tuple[str, ...],
+    digest: str,
+) -> Path:
     tree = CACHE / f"{name}-{digest}"
     CACHE.mkdir(parents=True, exist_ok=True)
     with hold_lock(Path(f"{tree}.lock")):

@@ -149,7 +149,14 @@ def _connect(slurm: Slurm) -> None:
         for host, container in slurm.containers.items()
     }
     head = pids["head"]
-    _ip(head, "link", "add", "bridge", "type", "bridge")
+    _ip(
+        head,
+        "link",
+        "add",
+        "bridge",
+        "type",
+        "bridge",
+    )
     for host, address in _ADDRESSES.items():
         device = "bridge"
         if host != "head":
@@ -167,8 +174,23 @@ def _connect(slurm: Slurm) -> None:
                 "netns",
                 pids[host],
             )
-            _ip(head, "link", "set", host, "master", "bridge", "up")
-        _ip(pids[host], "address", "add", f"{address}/24", "dev", device)
+            _ip(
+                head,
+                "link",
+                "set",
+                host,
+                "master",
+                "bridge",
+                "up",
+            )
+        _ip(
+            pids[host],
+            "address",
+            "add",
+            f"{address}/24",
+            "dev",
+            device,
+        )
         _ip(pids[host], "link", "set", device, "up")
 
 

@@ -42,9 +42,23 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
         staged = staged_in(bucket, folder / "sets", wheels)
         go(bucket, staged)
     told: dict[str, Any] = {"now": lambda: NOW}
-    mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="slow", **told)
+    mark(
+        bucket,
+        RELEASED,
+        EntryKind.YANK,
+        ["1"],
+        reason="slow",
+        **told,
+    )
     told["authority"] = POLICY.authority(signer)
-    mark(bucket, RELEASED, EntryKind.QUARANTINE, ["2"], reason="wrong", **told)
+    mark(
+        bucket,
+        RELEASED,
+        EntryKind.QUARANTINE,
+        ["2"],
+        reason="wrong",
+        **told,
+    )
     texts = {
         "evidence": [
             bucket.get(key)

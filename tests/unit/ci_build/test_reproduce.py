@@ -134,7 +134,14 @@ def test_reproduce_refuses_other_inputs(
     )
     unused: Any = None
     with pytest.raises(RequestError, match=rf"source\.{part} is 'other', was '[abc]'"):
-        reproduce.reproduce(tmp_path, before, unused, unused, unused, unused)
+        reproduce.reproduce(
+            tmp_path,
+            before,
+            unused,
+            unused,
+            unused,
+            unused,
+        )
 
 
 def test_reproduced_set_keeps_record_of_rocm(
@@ -154,7 +161,14 @@ def test_reproduced_set_keeps_record_of_rocm(
     unused: Any = None
     reporter = Reporter(terminal=False)
     with pytest.raises(RequestError, match="planned"):
-        reproduce.reproduce(tmp_path, before, request, reporter, unused, unused)
+        reproduce.reproduce(
+            tmp_path,
+            before,
+            request,
+            reporter,
+            unused,
+            unused,
+        )
 
 
 def test_reproduce_fails_with_differences(

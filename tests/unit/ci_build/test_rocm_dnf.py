@@ -140,7 +140,12 @@ def test_builder_image_installs_signed_packages(tmp_path: Path) -> None:
 class Image:
     """Stand-in for a container of the image."""
 
-    def __init__(self, root: Path, folder: Path, packages: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        packages: Mapping[str, str],
+    ) -> None:
         self.root = root
         self.folder = folder
         self.packages = packages

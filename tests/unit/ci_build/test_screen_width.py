@@ -154,7 +154,12 @@ class Printed:
     err: str
 
 
-def run(line: str, places: dict[str, str], *more: str, columns: int = 80) -> Printed:
+def run(
+    line: str,
+    places: dict[str, str],
+    *more: str,
+    columns: int = 80,
+) -> Printed:
     words = [word.format(**places) for word in line.split()]
     out = Terminal()
     err = Terminal()

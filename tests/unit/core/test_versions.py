@@ -98,7 +98,14 @@ def test_version_order_devrocm_before_rocm(
 
 
 @unhurried
-@given(NUMBERS, NUMBERS, ANY_SUFFIX, ANY_SUFFIX, VARIANTS, st.integers(1, 40))
+@given(
+    NUMBERS,
+    NUMBERS,
+    ANY_SUFFIX,
+    ANY_SUFFIX,
+    VARIANTS,
+    st.integers(1, 40),
+)
 def test_version_order_post_release_is_newest(
     one: tuple[int, int, int],
     other: tuple[int, int, int],

@@ -226,7 +226,15 @@ def other_symbols(covered: Covered) -> Covered:
         path = Path(folder) / "a.so"
         path.write_bytes(data)
         handles = registered_kernels(path)[0].handles
-    symbol = struct.pack("<IBBHQQ", 1, constants.STT_OBJECT, 0, 1, handles[ADD], 8)
+    symbol = struct.pack(
+        "<IBBHQQ",
+        1,
+        constants.STT_OBJECT,
+        0,
+        1,
+        handles[ADD],
+        8,
+    )
     tables = (
         (".symtab", 2, 0, bytes(24) + symbol),
         (".strtab", 3, 0, b"\0" + MUL.encode() + b"\0"),

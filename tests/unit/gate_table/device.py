@@ -493,7 +493,14 @@ ROWS = [
     *_RESULT_ROWS,
     *_RUN_ROWS,
     *(
-        Row(GATE, code, fault, MACHINE, edit, says)
+        Row(
+            GATE,
+            code,
+            fault,
+            MACHINE,
+            edit,
+            says,
+        )
         for code, fault, says, edit in _MACHINE_EDITS
     ),
 ]

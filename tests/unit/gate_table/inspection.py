@@ -155,7 +155,12 @@ def code(*fatbins: bytes) -> Break:
     return lambda made: coded(made, *fatbins)
 
 
-def stored(path: str, content: bytes, old: bytes, new: bytes) -> Break:
+def stored(
+    path: str,
+    content: bytes,
+    old: bytes,
+    new: bytes,
+) -> Break:
     """Store a file uncompressed, and change it in the archive without changing its CRC."""
 
     def edit(made: MadeWheel) -> None:

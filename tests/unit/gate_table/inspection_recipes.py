@@ -139,7 +139,16 @@ def check(
     recorded = replace(wheel_set, tools={})
     expected = expected_set(recorded, {wheel.filename: info}, lambda _: b"")
     with WheelArchive(path) as archive:
-        return list(check_wheel(archive, elfs, wheel, wheel_set, info, expected))
+        return list(
+            check_wheel(
+                archive,
+                elfs,
+                wheel,
+                wheel_set,
+                info,
+                expected,
+            )
+        )
 
 
 def _check(made: Made, folder: Path) -> Iterable[Finding]:
@@ -322,7 +331,15 @@ _EDITS: list[tuple[str, str, str, Edit]] = [
     ),
 ]
 _WHEEL_ROWS = [
-    Row(GATE, code, fault, RECIPE, edit, says) for code, fault, says, edit in _EDITS
+    Row(
+        GATE,
+        code,
+        fault,
+        RECIPE,
+        edit,
+        says,
+    )
+    for code, fault, says, edit in _EDITS
 ]
 
 
@@ -374,7 +391,14 @@ _FILES = Scene(written_set, _check_files)
 
 
 def _file_row(fault: str, edit: Callable[[Written], object], says: str = "") -> Row:
-    return Row(GATE, "set-file-untrue", fault, _FILES, edit, says)
+    return Row(
+        GATE,
+        "set-file-untrue",
+        fault,
+        _FILES,
+        edit,
+        says,
+    )
 
 
 _FILE_ROWS = [

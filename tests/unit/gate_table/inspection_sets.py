@@ -355,7 +355,15 @@ _RECORD_EDITS: list[tuple[str, str, Edit]] = [
     ),
 ]
 _RECORD_ROWS = [
-    Row(GATE, UNTRUE, fault, RECORD, edit, says) for fault, says, edit in _RECORD_EDITS
+    Row(
+        GATE,
+        UNTRUE,
+        fault,
+        RECORD,
+        edit,
+        says,
+    )
+    for fault, says, edit in _RECORD_EDITS
 ]
 
 
@@ -508,7 +516,14 @@ _FILE_EDITS: list[tuple[str, str, Edit]] = [
     ),
 ]
 _FILE_ROWS = [
-    Row(GATE, "set-file-untrue", fault, FILES, edit, says)
+    Row(
+        GATE,
+        "set-file-untrue",
+        fault,
+        FILES,
+        edit,
+        says,
+    )
     for fault, says, edit in _FILE_EDITS
 ]
 
@@ -717,7 +732,14 @@ _WHOLE_ROWS = [
         of_whole(jax_version="0.10.1"),
         "about jax_version",
     ),
-    Row(GATE, "set-file-untrue", "gate: lock", WHOLE, damaged_lock, "cannot be read"),
+    Row(
+        GATE,
+        "set-file-untrue",
+        "gate: lock",
+        WHOLE,
+        damaged_lock,
+        "cannot be read",
+    ),
     Row(
         GATE,
         "set-file-untrue",

@@ -281,7 +281,14 @@ PAIR = Scene(lambda _: Pair(), _resolve_pair)
 
 ROWS = [
     *(
-        Row(GATE, code, fault, INSTALLATION, edit, phrase)
+        Row(
+            GATE,
+            code,
+            fault,
+            INSTALLATION,
+            edit,
+            phrase,
+        )
         for code, fault, phrase, edit in _EDITS
     ),
     Row(

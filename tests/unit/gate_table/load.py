@@ -482,11 +482,25 @@ _REGISTERED_EDITS: list[tuple[str, str, Callable[[Registered], object]]] = [
 ROWS = [
     *(Row(GATE, code, fault, CHILDREN, edit) for code, fault, edit in _CHILD_EDITS),
     *(
-        Row(GATE, code, fault, _PACKAGE, edit, says)
+        Row(
+            GATE,
+            code,
+            fault,
+            _PACKAGE,
+            edit,
+            says,
+        )
         for code, fault, says, edit in _PACKAGE_EDITS
     ),
     *(
-        Row(GATE, "loader-wrong", fault, scene, edit, says)
+        Row(
+            GATE,
+            "loader-wrong",
+            fault,
+            scene,
+            edit,
+            says,
+        )
         for fault, says, scene, edit in _MACHINE_EDITS
     ),
     *(

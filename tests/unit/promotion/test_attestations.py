@@ -69,7 +69,12 @@ IDENTITIES: dict[str, Mapping[str, Identity] | None] = {
 }
 
 
-def expected(state: str, required: bool, trust: str, who: str) -> bool:
+def expected(
+    state: str,
+    required: bool,
+    trust: str,
+    who: str,
+) -> bool:
     """Return the expected decision for a row of the table."""
     if state == "absent":
         return not required

@@ -217,7 +217,13 @@ class StoppingBucket(MemoryBucket):
                 self.time = LATER
 
 
-def late(start: MemoryBucket, act: Act, other: Act, *, clock_runs: bool = True) -> int:
+def late(
+    start: MemoryBucket,
+    act: Act,
+    other: Act,
+    *,
+    clock_runs: bool = True,
+) -> int:
     """Overtake `act` after each of its writes; return the number of runs in which it had to end.
 
     Args:
@@ -289,7 +295,13 @@ def test_late_entry_is_refused_between_claim_and_ledger(scene: Scene) -> None:
     bucket = scene.start.copied()
 
     class Stopping(FaultyBucket):
-        def put_if_absent(self, key: str, data: Any, *, sha256: str) -> bool:
+        def put_if_absent(
+            self,
+            key: str,
+            data: Any,
+            *,
+            sha256: str,
+        ) -> bool:
             if key == RELEASED.ledger_entry(2) and not done:
                 done.append(key)
                 repair(bucket, RELEASED, now=lambda: LATER)

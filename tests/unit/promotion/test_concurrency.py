@@ -75,7 +75,13 @@ class MeetingBucket(MemoryBucket):
         self.pair = threading.Barrier(2)
         self.copies = 0
 
-    def copy(self, source: str, target: str, *, sha256: str) -> bool:
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        sha256: str,
+    ) -> bool:
         self.copies += 1
         if self.copies in (1, 2):
             self.pair.wait(PATIENCE)

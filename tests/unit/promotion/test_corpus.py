@@ -196,8 +196,24 @@ def code(payload: bytes = b"kernel", machine: int = executable.EM_AMDGPU) -> byt
 
     Its section headers are in the middle.
     """
-    headers = struct.pack("<IIQQQQ24x", 0, 1, 0, 0, 64 + 128, len(payload))
-    headers += struct.pack("<IIQQQQ24x", 0, executable.SHT_NOBITS, 0, 0, 64, 1 << 40)
+    headers = struct.pack(
+        "<IIQQQQ24x",
+        0,
+        1,
+        0,
+        0,
+        64 + 128,
+        len(payload),
+    )
+    headers += struct.pack(
+        "<IIQQQQ24x",
+        0,
+        executable.SHT_NOBITS,
+        0,
+        0,
+        64,
+        1 << 40,
+    )
     head = struct.pack(
         "<16sHHIQQQIHHHHHH",
         executable.ELF_MAGIC,

@@ -49,7 +49,13 @@ class FakeDriver:
     Like in C, results are written to addresses.
     """
 
-    def __init__(self, fails: str = "", *, count: int = 2, wrong: bool = False) -> None:
+    def __init__(
+        self,
+        fails: str = "",
+        *,
+        count: int = 2,
+        wrong: bool = False,
+    ) -> None:
         self.fails = fails
         self.count = count
         self.wrong = wrong

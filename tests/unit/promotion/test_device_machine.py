@@ -50,7 +50,12 @@ def test_detect_allotment_reads_control_groups(
     assert (allotment.cores, allotment.memory) == (cores, ram * GIB)
 
 
-def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:
+def gpu(
+    node: int,
+    version: int,
+    unique: int,
+    minor: int,
+) -> dict[str, str]:
     base = f"sys/class/kfd/kfd/topology/nodes/{node}"
     text = (
         f"simd_count 304\ngfx_target_version {version}\nunique_id"

@@ -29,7 +29,13 @@ class FakeLibrary:
         used: whether the process uses the devices.
     """
 
-    def __init__(self, code: int, *, used: bool = True, started: bool = True) -> None:
+    def __init__(
+        self,
+        code: int,
+        *,
+        used: bool = True,
+        started: bool = True,
+    ) -> None:
         self.code = code
         self.used = used
         self.started = started

@@ -122,7 +122,18 @@ def test_exception_must_name_its_test(test: str) -> None:
     ("now", "state"),
     [
         (datetime(2025, 12, 31, 23, tzinfo=UTC), "opens on 2026-01-01"),
-        (datetime(2026, 1, 9, 23, 59, 59, tzinfo=UTC), ""),
+        (
+            datetime(
+                2026,
+                1,
+                9,
+                23,
+                59,
+                59,
+                tzinfo=UTC,
+            ),
+            "",
+        ),
         # Days are UTC, independent of the caller's time zone.
         (
             datetime(2026, 1, 9, 23, tzinfo=timezone(timedelta(hours=-5))),
@@ -156,7 +167,14 @@ def test_load_policy_selects_exceptions_of_channel_and_index(tmp_path: Path) -> 
 
 def test_suggested_exceptions_need_only_owner_and_reason() -> None:
     runs = [ran(())]
-    texts = suggested_exceptions(SET, "nightly", ["gfx950:xnack-"], runs, (), NOW)
+    texts = suggested_exceptions(
+        SET,
+        "nightly",
+        ["gfx950:xnack-"],
+        runs,
+        (),
+        NOW,
+    )
     bodies = tomllib.loads("\n".join(texts))["exceptions"]
     assert [body.get("test") for body in bodies] == [
         None,

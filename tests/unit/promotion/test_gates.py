@@ -60,7 +60,14 @@ def staged(bucket: DirBucket, tmp_path: Path) -> StagedSet:
 def run(
     bucket: DirBucket, staged: StagedSet, *gates: Gate, **options: Any
 ) -> tuple[Evidence, ...]:
-    return run_gates(bucket, staged, gates, NoProcesses(), Silent(), **options)
+    return run_gates(
+        bucket,
+        staged,
+        gates,
+        NoProcesses(),
+        Silent(),
+        **options,
+    )
 
 
 def errors(evidence: Evidence) -> list[str]:

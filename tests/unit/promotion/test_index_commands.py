@@ -50,7 +50,14 @@ def test_rollback_and_undo_restore_index(
     bucket: DirBucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = offered(bucket)
-    done = answer(bucket, capsys, "rollback", "multi-arch", "--reason", "wrong numbers")
+    done = answer(
+        bucket,
+        capsys,
+        "rollback",
+        "multi-arch",
+        "--reason",
+        "wrong numbers",
+    )
     assert (done["ledger_entry"], done["no_longer_offered"]) == (3, [2])
     assert all(bucket.head(key) for key in done["pages"])
     assert len(offered(bucket)) < len(before)
@@ -82,7 +89,14 @@ def test_mark_commands_change_index(
 ) -> None:
     before = offered(bucket)
     for entry in (3, None):
-        (done,) = answer(bucket, capsys, kind, "multi-arch/2", "--reason", "because")
+        (done,) = answer(
+            bucket,
+            capsys,
+            kind,
+            "multi-arch/2",
+            "--reason",
+            "because",
+        )
         assert (done["index"], done["ledger_entry"]) == ("multi-arch", entry)
     assert (offered(bucket) == before) == (kind == "pin")
     for entry in (4, None):  # running it again, because it died, is no mistake

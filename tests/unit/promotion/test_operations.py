@@ -89,9 +89,21 @@ class Index:
         assert Reader(chain.from_iterable(self.wheels)).unsatisfied(shown) == ()
         return set(shown)
 
-    def mark(self, kind: EntryKind, *sets: str, reason: str = WHY) -> OperationResult:
+    def mark(
+        self,
+        kind: EntryKind,
+        *sets: str,
+        reason: str = WHY,
+    ) -> OperationResult:
         now = self.day(len(self.digests))
-        return mark(self.bucket, RELEASED, kind, sets, reason=reason, now=lambda: now)
+        return mark(
+            self.bucket,
+            RELEASED,
+            kind,
+            sets,
+            reason=reason,
+            now=lambda: now,
+        )
 
     def rollback(self, to: int | None = None, day: int = 0) -> OperationResult:
         now = self.day(max(day, len(self.digests)))

@@ -229,7 +229,13 @@ def test_promote_refuses_damaged_copy(
     copy = DirBucket.copy
     name = wheels[0].wheel.filename
 
-    def damage(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
+    def damage(
+        self: DirBucket,
+        source: str,
+        target: str,
+        *,
+        sha256: str,
+    ) -> bool:
         done = copy(self, source, target, sha256=sha256)
         if target.endswith(name):
             swap(bucket, target, wheels[0].data[:-1] + b"?")
@@ -313,7 +319,13 @@ def test_damaged_last_entry_stops_everything(
 class OvertakenBucket(DirBucket):
     """A bucket that calls a function before one of its accesses."""
 
-    def __init__(self, root: Path, *, at: int, other: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        at: int,
+        other: Callable[[], object],
+    ) -> None:
         super().__init__(root)
         self._accesses = count()
         self._at = at
@@ -332,7 +344,13 @@ class OvertakenBucket(DirBucket):
         self._overtake()
         return super().read(key)
 
-    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> Any:
+    def put_if_match(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        etag: str | None,
+    ) -> Any:
         self._overtake()
         self._inside = True  # inspects the object while the lock is held
         try:

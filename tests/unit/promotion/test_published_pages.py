@@ -54,7 +54,14 @@ def test_page_after_updates_is_that_of_the_ledger(two_sets: DirBucket) -> None:
         (EntryKind.YANK, "wrong results"),
         (EntryKind.QUARANTINE, "a CVE"),
     ):
-        mark(two_sets, RELEASED, kind, ["2"], reason=reason, now=lambda: NOW)
+        mark(
+            two_sets,
+            RELEASED,
+            kind,
+            ["2"],
+            reason=reason,
+            now=lambda: NOW,
+        )
     page = overview(two_sets)
     assert "a CVE" in Elements(page.encode()).text
     assert "rocm7.3.0" not in "".join(sections(page.encode()).values())

@@ -78,7 +78,14 @@ def test_file_of_two_sets_has_one_row_until_both_are_gone(
     assert file["url"] == f"https://new.test/{CORE.filename}"
 
     def change(kind: EntryKind, name: str) -> None:
-        mark(bucket, RELEASED, kind, [name], reason="bad", now=lambda: NOW)
+        mark(
+            bucket,
+            RELEASED,
+            kind,
+            [name],
+            reason="bad",
+            now=lambda: NOW,
+        )
 
     change(EntryKind.QUARANTINE, "2")
     assert offered(bucket)[CORE.filename]["url"] == f"https://rocm.test/{CORE.filename}"

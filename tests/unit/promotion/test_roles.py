@@ -39,7 +39,12 @@ LEDGER = RELEASED.ledger_entry(1)
 PAGE = "docs/index.html"
 
 
-def may(policy: Mapping[str, Any], who: str, action: str, key: str) -> bool:
+def may(
+    policy: Mapping[str, Any],
+    who: str,
+    action: str,
+    key: str,
+) -> bool:
     """Return the decision of AWS: a denial wins, and everything else must be allowed explicitly."""
     effects = []
     for statement in policy["Statement"]:

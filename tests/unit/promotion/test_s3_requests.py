@@ -105,7 +105,15 @@ def test_clock_is_that_of_the_store() -> None:
     headers = {"date": "Fri, 02 Jan 2026 03:04:05 GMT"}
     answer = {"IsTruncated": False, "ResponseMetadata": {"HTTPHeaders": headers}}
     told = bucket_of(list_objects_v2=answer).clock()
-    assert told == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert told == datetime(
+        2026,
+        1,
+        2,
+        3,
+        4,
+        5,
+        tzinfo=UTC,
+    )
 
 
 def test_get_requests_cut_body_again() -> None:
@@ -122,7 +130,12 @@ def test_fetch_downloads_cut_file_again(tmp_path: Path) -> None:
     contents = [b"", DATA]
 
     class Cut(StandIn):
-        def download_file(self, bucket: str, key: str, path: str) -> None:
+        def download_file(
+            self,
+            bucket: str,
+            key: str,
+            path: str,
+        ) -> None:
             Path(path).write_bytes(
                 contents.pop(0) if len(contents) > 1 else contents[0]
             )

@@ -134,8 +134,20 @@ def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedS
     return stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
 
 
-def go(bucket: DirBucket, staged: StagedSet, gate: Gate, signer: Signer | None) -> None:
-    run_gates(bucket, staged, [gate], Talking({}), REPORTER, signer=signer)
+def go(
+    bucket: DirBucket,
+    staged: StagedSet,
+    gate: Gate,
+    signer: Signer | None,
+) -> None:
+    run_gates(
+        bucket,
+        staged,
+        [gate],
+        Talking({}),
+        REPORTER,
+        signer=signer,
+    )
 
 
 def test_gate_signs_evidence_and_stores_output(
@@ -336,7 +348,17 @@ def test_exceptions_are_reported_everywhere(
     # The exception has expired since; it was valid at the time of the entry, which has the
     # policy.
     use_policy(tmp_path, monkeypatch, "")
-    assert run(bucket, "index", "verify", "multi-arch", "--channel", "nightly") == 0
+    assert (
+        run(
+            bucket,
+            "index",
+            "verify",
+            "multi-arch",
+            "--channel",
+            "nightly",
+        )
+        == 0
+    )
 
 
 def test_newest_entry_is_kept_outside_of_the_bucket(

@@ -28,7 +28,13 @@ from tests.support.wheel_sets import make_wheels, passing_evidence
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
-def made(bucket: DirBucket, folder: Path, minor: int, *, age: float) -> StagedSet:
+def made(
+    bucket: DirBucket,
+    folder: Path,
+    minor: int,
+    *,
+    age: float,
+) -> StagedSet:
     """Stage a set with evidence, all written `age` days before NOW."""
     version = f"0.10.2+rocm7.{minor}.0"
     staged = staged_in(

@@ -51,7 +51,13 @@ class Machine:
     def jaxlib(self, version: str) -> None:
         dist_info(self.site, "jaxlib", version)
 
-    def install(self, major: int = 7, *, plugin: bool = True, **changes: Any) -> None:
+    def install(
+        self,
+        major: int = 7,
+        *,
+        plugin: bool = True,
+        **changes: Any,
+    ) -> None:
         """Install the packages of a major version; `plugin` is whether to include the plugin."""
         needed = changes.pop("needed", ())
         install(self.site, "pjrt", major, build_info(needed, **changes))

@@ -109,8 +109,30 @@ def test_pack_and_read_round_trip(
     ("data", "message"),
     [
         (b"CCOB\x01\x00" + bytes(40), "known compressed bundle header"),
-        (struct.pack("<4sHHQQQ", b"CCOB", 3, 7, 100, 10, 0), "method 7"),
-        (struct.pack("<4sHHQQQ", b"CCOB", 3, 1, 32, 10, 0), "impossible sizes"),
+        (
+            struct.pack(
+                "<4sHHQQQ",
+                b"CCOB",
+                3,
+                7,
+                100,
+                10,
+                0,
+            ),
+            "method 7",
+        ),
+        (
+            struct.pack(
+                "<4sHHQQQ",
+                b"CCOB",
+                3,
+                1,
+                32,
+                10,
+                0,
+            ),
+            "impossible sizes",
+        ),
     ],
 )
 def test_compressed_header_refuses_unknown_formats(data: bytes, message: str) -> None:

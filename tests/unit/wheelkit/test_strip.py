@@ -16,12 +16,32 @@ from wheelkit.elf.constants import SHT_NOBITS
 from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.strip import strip_symbols
 
-SYMBOLS = bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0x123, 4)
+SYMBOLS = bytes(24) + struct.pack(
+    "<IBBHQQ",
+    1,
+    0x12,
+    0,
+    1,
+    0x123,
+    4,
+)
 DEBUG = b"debugging information" * 50
-BUILD_ID = struct.pack("<III4s4s", 4, 4, 3, b"GNU\0", b"\xde\xad\xbe\xef")
+BUILD_ID = struct.pack(
+    "<III4s4s",
+    4,
+    4,
+    3,
+    b"GNU\0",
+    b"\xde\xad\xbe\xef",
+)
 
 
-def set_field(path: Path, section: str, field: int, value: int) -> None:
+def set_field(
+    path: Path,
+    section: str,
+    field: int,
+    value: int,
+) -> None:
     """Change a 32-bit field of a section header: byte 40 of a row is sh_link, byte 44 sh_info."""
     data = bytearray(path.read_bytes())
     (table,) = struct.unpack_from("<Q", data, 0x28)
@@ -160,7 +180,12 @@ def is_aligned_impossibly(library: Path) -> None:
     set_field(library, ".comment", 48, 1 << 17)
 
 
-def patched(library: Path, layout: str, offset: int, value: int) -> None:
+def patched(
+    library: Path,
+    layout: str,
+    offset: int,
+    value: int,
+) -> None:
     data = bytearray(library.read_bytes())
     struct.pack_into(layout, data, offset, value)
     library.write_bytes(data)

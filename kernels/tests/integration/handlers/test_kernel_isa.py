@@ -132,7 +132,14 @@ def test_forward_matches_float64(
     added: bool,
 ) -> None:
     x, residual, gamma = random_numbers(dtype, n, (3, n), (3, n), (n,))
-    check_forward(run, dtype, x, gamma, residual if added else None, 1e-6)
+    check_forward(
+        run,
+        dtype,
+        x,
+        gamma,
+        residual if added else None,
+        1e-6,
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +164,14 @@ def test_large_and_small_numbers(
         scale=scale,
     )
     (gamma,) = random_numbers(dtype, 1, (250,))
-    check_forward(run, dtype, x, gamma, None, 1e-12)
+    check_forward(
+        run,
+        dtype,
+        x,
+        gamma,
+        None,
+        1e-12,
+    )
 
 
 @pytest.mark.parametrize(("dtype", "n"), SIZES)
