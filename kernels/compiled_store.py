@@ -64,7 +64,12 @@ class KernelStore(ContentStore):
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
-    def keep(self, key: str, folder: Path, name: str) -> None:
+    def keep(
+        self,
+        key: str,
+        folder: Path,
+        name: str,
+    ) -> None:
         """Store a finished folder under its key, unless another run has done so."""
         digest = sha256_of(folder / name)
         record = _Record(name=name, sha256=digest)

@@ -77,7 +77,14 @@ def generate(
             fresh.mkdir()
             for generator, instances in zip(module.generators, patterns, strict=True):
                 context.progress.step(f"generate the units of {module.name}")
-                _run(module, generator, tree, fresh, context.runner, instances)
+                _run(
+                    module,
+                    generator,
+                    tree,
+                    fresh,
+                    context.runner,
+                    instances,
+                )
             if not folder.is_dir():
                 fresh.rename(folder)
     suffixes = tuple(generator.suffix for generator in module.generators)

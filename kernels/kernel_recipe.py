@@ -115,7 +115,12 @@ def library_path(module: KernelModule) -> str:
     return f"{KERNELS}/lib/{module.library}"
 
 
-def object_path(module: str, target: str, name: str, sku: str = "") -> str:
+def object_path(
+    module: str,
+    target: str,
+    name: str,
+    sku: str = "",
+) -> str:
     """Return the path of a code object in the wheel."""
     return "/".join(filter(None, (KERNELS, "hsa", target, sku, module, name)))
 

@@ -50,7 +50,12 @@ def compile_files(
     write_files(job.run(Capacity()), version, folder)
 
 
-def build_wheel(files: Path, version: str, out: Path, runner: Runner) -> Path:
+def build_wheel(
+    files: Path,
+    version: str,
+    out: Path,
+    runner: Runner,
+) -> Path:
     """Build the wheel of the project `kernels` with kernels from a folder.
 
     Equal files result in equal bytes.

@@ -37,7 +37,12 @@ def static(operation: str, **values: Any) -> None:
             )
 
 
-def rank(operation: str, name: str, array: Any, shape: str) -> None:
+def rank(
+    operation: str,
+    name: str,
+    array: Any,
+    shape: str,
+) -> None:
     """Check the number of dimensions."""
     if not hasattr(array, "dtype"):
         raise TypeError(
@@ -63,7 +68,12 @@ def shape(
         )
 
 
-def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None:
+def dtype(
+    operation: str,
+    name: str,
+    array: Any,
+    allowed: Sequence[Any],
+) -> None:
     """Check a dtype."""
     if not any(array.dtype == jnp.dtype(one) for one in allowed):
         names = ", ".join(jnp.dtype(one).name for one in allowed)
@@ -72,7 +82,12 @@ def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None
         )
 
 
-def multiple(operation: str, name: str, value: int, factor: int) -> None:
+def multiple(
+    operation: str,
+    name: str,
+    value: int,
+    factor: int,
+) -> None:
     """Check that a size is a positive multiple of a factor."""
     if value % factor or value <= 0:
         raise ValueError(

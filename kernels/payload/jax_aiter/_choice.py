@@ -72,7 +72,12 @@ class Choice:
     blind: bool = False
     why: str = field(default="", compare=False)
 
-    def tuned(self, m: int, n: int, k: int) -> tuple[str, int]:
+    def tuned(
+        self,
+        m: int,
+        n: int,
+        k: int,
+    ) -> tuple[str, int]:
         """Return kernel and splitk for a product.
 
         "" and 0 for another one, such as the part of one device.

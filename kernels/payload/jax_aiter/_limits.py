@@ -129,7 +129,14 @@ def _gradient_bytes(f: Any) -> tuple[Any, Any, Any]:
 
 
 _SIZES: Limit = (
-    lambda f: _within(INT, f.batch, f.queries, f.keys, f.heads, f.sequences),
+    lambda f: _within(
+        INT,
+        f.batch,
+        f.queries,
+        f.keys,
+        f.heads,
+        f.sequences,
+    ),
     "the kernels' sizes end at 2**31 - 1",
 )
 _NOT_EMPTY: Limit = (

@@ -129,7 +129,12 @@ def _check(module: Module, path: Path, digest: str) -> None:
         )
 
 
-def _symbol(module: Module, path: Path, library: ctypes.CDLL, name: str) -> Any:
+def _symbol(
+    module: Module,
+    path: Path,
+    library: ctypes.CDLL,
+    name: str,
+) -> Any:
     try:
         return getattr(library, name)
     except AttributeError as problem:

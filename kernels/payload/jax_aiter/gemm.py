@@ -153,7 +153,14 @@ def _lowered(
 
     if bias is None:
         bias = empty(jnp.float32)
-    return dispatch(choice, kernel, reference, a, b, bias)
+    return dispatch(
+        choice,
+        kernel,
+        reference,
+        a,
+        b,
+        bias,
+    )
 
 
 def _divided(

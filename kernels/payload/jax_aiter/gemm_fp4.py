@@ -72,7 +72,14 @@ def gemm_fp4(
             support these shapes: N has to be a multiple of 128, and K of 256.
     """
     _validate(a, b, a_scale, b_scale, preshuffled)
-    return _product(preshuffled, 2 * a.shape[1], a, b, a_scale, b_scale)
+    return _product(
+        preshuffled,
+        2 * a.shape[1],
+        a,
+        b,
+        a_scale,
+        b_scale,
+    )
 
 
 def _validate(

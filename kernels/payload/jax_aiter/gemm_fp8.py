@@ -55,7 +55,14 @@ def gemm_fp8_mi350(
     _blockscale.validate(operation, xq, wq, x_scale, w_scale)
     for name, array in (("xq", xq), ("wq", wq)):
         _check.dtype(operation, name, array, (jnp.float8_e4m3fn,))
-    return _product(preshuffled, xq.shape[1], xq, wq, x_scale, w_scale)
+    return _product(
+        preshuffled,
+        xq.shape[1],
+        xq,
+        wq,
+        x_scale,
+        w_scale,
+    )
 
 
 def _kernel(

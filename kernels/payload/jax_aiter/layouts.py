@@ -39,15 +39,43 @@ def shuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
         TypeError: the dtype has more than two bytes.
     """
     rows, columns, tile, pieces, piece = _tiles("shuffle_weight", weight, layout)
-    tiled = weight.reshape(-1, rows, tile, columns, pieces, piece)
-    return tiled.transpose(0, 1, 3, 4, 2, 5).reshape(weight.shape)
+    tiled = weight.reshape(
+        -1,
+        rows,
+        tile,
+        columns,
+        pieces,
+        piece,
+    )
+    return tiled.transpose(
+        0,
+        1,
+        3,
+        4,
+        2,
+        5,
+    ).reshape(weight.shape)
 
 
 def unshuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
     """Invert `shuffle_weight`, with the same arguments and errors."""
     rows, columns, tile, pieces, piece = _tiles("unshuffle_weight", weight, layout)
-    tiled = weight.reshape(-1, rows, columns, pieces, tile, piece)
-    return tiled.transpose(0, 1, 4, 2, 3, 5).reshape(weight.shape)
+    tiled = weight.reshape(
+        -1,
+        rows,
+        columns,
+        pieces,
+        tile,
+        piece,
+    )
+    return tiled.transpose(
+        0,
+        1,
+        4,
+        2,
+        3,
+        5,
+    ).reshape(weight.shape)
 
 
 def shuffle_scale(scale: Array) -> Array:
@@ -63,8 +91,22 @@ def shuffle_scale(scale: Array) -> Array:
     rows, columns = padded_scale(*scale.shape)
     more = (rows - scale.shape[0], columns - scale.shape[1])
     padded = jnp.pad(scale, [(0, count) for count in more])
-    tiled = padded.reshape(rows // 32, 2, 16, columns // 8, 2, 4)
-    return tiled.transpose(0, 3, 5, 2, 4, 1).reshape(rows, columns)
+    tiled = padded.reshape(
+        rows // 32,
+        2,
+        16,
+        columns // 8,
+        2,
+        4,
+    )
+    return tiled.transpose(
+        0,
+        3,
+        5,
+        2,
+        4,
+        1,
+    ).reshape(rows, columns)
 
 
 def padded_scale(rows: int, columns: int) -> tuple[int, int]:
@@ -95,8 +137,22 @@ def unshuffle_scale(
     padded = padded_scale(rows, columns)
     text = "[rows up to 256, K/32 up to 8]"
     _check.shape("unshuffle_scale", "scale", scale, text, padded)
-    tiled = scale.reshape(padded[0] // 32, padded[1] // 8, 4, 16, 2, 2)
-    return tiled.transpose(0, 5, 3, 1, 4, 2).reshape(padded)[:rows, :columns]
+    tiled = scale.reshape(
+        padded[0] // 32,
+        padded[1] // 8,
+        4,
+        16,
+        2,
+        2,
+    )
+    return tiled.transpose(
+        0,
+        5,
+        3,
+        1,
+        4,
+        2,
+    ).reshape(padded)[:rows, :columns]
 
 
 def _tiles(

@@ -18,7 +18,12 @@ from jax_aiter.mha._dropout import seed_words
 DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
 
 
-def heads_fit(operation: str, q: Array, k: Array, v: Array) -> None:
+def heads_fit(
+    operation: str,
+    q: Array,
+    k: Array,
+    v: Array,
+) -> None:
     """Check the last two dimensions of q, k and v, and their dtypes.
 
     Raises:
@@ -96,7 +101,12 @@ def window(
     return left, 0 if causal else right
 
 
-def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array | None:
+def slopes(
+    operation: str,
+    alibi_slopes: Any,
+    batch: int,
+    heads: int,
+) -> Array | None:
     """Return ALiBi's slopes, [heads] or [batch, heads], or None.
 
     Raises:

@@ -121,7 +121,15 @@ def flash_attn_func(
         # Probabilities are computed from lse too, with XLA's dropout.
         returns_lse=return_lse or return_attn_probs,
     )
-    q, k, v, bias, slopes, seed, *ranges = together(q, k, v, bias, slopes, seed, *rows)
+    q, k, v, bias, slopes, seed, *ranges = together(
+        q,
+        k,
+        v,
+        bias,
+        slopes,
+        seed,
+        *rows,
+    )
     whole = empty(jnp.int32)
     operands = Operands(q, k, v, bias, slopes)
     given = Given(_rows.Rows(*ranges), seed, whole, whole)

@@ -115,7 +115,15 @@ def flash_attn_varlen(
         deterministic=bool(deterministic),
         returns_lse=return_lse,
     )
-    q, k, v, slopes, cu_q, cu_k, seed = together(q, k, v, slopes, cu_q, cu_k, seed)
+    q, k, v, slopes, cu_q, cu_k, seed = together(
+        q,
+        k,
+        v,
+        slopes,
+        cu_q,
+        cu_k,
+        seed,
+    )
     rows = _rows.packed(total_q, cu_q, cu_k, *window)
     operands = Operands(q[None], k[None], v[None], None, slopes)
     given = Given(rows, seed, cu_q, cu_k)
