@@ -172,6 +172,7 @@ def place(
         rocm=RocmVersion(text="7.2.0"),
         progress=Silent(),
     )
+    (folder / "bucket").mkdir()
     repository = folder / "jax-src"
     repository.mkdir()
     files = {
