@@ -40,8 +40,8 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
 
     The code of other targets and the symbol tables are removed; RUNPATH, metadata,
     platform tag and RECORD are corrected. The version names ROCm and targets, such as
-    0.10.2+rocm7.2.0.gfx1151. The wheels are written to --out, which may exist; no file
-    is overwritten. --targets=all keeps the code of all targets.
+    0.10.2+rocm7.2.0.gfx1151. --targets and --out are required; the folder may exist,
+    and no file is overwritten. --targets=all keeps the code of all targets.
     """
     # Start-up time: it loads auditwheel.
     from ci_build.wheelset import repair_wheels as repairs
