@@ -12,9 +12,8 @@ from core.errors import MachineError, ProcessError
 from core.process import ProcessResult, Runner
 
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
-
-
 OWN = "{}.{}".format(*sys.version_info[:2])
+"""Version of the running Python."""
 
 
 def require_python(versions: Sequence[str], found: Mapping[str, Path]) -> None:
